@@ -1,0 +1,46 @@
+# Everything from a bare checkout with only Python >= 3.11: `make demo`, `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# Real MNIST and Fashion-MNIST for the tests that want them; without the folder those tests are skipped.
+FEDWEAVE_DATA ?= $(if $(wildcard ../shared/data),$(abspath ../shared/data),)
+export FEDWEAVE_DATA
+
+.PHONY: demo test lint format bench clean
+.DEFAULT_GOAL := test
+
+demo: $(VENV)/.demo
+	rm -rf demo
+	$(BIN)/fedweave compare fedavg fedprox fedavgm fedyogi --data mnist5k --partition dirichlet:0.3 --clients 50 \
+	  --per-round 10 --model cnn_small --system dynamic --rounds 40 --batch-size 20 --lr 0.05 --target 0.8 --seeds 2 --out demo
+	@echo "Open demo/report.html in a browser."
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 $(PYTEST)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/rounds.py
+
+clean:
+	rm -rf $(VENV) demo build dist .pytest_cache .ruff_cache
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fedweave needs Python >= 3.11, this is " + sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,data]'
+	touch $@
+
+$(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@ $(VENV)/.demo

@@ -1,0 +1,151 @@
+"""Seconds per round against a bare eager PyTorch loop that takes the same steps: both sides in one run, alternating.
+
+W1: 100 clients × 200 images of 28×28, 10 sampled, 2 epochs of batch 20, a small CNN.
+W2: 1000 clients × 20 samples, 50 sampled, 5 epochs of batch 5, logistic regression.
+
+The bare loop is given its best number of threads (1 or 2, whichever is faster in that turn); a turn is one round of
+each; the figure is the median over turns of the ratio fedweave / bare. Use: python benchmarks/rounds.py [--turns 7]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedweave import methods, models
+from fedweave.engine.simulator import Simulator
+from fedweave.local.flat_module import initial_vector
+from fedweave.local.torch_trainer import ClientData
+from fedweave.records import Population
+from fedweave.round import first_state, run_round
+
+
+class Work(NamedTuple):
+    """One workload."""
+
+    clients: int
+    samples: int
+    sampled: int
+    epochs: int
+    batch: int
+    model: str
+    lr: float = 0.05
+
+
+WORKS = {"W1": Work(100, 200, 10, 2, 20, "cnn_small"), "W2": Work(1000, 20, 50, 5, 5, "logistic")}
+
+
+def made_data(work: Work) -> tuple[np.ndarray, np.ndarray]:
+    """Return random images and labels, (clients, samples, ...): the time does not depend on what they show."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((work.clients, work.samples, 1, 28, 28), dtype=np.float32)
+    return x, rng.integers(0, 10, (work.clients, work.samples))
+
+
+def bare_loop(work: Work, x: np.ndarray, y: np.ndarray) -> Callable[[], None]:
+    """Return one round of FedAvg as anybody writes it in eager PyTorch."""
+    images, labels = torch.from_numpy(x), torch.from_numpy(y)
+    model: nn.Module = models.build(work.model, (1, 28, 28), 10)
+    weights = list(model.parameters())
+    optimizer, rng = torch.optim.SGD(weights, lr=work.lr), np.random.default_rng(1)
+    server = [w.detach().clone() for w in weights]
+
+    def one_round() -> None:
+        total = [torch.zeros_like(w) for w in server]
+        for client in rng.choice(work.clients, work.sampled, replace=False):
+            with torch.no_grad():
+                torch._foreach_copy_(weights, server)
+            xs, ys = images[client], labels[client]
+            for _ in range(work.epochs):
+                for batch in torch.randperm(work.samples).split(work.batch):
+                    optimizer.zero_grad()
+                    F.cross_entropy(model(xs[batch]), ys[batch]).backward()
+                    optimizer.step()
+            with torch.no_grad():
+                torch._foreach_add_(total, weights)
+        for w, t in zip(server, total, strict=True):
+            w.copy_(t / work.sampled)
+
+    return one_round
+
+
+def fedweave_round(work: Work, x: np.ndarray, y: np.ndarray, workers: int) -> tuple[Callable[[], None], Simulator]:
+    """Return one round of fedweave's fedavg, everything in it: sampling, training, admission, aggregation, step."""
+    n = work.clients
+    parts = list(np.arange(n * work.samples).reshape(n, work.samples))
+    flat_x, flat_y = x.reshape(-1, 1, 28, 28), y.reshape(-1)
+    data = ClientData(flat_x, flat_y, flat_x[:1], flat_y[:1], 10, (), (), parts)
+    method = methods.fedavg(work.sampled)
+    model = lambda: models.build(work.model, (1, 28, 28), 10)  # noqa: E731
+    engine = Simulator(model, data, method.solver, work.lr, 0, workers)
+    steps = work.epochs * -(-work.samples // work.batch)
+    one = np.ones(n)
+    population = Population(
+        one / n, one * work.samples, np.full(n, steps), np.full(n, work.batch), 0 * one, one, one > 0
+    )
+    state = first_state(method, initial_vector(model()), population, engine.layout.parameters)
+
+    def one_round() -> None:
+        nonlocal state
+        state, _ = run_round(method, state, population, engine, work.lr, 0)
+
+    return one_round, engine
+
+
+def seconds(function: Callable[[], None], threads: int) -> float:
+    """Return how long one call takes with this many torch threads in the main process."""
+    torch.set_num_threads(threads)
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
+
+
+def measure(name: str, turns: int, workers: int) -> dict[str, Any]:
+    """Return medians over ``turns`` of the bare loop, of fedweave, and of their ratio."""
+    work = WORKS[name]
+    x, y = made_data(work)
+    bare = bare_loop(work, x, y)
+    ours, engine = fedweave_round(work, x, y, workers)
+    with engine:
+        for warm in (bare, ours):
+            warm()
+            warm()
+        rows = [(seconds(bare, 1), seconds(bare, 2), seconds(ours, 1)) for _ in range(turns)]
+    one, two, mine = np.array(rows).T
+    best = np.minimum(one, two)
+    ratio = mine / best
+    return {
+        "work": name,
+        "turns": turns,
+        "workers": workers,
+        "bare_1_thread_s": float(np.median(one)),
+        "bare_2_threads_s": float(np.median(two)),
+        "fedweave_s": float(np.median(mine)),
+        "ratio": float(np.median(ratio)),
+        "ratio_range": [float(ratio.min()), float(ratio.max())],
+    }
+
+
+def main() -> None:
+    """Measure and print one JSON object per workload."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("works", nargs="*", default=list(WORKS), choices=[[], *WORKS], metavar="W1|W2")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    print(f"load average before: {os.getloadavg()[0]:.2f}, cores: {os.cpu_count()}", flush=True)
+    for name in options.works:
+        print(json.dumps(measure(name, options.turns, options.workers)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

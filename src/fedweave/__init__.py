@@ -1,0 +1,48 @@
+"""fedweave: federated learning for uneven clients.
+
+A method is a composition of parts (``fedweave.methods``, ``fedweave.Method``); an ``Experiment`` is a method with data,
+a model and a world; ``run``, ``resume`` and ``compare`` do the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fedweave import aggregate as aggregate
+from fedweave import data as data
+from fedweave import methods as methods
+from fedweave import models as models
+from fedweave import sample as sample
+from fedweave import server as server
+from fedweave import system as system
+from fedweave.data import partition as partition
+from fedweave.experiment import Experiment as Experiment
+from fedweave.local import solvers as solvers
+from fedweave.method import Method as Method
+from fedweave.results import Result as Result
+from fedweave.settings import BadInput as BadInput
+
+if TYPE_CHECKING:
+    from fedweave.running import Comparison as Comparison
+    from fedweave.running import Interrupted as Interrupted
+    from fedweave.running import compare as compare
+    from fedweave.running import load_result as load_result
+    from fedweave.running import resume as resume
+    from fedweave.running import run as run
+
+__version__ = "0.1.0"
+
+_NEEDS_TORCH = ("Comparison", "Interrupted", "compare", "load_result", "resume", "run")
+
+
+def __getattr__(name: str) -> Any:
+    """Import what trains only when it is used: torch and matplotlib take seconds to load."""
+    if name not in _NEEDS_TORCH:
+        raise AttributeError(f"module 'fedweave' has no attribute {name!r}")
+    try:
+        from fedweave import running
+    except ModuleNotFoundError as e:
+        if e.name not in ("torch", "cloudpickle"):
+            raise
+        raise ImportError(f"fedweave.{name} needs torch: pip install 'fedweave[torch]'") from None
+    return getattr(running, name)

@@ -1,0 +1,5 @@
+"""``python -m fedweave`` is the command line."""
+
+from fedweave.cli import main
+
+main()

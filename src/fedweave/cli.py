@@ -1,0 +1,304 @@
+"""The command line: ``fedweave list | run | compare | resume | report | export``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+from rich.console import Console
+from rich.table import Table
+
+from fedweave import __version__, data, models
+from fedweave.data import partition
+from fedweave.options import SYSTEMS, as_option, experiments_of, method_names
+from fedweave.progress import Show
+from fedweave.settings import BadInput, nearest
+from fedweave.store.tables import write_tables
+
+if TYPE_CHECKING:
+    from fedweave.results import Result
+
+app = App(
+    name="fedweave",
+    help="Federated learning for uneven clients: compare samplers and server optimisers under unreliable links, "
+    "uneven compute, stragglers and skewed data.",
+    version=__version__,
+    help_format="plaintext",
+    exit_on_error=False,
+    verbose=False,
+    print_error=False,
+    help_epilogue="Example: fedweave compare fedavg fedprox --data digits --system dynamic --rounds 20",
+)
+Json = Annotated[
+    bool, Parameter("--json", negative="", show_default=False, help="Print one JSON object and nothing else.")
+]
+
+
+Text = str | None
+
+
+def _help(text: str, metavar: str | None = None) -> Parameter:
+    return Parameter(help=text, metavar=metavar, show_default=False)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Typed:
+    """The options of run and compare as typed; ``fedweave.options`` checks them all at once."""
+
+    data: Annotated[
+        Text,
+        _help("digits, mnist5k, mnist, fashion_mnist, cifar10, ..., or a folder of images. [mnist5k]", "NAME"),
+    ] = None
+    partition: Annotated[
+        Text,
+        _help(
+            "iid, dirichlet:0.1, shards:2, classes:3, classes:2-10, one-class, split:0.1:0.9, natural. [dirichlet:0.5]",
+            "FORM",
+        ),
+    ] = None
+    clients: Annotated[Text, _help("Number of clients. [20]", "N")] = None
+    per_round: Annotated[Text, _help("How many clients take part in a round. [5]", "K")] = None
+    model: Annotated[Text, _help("A name of `fedweave list models`. [fits the data]", "NAME")] = None
+    system: Annotated[
+        Text, _help("uniform, static, dynamic, latency, hybrid, hybrid+ or TRACE.csv. [uniform]", "NAME")
+    ] = None
+    rounds: Annotated[Text, _help("Number of rounds. [30]", "R")] = None
+    epochs: Annotated[Text, _help("Local passes over the data per round; fractions are fine. [1]", "E")] = None
+    steps: Annotated[Text, _help("Local steps per round, instead of --epochs.", "T")] = None
+    batch_size: Annotated[Text, _help("Samples per local step. [20]", "B")] = None
+    lr: Annotated[Text, _help("Learning rate of the clients. [0.05]", "ETA")] = None
+    weights: Annotated[Text, _help("What is minimised: data (clients count by samples) or equal. [data]", "KIND")] = (
+        None
+    )
+    target: Annotated[
+        Text, _help("Test accuracy, 0 to 1: report rounds, time and bytes until it is reached.", "ACC")
+    ] = None
+    evaluate_every: Annotated[Text, _help("Evaluate every so many rounds. [1]", "R")] = None
+    seed: Annotated[Text, _help("Same seed, same bits. [0]", "S")] = None
+    seeds: Annotated[Text, _help("How many seeds to compare over, from --seed on; only for compare. [1]", "COUNT")] = (
+        None
+    )
+    workers: Annotated[
+        Text, _help("Training processes: auto or a number; the results do not depend on it. [auto]", "N")
+    ] = None
+    device: Annotated[Text, _help("auto, cpu or cuda. [auto]", "NAME")] = None
+
+    def given(self) -> dict[str, str]:
+        """Return the options that were typed."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+
+Set = Annotated[
+    tuple[str, ...],
+    Parameter(
+        "--set",
+        negative="",
+        show_default=False,
+        metavar="PATH=VALUE",
+        help="Any field by its path, such as method.sampler.per_round=3 or partition.alpha=1.",
+    ),
+]
+Out = Annotated[Path | None, _help("Folder to keep the run in. [runs/NAME-DATE]", "RUN")]
+Folder = Annotated[Path, Parameter(metavar="RUN")]
+NO_OPTIONS = Typed()
+
+
+@app.command(name="list", help_epilogue="Example: fedweave list methods")
+def list_(
+    what: Literal["methods", "data", "models", "partitions", "systems"] | None = None, *, json: Json = False
+) -> None:
+    """Show the names that options take."""
+    known = {
+        "methods": method_names(),
+        "data": data.info(),
+        "models": models.info(),
+        "partitions": partition.forms(),
+        "systems": {
+            **{name: about for name, (_, about) in SYSTEMS.items()},
+            "TRACE.csv": "a world from a file",
+        },
+    }
+    chosen = {what: known[what]} if what else known
+    if json:
+        _print_json(chosen)
+        return
+    for title, rows in chosen.items():
+        table = Table("name", "what it is", title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+        for name, about in rows.items():
+            table.add_row(name, about)
+        Console().print(table)
+
+
+@app.command(
+    help_epilogue="Example: fedweave run fedprox --data digits --partition dirichlet:0.1 --set method.solver.mu=0.1"
+)
+def run(method: str, /, *, options: Typed = NO_OPTIONS, set_: Set = (), out: Out = None, json: Json = False) -> None:
+    """Run one method: METHOD is a name of `fedweave list methods`, or a TOML experiment file."""
+    (experiment,), checked = experiments_of([method], options.given(), set_)
+    if checked.seeds != 1:
+        raise BadInput("--seeds is for compare, which runs every method with every seed. Use --seed here.")
+    running = _training()
+    with Show(1) as show:
+        result = running.run(experiment, out or _folder(experiment.method.name), show.watch, _command())
+    _say([result], None, json)
+
+
+@app.command(
+    help_epilogue="Example: fedweave compare fedavg fedprox fedyogi --data digits --system dynamic --seeds 3 --target 0.9"
+)
+def compare(*methods: str, options: Typed = NO_OPTIONS, set_: Set = (), out: Out = None, json: Json = False) -> None:
+    """Run several methods on the same data, worlds and seeds; leaves a table and report.html."""
+    wanted = methods or ("fedavg", "fedprox", "fedavgm", "fedyogi")
+    experiments, checked = experiments_of(wanted, options.given(), set_)
+    running, folder, zoo = _training(), out or _folder("compare"), [e.method for e in experiments]
+    with Show(len(zoo) * checked.seeds) as show:
+        results = running.compare(zoo, experiments[0], checked.seeds, folder, show.watch, _command()).results
+    _say(results, folder / "report.html", json)
+
+
+@app.command(help_epilogue="Example: fedweave resume runs/fedavg-20260101-120000")
+def resume(folder: Folder, /, *, json: Json = False) -> None:
+    """Continue an interrupted run or comparison, bit for bit."""
+    running = _training()
+    several = (folder / "compare.json").is_file()
+    with Show(len(running.runs_in(folder))) as show:
+        if several:
+            results = running.resume_comparison(folder, show.watch).results
+        else:
+            results = [running.resume(folder, watch=show.watch)]
+    _say(results, folder / "report.html" if several else None, json)
+
+
+@app.command(help_epilogue="Example: fedweave report runs/compare-20260101-120000 --html page.html")
+def report(
+    *folders: Folder,
+    html: Annotated[Path | None, _help("Where to write the page. [report.html in the first RUN]")] = None,
+    json: Json = False,
+) -> None:
+    """Show a table and write one self-contained HTML page over runs or comparisons."""
+    if not folders:
+        raise BadInput("report needs at least one run folder, such as: fedweave report runs/fedavg-20260101-120000")
+    running = _training()
+    results = [running.load_result(run) for folder in folders for run in running.runs_in(folder)]
+    _say(results, html or folders[0] / "report.html", json)
+
+
+@app.command(help_epilogue="Example: fedweave export runs/fedavg-20260101-120000 --to csv")
+def export(folder: Folder, /, *, to: Literal["csv", "parquet"] = "csv", json: Json = False) -> None:
+    """Write the rows per round and per client as tables into the run folder."""
+    running = _training()
+    files = [str(path) for run in running.runs_in(folder) for path in write_tables(running.load_result(run), to)]
+    if json:
+        _print_json({"files": files})
+    else:
+        print("\n".join(files))
+
+
+def _training() -> ModuleType:
+    """Import what trains, which takes seconds, only once the input is known to be good."""
+    try:
+        from fedweave import running
+    except ModuleNotFoundError as e:
+        if e.name not in ("torch", "cloudpickle"):
+            raise
+        raise BadInput("Training needs torch: pip install 'fedweave[torch]'") from None
+    return running
+
+
+def _folder(name: str) -> Path:
+    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _command() -> str:
+    return shlex.join(["fedweave", *sys.argv[1:]])
+
+
+def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
+    """Print what came out, and write the page if one is wanted."""
+    from fedweave.report import compare_rows, terminal_table, write
+
+    if page is not None:
+        write(results, page)
+    if as_json:
+        runs = [dict(r.summary) for r in results]
+        _print_json(runs[0] if page is None else {"runs": runs, "summary": compare_rows(results), "report": str(page)})
+        return
+    Console().print(terminal_table(results))
+    print(f"run: {results[0].folder}" if page is None else f"report: {page}")
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, default=float, allow_nan=False))
+
+
+def main() -> None:
+    """Run the command line; 0 is success, 1 a failed run, 2 bad input, 130 and 143 stopped with the state saved."""
+    signal.signal(signal.SIGTERM, _terminate)
+    code = 1
+    try:
+        command, bound, unknown, _ = app.parse_known_args()
+        if unknown:
+            raise BadInput(*_unknown(unknown), *_also_wrong(bound.arguments))
+        command(*bound.args, **bound.kwargs)
+        code = 0
+    except BadInput as e:
+        code = _complain(*e.problems)
+    except CycloptsError as e:
+        e.verbose = False
+        code = _complain(" ".join(str(e).split()))
+    except KeyboardInterrupt as e:
+        folder = getattr(e, "folder", None)
+        print(
+            f"Stopped; the state is saved. Continue with: fedweave resume {folder}" if folder else "Stopped.",
+            file=sys.stderr,
+        )
+        code = 143 if _terminated else 130
+    except RuntimeError as e:
+        traceback.print_exc()
+        print(f"The run failed: {e}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _unknown(tokens: Sequence[str]) -> list[str]:
+    """Return a sentence for each option that does not exist."""
+    names = [as_option(f.name) for f in fields(Typed)] + ["--set", "--out", "--json", "--html", "--to"]
+    wrong = [t.split("=", 1)[0] for t in tokens if t.startswith("--")]
+    return [f"There is no option {t!r}.{nearest(t, names)}" for t in wrong] or [f"Unexpected argument {tokens[0]!r}."]
+
+
+def _also_wrong(arguments: Mapping[str, Any]) -> Sequence[str]:
+    """Return what else is wrong with the options of run and compare, so that the user hears of everything at once."""
+    if not isinstance(options := arguments.get("options", NO_OPTIONS), Typed):
+        return ()
+    try:
+        experiments_of(
+            [arguments["method"]] if "method" in arguments else arguments.get("methods", ()), options.given()
+        )
+    except BadInput as e:
+        return e.problems
+    return ()
+
+
+def _complain(*problems: str) -> int:
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return 2
+
+
+_terminated: list[int] = []
+
+
+def _terminate(number: int, _: Any) -> None:
+    _terminated.append(number)
+    raise KeyboardInterrupt

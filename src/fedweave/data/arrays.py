@@ -1,0 +1,199 @@
+"""Data sets from NumPy arrays and from torch data sets: checked once, then a plain ``Dataset``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedweave.data.dataset import Array, Dataset
+from fedweave.data.deal import deal, stratified
+from fedweave.settings import BadInput
+
+TEST_SHARE = 0.2  # of data that comes without a test set
+MOST_CLASSES = 1_000_000  # a larger label is an id, not a class
+SPLIT_SEED = 0  # of every split that is part of a data set, so that it is the same everywhere
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    test_x: Any = None,
+    test_y: Any = None,
+    name: str = "arrays",
+    group: Any = None,
+    test_group: Any = None,
+    classes: int | None = None,
+) -> Dataset:
+    """Make a data set of NumPy arrays (or anything ``np.asarray`` takes), one row per sample.
+
+    uint8 x of (n, H, W) or (n, C, H, W) are images; all else becomes float32 features, where (n, H, W) also
+    gets a channel axis. Whole-number y are class labels 0.. ; float y are regression targets (classes 0).
+    ``group`` names each sample's natural client. Without a test set a fixed fifth is set aside, in proportion
+    in every group, or in every class when there are no groups.
+    """
+    if (test_x is None) != (test_y is None):
+        raise BadInput("Give both test_x and test_y, or neither.")
+    x, y = _features(x, "x"), _labels(y, "y")
+    _same_length(len(x), "x", len(y), "y")
+    if test_x is None:
+        return _with_split(name, x, y, _codes(group, None, len(x), 0)[0], classes)
+    test_x, test_y = _features(test_x, "test_x"), _labels(test_y, "test_y")
+    _same_length(len(test_x), "test_x", len(test_y), "test_y")
+    if x.shape[1:] != test_x.shape[1:] or x.dtype != test_x.dtype or y.dtype != test_y.dtype:
+        raise BadInput(
+            f"Training and test samples differ: {x.dtype} {x.shape[1:]} with {y.dtype} labels, "
+            f"and {test_x.dtype} {test_x.shape[1:]} with {test_y.dtype} labels."
+        )
+    group, test_group = _codes(group, test_group, len(x), len(test_x))
+    return build(name, (x, y, group), (test_x, test_y, test_group), classes)
+
+
+def from_torch(train: Any, test: Any = None, name: str = "torch") -> Dataset:
+    """Make a data set of any map-style torch data set whose items are (tensor, array or image, label).
+
+    Every item is read once, so a random augmentation would be frozen: leave such transforms off.
+    """
+    x, y = _collect(train, "train")
+    if test is None:
+        return from_arrays(x, y, name=name)
+    test_x, test_y = _collect(test, "test")
+    return from_arrays(x, y, test_x, test_y, name=name)
+
+
+def build(
+    name: str,
+    train: tuple[Array, Array, Array | None],
+    test: tuple[Array, Array, Array | None],
+    classes: int | None = None,
+    mean: Sequence[float] = (),
+    std: Sequence[float] = (),
+) -> Dataset:
+    """Put checked (x, y, group) parts together; counts classes and measures mean and std when not given."""
+    (x, y, group), (test_x, test_y, test_group) = train, test
+    if len(x) == 0 or len(test_x) == 0:
+        raise BadInput(f"{name} has {len(x)} training and {len(test_x)} test samples. Both must have some.")
+    classes = _class_count(name, np.concatenate([y, test_y]), classes)
+    if x.dtype == np.uint8 and not mean:
+        mean, std = pixel_stats(x)
+    return Dataset(name, x, y, test_x, test_y, classes, tuple(mean), tuple(std), group, test_group)
+
+
+def pixel_stats(x: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and std of each channel of (n, C, H, W) bytes, of pixel / 255, exact to 6 decimals."""
+    counts = np.zeros((x.shape[1], 256), np.int64)
+    for start in range(0, len(x), 1000):  # in blocks: counting widens every byte to eight
+        for c, row in enumerate(counts):
+            row += np.bincount(x[start : start + 1000, c].ravel(), minlength=256)
+    value = np.arange(256) / 255
+    share = counts / counts.sum(1, keepdims=True)
+    mean = share @ value
+    std = np.sqrt((share * (value - mean[:, None]) ** 2).sum(1))
+    std[std == 0] = 1  # a constant channel stays as it is
+    return tuple(mean.round(6).tolist()), tuple(std.round(6).tolist())
+
+
+def imbalance(
+    data: Dataset, rare: Sequence[int] = (0, 1, 2), keep: float = 0.4, *, rng: np.random.Generator
+) -> Dataset:
+    """Thin the classes ``rare`` to the share ``keep`` of their training samples (FedDD); test data stays."""
+    wrong = [c for c in rare if not 0 <= c < data.classes]
+    if wrong or not 0 < keep <= 1:
+        raise BadInput(f"imbalance needs classes of {data.name} and 0 < keep <= 1. Got {tuple(rare)} and {keep}.")
+    sizes = np.bincount(data.y, minlength=data.classes)
+    left = [max(1, round(keep * n)) if c in rare and n else n for c, n in enumerate(sizes)]
+    (kept,) = deal(data.y, np.array([left]), rng)
+    group = None if data.group is None else data.group[kept]
+    name = f"{data.name}-imbalanced"
+    x, y = data.x[kept], data.y[kept]
+    return dataclasses.replace(data, name=name, x=x, y=y, group=group, source=None)  # not what load gives
+
+
+def _with_split(name: str, x: Array, y: Array, group: Array | None, classes: int | None) -> Dataset:
+    if len(y) < 2:
+        raise BadInput(f"{name} has {len(y)} samples; at least 2 are needed to set some aside. Give test_x, test_y.")
+    whole = np.zeros(len(y), np.int64)
+    strata = group if group is not None else y if y.dtype == np.int64 else whole
+    a, b = stratified(strata, TEST_SHARE, np.random.default_rng(SPLIT_SEED))
+    groups = (None, None) if group is None else (group[a], group[b])
+    return build(name, (x[a], y[a], groups[0]), (x[b], y[b], groups[1]), classes)
+
+
+def _features(x: Any, what: str) -> Array:
+    x = np.asarray(x)
+    if x.ndim < 2 or x.dtype.kind not in "fiub":
+        raise BadInput(f"{what} must be numbers of shape (samples, ...) with 2 axes or more. Got {x.dtype} {x.shape}.")
+    if x.ndim == 3:
+        x = x[:, None]
+    if x.dtype == np.uint8 and x.ndim == 4:
+        if x.shape[-1] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
+            raise BadInput(f"{what} {x.shape} has its channels last. Give {what}.transpose(0, 3, 1, 2) instead.")
+        return x
+    if not np.isfinite(x).all():
+        row = int(np.argwhere(~np.isfinite(x))[0][0])
+        raise BadInput(f"{what} has values that are not finite, first in sample {row}. Remove or replace them.")
+    return x.astype(np.float32)
+
+
+def _labels(y: Any, what: str) -> Array:
+    y = np.asarray(y)
+    if y.ndim != 1 or y.dtype.kind not in "fiub":
+        raise BadInput(
+            f"{what} must be one number per sample, shape (samples,). Got {y.dtype} {y.shape}. "
+            f"Use {what}.argmax(1) for one-hot labels."
+        )
+    if y.dtype.kind != "f":
+        wrong = y[(y < 0) | (y >= MOST_CLASSES)]
+        if len(wrong):
+            raise BadInput(f"{what} has the label {wrong[0]}. Labels count from 0: use np.unique's inverse.")
+        return y.astype(np.int64)
+    if not np.isfinite(y).all():
+        raise BadInput(f"{what} has targets that are not finite. Remove those samples.")
+    return y.astype(np.float32)
+
+
+def _same_length(n: int, a: str, m: int, b: str) -> None:
+    if n != m:
+        raise BadInput(f"{a} has {n} samples but {b} has {m}. Give one of each per sample.")
+
+
+def _codes(group: Any, test_group: Any, n: int, m: int) -> tuple[Array | None, Array | None]:
+    """Number the group names 0.. in sorted order, the same for training and test."""
+    if group is None:
+        return None, None
+    group = np.asarray(group).ravel()
+    other = group[:0] if test_group is None else np.asarray(test_group).ravel()
+    _same_length(n, "x", len(group), "group")
+    if test_group is not None:
+        _same_length(m, "test_x", len(other), "test_group")
+    codes = np.unique(np.concatenate([group, other]), return_inverse=True)[1].astype(np.int64)
+    return codes[:n], codes[n:] if test_group is not None else None
+
+
+def _class_count(name: str, y: Array, classes: int | None) -> int:
+    if y.dtype != np.int64:
+        return 0
+    if classes is not None and y.max() >= classes:
+        raise BadInput(f"{name} has the label {y.max()}, but {classes} classes (0..{classes - 1}).")
+    return int(y.max()) + 1 if classes is None else classes
+
+
+def _collect(source: Any, what: str) -> tuple[Array, Array]:
+    if not hasattr(source, "__len__") or not hasattr(source, "__getitem__") or len(source) == 0:
+        raise BadInput(f"{what} must be a map-style data set with samples. Got {type(source).__name__}.")
+    items = [source[i] for i in range(len(source))]
+    x, y = [_array(item[0]) for item in items], [_array(item[1]).item() for item in items]
+    for i, sample in enumerate(x):
+        if sample.shape != x[0].shape:
+            raise BadInput(f"Sample {i} of {what} has shape {sample.shape}, sample 0 {x[0].shape}. Resize them.")
+    return np.stack(x), np.asarray(y)
+
+
+def _array(value: Any) -> Array:
+    if hasattr(value, "detach"):  # a tensor, perhaps on a GPU
+        value = value.detach().cpu()
+    array = np.asarray(value)
+    image = hasattr(value, "getbands")  # Pillow puts channels last
+    return np.moveaxis(array, -1, 0) if image and array.ndim == 3 else array

@@ -1,0 +1,28 @@
+"""The idx format of MNIST and its kin: two zeros, a type, the number of axes, the axes, then the values."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from fedweave.data.dataset import Array
+from fedweave.settings import BadInput
+
+
+def read_idx(path: Path) -> Array:
+    """Read a file of unsigned bytes, gzipped or not."""
+    try:
+        raw = path.read_bytes()
+        raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    except (OSError, EOFError, zlib.error) as e:
+        raise BadInput(f"{path} cannot be read: {e}. Get the file again.") from None
+    if len(raw) < 4 or raw[:3] != b"\0\0\x08":
+        raise BadInput(f"{path} is no idx file of bytes: it begins with {raw[:4].hex()}. Get the file again.")
+    head = 4 + 4 * raw[3]
+    shape = tuple(np.frombuffer(raw[4:head], ">u4").tolist())
+    if len(shape) != raw[3] or len(raw) != head + int(np.prod(shape)):
+        raise BadInput(f"{path} is cut short or too long for its shape {shape}. Get the file again.")
+    return np.frombuffer(raw, np.uint8, offset=head).reshape(shape).copy()  # writable, as torch wants it

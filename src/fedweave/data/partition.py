@@ -1,0 +1,233 @@
+"""Partitions: how one data set is dealt out to clients, as index lists; nothing is copied.
+
+Every partition is seeded by the generator it is given, deals every training sample at most once, never leaves
+a client empty, and gives each client test samples in its own label proportions (natural clients: their own).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from fedweave.data.arrays import imbalance as imbalance
+from fedweave.data.dataset import Array, Dataset
+from fedweave.data.deal import Shares as Shares
+from fedweave.data.deal import aligned, apportion, by_group, deal, dirichlet, filled, shared, shuffled_by
+from fedweave.data.deal import label_counts as label_counts
+from fedweave.settings import BadInput, choice, settings
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+@settings
+class Partition(ABC):
+    """How a data set is dealt out; ``clients`` is None only where the data says how many there are."""
+
+    clients: PositiveInt | None
+
+    @abstractmethod
+    def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
+        """Deal out training and test samples."""
+
+
+@settings
+class IID(Partition):
+    """All samples shuffled and dealt equally; sizes differ by one at most."""
+
+    clients: PositiveInt
+
+    def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
+        _enough(self, data, self.clients)
+        return aligned(data, np.array_split(rng.permutation(len(data.y)), self.clients), rng)
+
+
+@settings
+class Dirichlet(Partition):
+    """Each class is dealt in proportions drawn from Dirichlet(α): small α, few classes per client.
+
+    A client with less than ``min_samples`` is filled up, one sample at a time, from the client that has most,
+    with the label that one has most of.
+    """
+
+    clients: PositiveInt
+    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    min_samples: PositiveInt = 1
+
+    def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
+        sizes = _class_sizes(self, data)
+        _enough(self, data, self.clients * self.min_samples)
+        counts = [apportion(dirichlet(self.alpha, self.clients, rng), int(n)) for n in sizes]
+        return aligned(data, deal(data.y, filled(np.stack(counts, axis=1), self.min_samples), rng), rng)
+
+
+@settings
+class Shards(Partition):
+    """Samples sorted by label and cut into equal blocks, ``per_client`` random ones each (McMahan 2017)."""
+
+    clients: PositiveInt
+    per_client: PositiveInt = 2
+
+    def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
+        _class_sizes(self, data)
+        blocks = self.clients * self.per_client
+        _enough(self, data, blocks)
+        shards = np.array_split(shuffled_by(data.y, rng), blocks)
+        hands = rng.permutation(blocks).reshape(self.clients, self.per_client)
+        return aligned(data, [np.concatenate([shards[b] for b in hand]) for hand in hands], rng)
+
+
+@settings
+class Classes(Partition):
+    """Each client owns ``low`` classes, or a random number ``low``..``high``; owners share a class equally.
+
+    Classes are drawn at random among those with the fewest owners, so volumes stay even and no class is left
+    out, unless there are more classes than all clients together may own.
+    """
+
+    clients: PositiveInt
+    low: PositiveInt
+    high: PositiveInt | None = None
+
+    def __post_init__(self) -> None:
+        if self.high is not None and self.high < self.low:
+            raise ValueError(f"The 'high' parameter of Classes must be at least low = {self.low}. Got {self.high}.")
+
+    def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
+        sizes = _class_sizes(self, data)
+        _enough(self, data, self.clients)
+        present, most = np.flatnonzero(sizes), self.high or self.low
+        if most > len(present):
+            raise BadInput(f"{self} asks for {most} classes per client, {data.name} has {len(present)}. Use fewer.")
+        number = rng.integers(self.low, most, self.clients, endpoint=True)
+        owned = np.zeros((self.clients, data.classes), bool)
+        for mine, k in zip(owned, number, strict=True):
+            order = np.lexsort((rng.random(len(present)), owned[:, present].sum(0)))
+            mine[present[order[:k]]] = True
+        counts = shared(owned, sizes)
+        if not counts.any(axis=1).all():
+            raise BadInput(
+                f"{self} leaves a client without samples: its classes have fewer samples than owners. "
+                "Use fewer clients, more classes per client, or more data."
+            )
+        return aligned(data, deal(data.y, counts, rng), rng)
+
+
+@settings
+class OneClass(Partition):
+    """Each client has one class; the clients of a class share it equally."""
+
+    clients: PositiveInt
+
+    def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
+        _class_sizes(self, data)
+        _enough(self, data, self.clients)
+        return Classes(self.clients, 1).split(data, rng)
+
+
+@settings
+class Split(Partition):
+    """Few clients own most data: the share ``owners`` of the clients gets the ``share`` of the samples.
+
+    Sorted by label (labels in random order; by target in regression), the first part goes in equal blocks to
+    the owners; the rest is shuffled and dealt equally to the others. Fashion-MNIST with 109 clients and
+    owners 9/109 is DELTA's Split-FashionMNIST: 9 clients with 6,000 images of one label and 100 with 60.
+    """
+
+    clients: PositiveInt
+    owners: Share = 0.1
+    share: Share = 0.9
+
+    def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
+        n, owners = len(data.y), round(self.owners * self.clients)
+        others, first = self.clients - owners, round(self.share * n)
+        if owners < 1 or others < 1:
+            raise BadInput(f"{self} has {owners} owners and {others} others. Use more clients or other owners.")
+        if first < owners or n - first < others:
+            raise BadInput(
+                f"{self} deals {first} samples to {owners} owners and {n - first} to {others} others, "
+                "which is less than one each. Use fewer clients or another share."
+            )
+        key = rng.permutation(data.classes)[data.y] if data.classes else data.y
+        order = shuffled_by(key, rng)
+        rest = np.array_split(rng.permutation(order[first:]), others)
+        return aligned(data, [*np.array_split(order[:first], owners), *rest], rng)
+
+
+@settings
+class Natural(Partition):
+    """The data's own clients (writers, celebrities): all of them, or a random ``clients`` of them."""
+
+    clients: PositiveInt | None = None
+
+    def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
+        if data.group is None:
+            raise BadInput(f"{data.name} has no natural clients. Use femnist, celeba, synthetic or another partition.")
+        groups = np.unique(data.group)
+        if self.clients is not None and self.clients > len(groups):
+            raise BadInput(f"{self} asks for {self.clients} clients, {data.name} has {len(groups)}. Use fewer.")
+        if self.clients is not None:
+            groups = np.sort(rng.choice(groups, self.clients, replace=False))
+        train = by_group(data.group, groups)
+        if data.test_group is None:
+            return aligned(data, train, rng)
+        return Shares(train, by_group(data.test_group, groups))
+
+
+def _class_sizes(who: Partition, data: Dataset) -> Array:
+    if not data.classes:
+        raise BadInput(f"{who} deals by class, {data.name} is regression. Use IID, Split or Natural.")
+    return np.bincount(data.y, minlength=data.classes)
+
+
+def _enough(who: Partition, data: Dataset, needed: int) -> None:
+    if len(data.y) < needed:
+        raise BadInput(
+            f"{who} needs at least {needed} training samples, {data.name} has {len(data.y)}. "
+            "Use fewer clients or more data."
+        )
+
+
+class Form(NamedTuple):
+    """How a partition is written on the command line."""
+
+    make: Callable[..., Partition]
+    form: str
+    about: str
+
+
+FORMS = {
+    "iid": Form(IID, "iid", "shuffled and dealt equally"),
+    "dirichlet": Form(Dirichlet, "dirichlet:ALPHA", "classes dealt by Dirichlet(ALPHA): dirichlet:0.1"),
+    "shards": Form(Shards, "shards:K", "sorted by label, K equal blocks per client: shards:2"),
+    "classes": Form(Classes, "classes:K or classes:LOW-HIGH", "K random classes per client: classes:2-10"),
+    "one-class": Form(OneClass, "one-class", "one class per client"),
+    "split": Form(Split, "split:OWNERS:SHARE", "few clients own most samples: split:0.1:0.9"),
+    "natural": Form(Natural, "natural", "the data's own clients: femnist, celeba, synthetic"),
+}
+
+
+def forms() -> dict[str, str]:
+    """Return what each written form means."""
+    return {form.form: form.about for form in FORMS.values()}
+
+
+def parse(text: str, clients: int | None) -> Partition:
+    """Turn a written form such as ``dirichlet:0.1`` into a partition of ``clients`` clients."""
+    kind, *values = text.strip().split(":")
+    if kind not in FORMS:
+        raise BadInput(f"{choice('partition', kind, FORMS)} Forms: {', '.join(forms())}.")
+    form = FORMS[kind]
+    if clients is None and kind != "natural":
+        raise BadInput(f"The partition {text!r} needs a number of clients. Give --clients N.")
+    if len(values) > form.form.split(" ")[0].count(":"):
+        raise BadInput(f"The partition {text!r} has too many values. Write {form.form}.")
+    if kind == "classes":
+        values = [part for value in values for part in value.split("-", 1)]
+    try:
+        return form.make(clients, *values)  # settings turn the written numbers into numbers
+    except BadInput as e:
+        raise BadInput(*e.problems, f"A partition of this kind is written {form.form}.") from None

@@ -1,0 +1,131 @@
+"""The simulator: clients of a virtual world, trained on this machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedweave.engine.workers import Call, Workers
+from fedweave.local.batches import Job
+from fedweave.local.torch_trainer import EVALUATION_BATCH, ClientData, Score, TorchTrainer
+from fedweave.randomness import Stream, rng_for
+from fedweave.records import Array, Cohort, Population, Replies
+from fedweave.roles import Solver
+
+PATIENCE_SECONDS = 3.0  # starting workers costs about this much, so that is how long "auto" works alone first
+
+
+class Simulator(AbstractContextManager["Simulator"]):
+    """Trains cohorts and measures models, alone or with worker processes; the numbers do not depend on which."""
+
+    def __init__(
+        self,
+        model: Callable[[], nn.Module],
+        data: ClientData,
+        solver: Solver,
+        lr: float,
+        seed: int,
+        workers: int | Literal["auto"] = "auto",
+        device: str = "cpu",
+    ):
+        self.seed, self.data = seed, data
+        self._build = partial(_trainer, model, solver, lr, seed, device)
+        self._trainer = self._build(data)
+        self.layout = self._trainer.layout
+        self._wanted = workers_for(workers, device)
+        self._patience = PATIENCE_SECONDS if workers == "auto" else 0.0
+        self._workers: Workers | None = None
+
+    def train(self, round: int, x: Array, cohort: Cohort, population: Population) -> Replies:
+        """Train the cohort from ``x``. Clients whose answer will be lost are not trained: nobody would know."""
+        ids = cohort.ids
+        fate = rng_for(self.seed, round, Stream.LINK).random(population.size)  # one draw per client, asked or not
+        received = fate[ids] >= population.loss_rate[ids]
+        rows = np.flatnonzero(received)
+        jobs = [Job(int(c), int(population.steps[c]), int(population.batch_size[c])) for c in ids[rows]]
+        updates, loss = np.zeros((ids.size, x.size), np.float32), np.full(ids.size, np.nan)
+        chunks = self._trainer.chunks(jobs) if jobs else []
+        calls: list[Call] = [("train", (x, round, [jobs[i] for i in chunk])) for chunk in chunks]
+        for n, (update, mean_loss) in self._each(calls):
+            where = rows[chunks[n]]
+            updates[where], loss[where] = update, mean_loss
+        size = np.full(ids.size, x.nbytes)
+        return Replies(received, updates, population.steps[ids], loss, population.latency[ids], size)
+
+    def evaluate(self, x: Array) -> Mapping[str, Any]:
+        """Return accuracy, loss and class_accuracy of ``x`` on the test set."""
+        n = len(self.data.test_y)
+        calls: list[Call] = [("evaluate", (x, i, min(i + EVALUATION_BATCH, n))) for i in range(0, n, EVALUATION_BATCH)]
+        scores: list[Score] = [score for _, score in sorted(self._each(calls), key=lambda pair: pair[0])]
+        loss = sum(score.loss for score in scores) / n
+        if not self.data.classes:
+            return {"accuracy": np.nan, "loss": loss, "class_accuracy": np.zeros(0)}
+        correct, count = (np.sum([getattr(s, f) for s in scores], axis=0) for f in ("correct", "total"))
+        each = np.divide(correct, count, out=np.full(count.size, np.nan), where=count > 0)
+        return {"accuracy": float(correct.sum() / n), "loss": loss, "class_accuracy": each}
+
+    def _each(self, calls: Sequence[Call]) -> Any:
+        """Yield (position, result) of the calls, here or on the workers."""
+        if self._workers is None and self._patience <= 0 and self._wanted > 1:
+            self._workers = Workers(self._wanted, self._build, self.data)
+        if self._workers is not None:
+            yield from self._workers.map(calls)
+            return
+        begin = time.perf_counter()
+        with _one_thread(self._trainer.device):
+            for n, (name, args) in enumerate(calls):
+                yield n, getattr(self._trainer, name)(*args)
+        if len(calls) > 1:  # a round of one piece would gain nothing from workers
+            self._patience -= time.perf_counter() - begin
+
+    def __exit__(self, *_: object) -> None:
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
+
+
+def _trainer(
+    model: Callable[[], nn.Module], solver: Solver, lr: float, seed: int, device: str, data: ClientData
+) -> TorchTrainer:
+    return TorchTrainer(model(), data, solver, lr, seed, device)
+
+
+def workers_for(workers: int | Literal["auto"], device: str) -> int:
+    """Return how many processes to use: one per core, but one alone on a GPU."""
+    if device != "cpu" or not Workers.supported:
+        return 1
+    return (
+        len(os.sched_getaffinity(0))
+        if workers == "auto" and hasattr(os, "sched_getaffinity")
+        else (os.cpu_count() or 1)
+        if workers == "auto"
+        else workers
+    )
+
+
+def choose_device(wanted: str) -> tuple[str, str]:
+    """Return the device to train on and a sentence that says why."""
+    if wanted == "cpu":
+        return "cpu", "cpu, as asked"
+    if torch.cuda.is_available():
+        return "cuda", f"cuda ({torch.cuda.get_device_name(0)})"
+    return "cpu", "cpu (torch sees no CUDA device)"
+
+
+@contextmanager
+def _one_thread(device: torch.device) -> Any:
+    """Train with one thread, as the workers do: another number of threads would give other bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

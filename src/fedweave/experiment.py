@@ -1,0 +1,90 @@
+"""An experiment is a method, data dealt to clients, a model, a world, and how long and with which seed to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, InstanceOf, NonNegativeInt, PositiveFloat, PositiveInt
+
+from fedweave import models
+from fedweave.data import Dataset, load
+from fedweave.data.partition import IID, Partition
+from fedweave.method import Method
+from fedweave.roles import System
+from fedweave.settings import BadInput, choice, settings
+from fedweave.spec import build, describe
+from fedweave.system.worlds import Uniform
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@settings
+class Experiment:
+    """Everything that decides a result, and ``workers`` and ``device``, which do not."""
+
+    method: Method
+    data: InstanceOf[Dataset] | str  # a loaded data set, or what fedweave.data.load takes
+    partition: Partition = Field(default_factory=lambda: IID(clients=20))
+    model: str | Callable[[], Any] = "auto"  # a name, a factory of torch modules, or the default for the data
+    system: System = Field(default_factory=Uniform)
+    rounds: PositiveInt = 30
+    lr: PositiveFloat = 0.05  # of the clients' solver
+    epochs: PositiveFloat | None = None  # local passes per round, 1 if neither is given; fractions are fine
+    steps: PositiveInt | None = None  # local steps per round, instead
+    batch_size: PositiveInt = 20
+    weights: Literal["data", "equal"] = "data"  # the objective: ω ∝ samples, or 1/N
+    target: Share | None = None  # test accuracy whose first reaching is reported
+    evaluate_every: PositiveInt = 1
+    seed: NonNegativeInt = 0
+    workers: PositiveInt | Literal["auto"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError("Give either 'epochs' or 'steps' of local work to an Experiment, not both.")
+        if isinstance(self.model, str) and self.model != "auto" and self.model not in models.names():
+            raise ValueError(choice("model", self.model, ["auto", *models.names()]))
+
+
+def load_data(experiment: Experiment) -> Dataset:
+    """Return the experiment's data set, read now if it was named."""
+    return load(experiment.data) if isinstance(experiment.data, str) else experiment.data
+
+
+def model_factory(experiment: Experiment, data: Dataset) -> tuple[str, Callable[[], nn.Module]]:
+    """Return the model's name and a function that makes it for this data; a misfit is an error now."""
+    if callable(experiment.model):
+        return getattr(experiment.model, "__name__", "custom"), experiment.model
+    name = models.default_for(data.shape, data.classes) if experiment.model == "auto" else experiment.model
+    models.check(name, data.shape, data.classes)
+    return name, _Named(name, data.shape, data.classes)
+
+
+class _Named:
+    """A model by name, as a factory that can be sent to a worker."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], classes: int):
+        self.arguments = (name, shape, classes)
+
+    def __call__(self) -> nn.Module:
+        return models.build(*self.arguments)
+
+
+def to_plain(experiment: Experiment) -> dict[str, Any]:
+    """Return the experiment as JSON-able data; data given as arrays is named by its digest."""
+    return describe(experiment)
+
+
+def from_plain(spec: Mapping[str, Any]) -> Experiment:
+    """Return the experiment that ``to_plain`` described; one with arrays or own modules needs Python."""
+    data, model = spec["data"], spec["model"]
+    if not isinstance(data, str) or not isinstance(model, str):
+        what = "arrays" if not isinstance(data, str) else "a model"
+        raise BadInput(
+            f"This run used {what} given in Python: resume it there, with fedweave.resume(folder, experiment)."
+        )
+    return build(Experiment, spec, "experiment")

@@ -1,0 +1,43 @@
+"""Which samples a client sees at each local step: fresh shuffles at its own address, partial last batches exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedweave.randomness import Stream, rngs_for
+from fedweave.records import Array
+
+
+class Job(NamedTuple):
+    """One client's work in one round."""
+
+    client: int
+    steps: int
+    batch_size: int
+
+
+class Batches(NamedTuple):
+    """The local steps of one participation."""
+
+    where: Array  # (steps, batch_size) positions in the data set; rows are filled from the left, the rest is padding
+    size: Array  # (steps,) how many of a row are real
+
+
+def batches(seed: int, round: int, jobs: Sequence[Job], parts: Sequence[Array]) -> Iterator[Batches]:
+    """Yield the batches of each job: pass after pass over the client's samples, each pass in a new order."""
+    for job, rng in zip(jobs, rngs_for(seed, round, Stream.BATCHES, (j.client for j in jobs)), strict=True):
+        yield _batches(parts[job.client], job.steps, job.batch_size, rng)
+
+
+def _batches(part: Array, steps: int, batch_size: int, rng: np.random.Generator) -> Batches:
+    n, b = part.size, min(batch_size, part.size)
+    per_pass = -(-n // b)
+    passes = -(-steps // per_pass)
+    order = np.zeros((passes, per_pass * b), np.int64)
+    order[:, :n] = rng.permuted(np.broadcast_to(part, (passes, n)), axis=1)
+    size = np.full(per_pass, b)
+    size[-1] = n - (per_pass - 1) * b
+    return Batches(order.reshape(-1, b)[:steps], np.tile(size, passes)[:steps])

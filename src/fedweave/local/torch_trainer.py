@@ -1,0 +1,130 @@
+"""Local training in PyTorch: clients one by one (any module), or several in lockstep (small dense modules)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedweave.local.batches import Job, batches
+from fedweave.local.flat_module import FlatModule
+from fedweave.local.stacked import Stack
+from fedweave.randomness import Stream, rng_for
+from fedweave.records import Array, Layout
+from fedweave.roles import Solver
+
+EVALUATION_BATCH = 500  # fixed, so that the sums over the test set do not depend on who computes them
+
+
+class ClientData(NamedTuple):
+    """The data every worker needs: one copy of the samples, and each client's positions in them."""
+
+    x: Array
+    y: Array
+    test_x: Array
+    test_y: Array
+    classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    parts: Sequence[Array]
+
+
+class Score(NamedTuple):
+    """Sums over a slice of the test set."""
+
+    loss: float
+    correct: Array  # (classes,)
+    total: Array  # (classes,)
+
+
+class Samples:
+    """A set of samples that hands out batches ready for the network."""
+
+    def __init__(self, x: Array, y: Array, mean: Sequence[float], std: Sequence[float], device: torch.device):
+        self.x = torch.from_numpy(np.asarray(x)).to(device)
+        self.y = torch.from_numpy(np.asarray(y)).to(device)
+        one = (-1,) + (1,) * (self.x.dim() - 2)
+        self.scale = (1 / (255 * torch.tensor(std))).reshape(one).to(device) if std else None
+        self.shift = (-torch.tensor(mean) / torch.tensor(std)).reshape(one).to(device) if std else None
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and labels at ``index``, of any shape."""
+        flat = index.reshape(-1)
+        x = self.x.index_select(0, flat)
+        if self.scale is not None and self.shift is not None:
+            x = x.to(torch.float32).mul_(self.scale).add_(self.shift)
+        return x.reshape(*index.shape, *x.shape[1:]), self.y.index_select(0, flat).reshape(index.shape)
+
+
+class TorchTrainer:
+    """Trains clients from a given model and measures models; the same object in the main process and in workers."""
+
+    def __init__(self, model: nn.Module, data: ClientData, solver: Solver, lr: float, seed: int, device: str = "cpu"):
+        self.device = torch.device(device)
+        self.data, self.solver, self.lr, self.seed = data, solver, lr, seed
+        self.train_set = Samples(data.x, data.y, data.mean, data.std, self.device)
+        self.test_set = Samples(data.test_x, data.test_y, data.mean, data.std, self.device)
+        self.flat = FlatModule(model.to(self.device))
+        sample, _ = self.train_set.take(torch.zeros((), dtype=torch.int64, device=self.device))
+        self.stack = Stack.of(model, self.flat.layout, sample, bool(data.classes))
+
+    @property
+    def layout(self) -> Layout:
+        """The model's tensors in the flat vector."""
+        return self.flat.layout
+
+    def chunks(self, jobs: Sequence[Job]) -> list[list[int]]:
+        """Split jobs into pieces that train together. The pieces depend on the jobs alone, never on the workers."""
+        return self.stack.chunks(jobs) if self.stack else [[i] for i in range(len(jobs))]
+
+    def train(self, x: Array, round: int, jobs: Sequence[Job]) -> tuple[Array, Array]:
+        """Return the updates (c, D) and mean training losses (c,) of one piece."""
+        if self.stack is None:
+            rows = [self._train_one(x, round, job) for job in jobs]
+            return np.stack([update for update, _ in rows]), np.array([loss for _, loss in rows])
+        start = torch.from_numpy(x).to(self.device)
+        plans = list(batches(self.seed, round, jobs, self.data.parts))
+        y, loss = self.stack.train(start, plans, self.train_set, self.solver, self.lr)
+        return (y - start).cpu().numpy(), loss.cpu().numpy()
+
+    def _train_one(self, x: Array, round: int, job: Job) -> tuple[Array, float]:
+        (plan,) = batches(self.seed, round, [job], self.data.parts)
+        index = torch.from_numpy(plan.where).to(self.device)
+        flat, solver = self.flat, self.solver
+        flat.load(x)
+        flat.module.train()
+        y = flat.parameters
+        start, state, total = y.clone(), solver.begin(y), torch.zeros((), device=self.device)
+        with torch.random.fork_rng(devices=[]):  # layers with randomness draw at the client's own address
+            torch.manual_seed(int(rng_for(self.seed, round, Stream.NOISE, job.client).integers(2**63)))
+            for t in range(job.steps):
+                xb, yb = self.train_set.take(index[t, : int(plan.size[t])])
+                loss = self._loss(flat.module(flat.fit(xb)), yb)
+                g = flat.gradient(loss)
+                with torch.no_grad():
+                    d, state = solver.direction(state, g, y, start, self.lr, t)
+                    y.sub_(d, alpha=self.lr)
+                    total += loss
+        return flat.read() - x, float(total) / job.steps
+
+    def _loss(self, out: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+        if self.data.classes:
+            return F.cross_entropy(out, y, reduction=reduction)
+        return F.mse_loss(out.reshape(y.shape), y, reduction=reduction)
+
+    @torch.no_grad()
+    def evaluate(self, x: Array, begin: int, end: int) -> Score:
+        """Return the sums over test samples [begin, end)."""
+        self.flat.load(x)
+        self.flat.module.eval()
+        xb, yb = self.test_set.take(torch.arange(begin, end, device=self.device))
+        out = self.flat.module(self.flat.fit(xb))
+        loss, classes = float(self._loss(out, yb, "sum")), self.data.classes
+        if not classes:
+            return Score(loss, np.zeros(0, np.int64), np.zeros(0, np.int64))
+        hit = yb[out.argmax(1) == yb]
+        return Score(loss, *(torch.bincount(v, minlength=classes).cpu().numpy() for v in (hit, yb)))

@@ -1,0 +1,30 @@
+"""A method is a composition: one part for each stage of a round. A paper is one expression of parts."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from fedweave.aggregate.linear import Mean
+from fedweave.local.solvers import SGD
+from fedweave.roles import Aggregator, Sampler, ServerOptimizer, Solver
+from fedweave.server import Descent
+from fedweave.settings import settings
+
+
+@settings
+class Method:
+    """Who takes part, how they train, how the answers are combined, how the server steps."""
+
+    sampler: Sampler
+    solver: Solver = Field(default_factory=SGD)
+    aggregator: Aggregator = Field(default_factory=Mean)
+    server: ServerOptimizer = Field(default_factory=Descent)
+    name: str = "custom"
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit, from the facts they declare."""
+        if self.aggregator.needs_law and not self.sampler.law_known:
+            raise ValueError(
+                f"{type(self.aggregator).__name__} needs a sampler with a known law, got {self.sampler}: it does not "
+                "say how often it draws a client. Use Mean() as aggregator, or a sampler such as Uniform or Weighted."
+            )

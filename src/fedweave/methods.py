@@ -1,0 +1,61 @@
+"""The zoo: one short function per named method. Each returns a Method, so every part of it can still be exchanged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedweave import server
+from fedweave.aggregate.linear import Anonymous, InverseProbability
+from fedweave.local.solvers import Prox
+from fedweave.method import Method
+from fedweave.sample.laws import Everyone, Uniform, Weighted
+
+
+def fedavg(per_round: int = 10) -> Method:
+    """Uniform cohort, data-weighted mean of what arrives (McMahan et al.)."""
+    return Method(Uniform(per_round), name="fedavg")
+
+
+def fedprox(per_round: int = 10, mu: float = 0.01) -> Method:
+    """FedAvg whose clients are pulled towards the global model (Li et al.)."""
+    return replace(fedavg(per_round), solver=Prox(mu), name="fedprox")
+
+
+def fedavgm(per_round: int = 10, lr: float = 1.0, beta: float = 0.7) -> Method:
+    """FedAvg with server momentum (Hsu et al.)."""
+    return replace(fedavg(per_round), server=server.Momentum(lr, beta), name="fedavgm")
+
+
+def fedadagrad(per_round: int = 10, lr: float = 0.01) -> Method:
+    """FedAvg's direction through a server Adagrad (Reddi et al.)."""
+    return replace(fedavg(per_round), server=server.Adagrad(lr), name="fedadagrad")
+
+
+def fedadam(per_round: int = 10, lr: float = 0.01) -> Method:
+    """FedAvg's direction through a server Adam (Reddi et al.)."""
+    return replace(fedavg(per_round), server=server.Adam(lr), name="fedadam")
+
+
+def fedyogi(per_round: int = 10, lr: float = 0.01) -> Method:
+    """FedAvg's direction through a server Yogi (Reddi et al.)."""
+    return replace(fedavg(per_round), server=server.Yogi(lr), name="fedyogi")
+
+
+def fedavg_is(per_round: int = 10) -> Method:
+    """FedAvg by importance sampling, p = ω with replacement, anonymous sum (FedACS eq. 18)."""
+    return Method(Weighted(per_round), aggregator=Anonymous(), name="fedavg_is")
+
+
+def fedmd(per_round: int = 10) -> Method:
+    """Multinomial sampling by data size with a plain average: DELTA's name for the same law as ``fedavg_is``."""
+    return replace(fedavg_is(per_round), name="fedmd")
+
+
+def fedavg_us(per_round: int = 10) -> Method:
+    """FedAvg by uniform sampling, each update weighted by its data share (FedACS eq. 19)."""
+    return Method(Uniform(per_round), aggregator=InverseProbability(), name="fedavg_us")
+
+
+def fedavg_full(per_round: int = 10) -> Method:
+    """FedAvg with everyone every round (FedACS eq. 21); ``per_round`` has no effect."""
+    return Method(Everyone(), aggregator=InverseProbability(), name="fedavg_full")

@@ -1,0 +1,52 @@
+"""Models on flattened samples: logistic regression, the MLP, and the two regressions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fedweave.models import Shape
+from fedweave.models.layers import chain, dense
+
+
+def logistic(shape: Shape, classes: int) -> nn.Module:
+    """Multinomial logistic regression (DELTA Fig. 2)."""
+    return chain(dense(shape, [classes]))
+
+
+def mlp(shape: Shape, classes: int) -> nn.Module:
+    """FedDD Table 2, MLP: inputs-100-64-classes."""
+    return chain(dense(shape, [100, 64, classes]))
+
+
+class Scalar(nn.Module):
+    """Turn outputs (n, 1) into (n,), so that a loss against targets (n,) cannot broadcast to (n, n)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.squeeze(-1)
+
+
+def linear_regression(shape: Shape, classes: int) -> nn.Module:
+    """Predict w·x + c."""
+    return chain([*dense(shape, [1]), Scalar()])
+
+
+class LogQuadratic(nn.Module):
+    """DELTA's synthetic regression: y = log((a·x − b)²/2), with trainable θ = (a, b).
+
+    DELTA does not give the start. a ~ U(1, 2) and b ~ U(0, 1) keep a·x − b positive for x > 1,
+    on the same side of the singularity as the paper's (10, 1) and (8, 2).
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.theta = nn.Parameter(torch.rand(2) + torch.tensor([1.0, 0.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.theta
+        return torch.log((a * x.squeeze(-1) - b) ** 2 / 2 + 1e-12)
+
+
+def log_quadratic(shape: Shape, classes: int) -> nn.Module:
+    """DELTA's two-parameter regression."""
+    return LogQuadratic()

@@ -1,0 +1,32 @@
+"""The one place where a model's name meets the function that builds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import nn
+
+from fedweave.models import SUBMODELS, Shape, conv, feddd, flat, resnet
+
+FACTORIES: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "logistic": flat.logistic,
+    "mlp": flat.mlp,
+    "cnn_small": conv.cnn_small,
+    "cnn2": conv.cnn2,
+    **{
+        f"{family}{i}": partial(feddd.submodel, family, i)
+        for family, members in SUBMODELS.items()
+        for i, _ in enumerate(members, 1)
+    },
+    "cnn_fedacs_mnist": conv.cnn_fedacs_mnist,
+    "cnn_fedacs_cifar10": conv.cnn_fedacs_cifar10,
+    "cnn_fedacs_cinic10": conv.cnn_fedacs_cinic10,
+    "lenet5": conv.lenet5,
+    "cnn_leaf": conv.cnn_leaf,
+    "cnn_leaf_celeba": conv.cnn_leaf_celeba,
+    "resnet18": resnet.resnet18,
+    "resnet18_bn": resnet.resnet18_bn,
+    "linear_regression": flat.linear_regression,
+    "log_quadratic": flat.log_quadratic,
+}

@@ -1,0 +1,209 @@
+"""What users type, checked all at once: the options of ``run`` and ``compare``, from a command line or a TOML file."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import tomllib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, PositiveInt, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from fedweave import data, methods, models, system
+from fedweave.data import partition
+from fedweave.experiment import Experiment, to_plain
+from fedweave.method import Method
+from fedweave.roles import System
+from fedweave.settings import BadInput, choice, nearest, sentences
+from fedweave.spec import build, change
+
+SYSTEMS: dict[str, tuple[Callable[[], System], str]] = {
+    "uniform": (system.Uniform, "the nominal work, no losses, one second for everyone"),
+    "static": (system.Static, "work and loss rates spread evenly over the clients (FedACS I.3.1)"),
+    "dynamic": (
+        system.Dynamic,
+        "redrawn every round, half slow and lossy, half fast and reliable (FedACS I.3.1)",
+    ),
+    "latency": (system.Latency, "each client has its own seconds per participation, uniform on (0, 1]"),
+    "hybrid": (
+        system.Uniform,
+        "uneven data makes uneven work: as uniform, give the work in epochs (FedAWARE)",
+    ),
+    "hybrid+": (system.HybridPlus, "random epochs and batch sizes per client and round (FedAWARE)"),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options by their names; text as typed is fine everywhere."""
+
+    data: str = "mnist5k"
+    partition: str = "dirichlet:0.5"
+    clients: PositiveInt | None = None
+    per_round: PositiveInt | None = None
+    model: str = "auto"
+    system: str = "uniform"
+    rounds: PositiveInt = 30
+    epochs: float | None = Field(default=None, gt=0)
+    steps: PositiveInt | None = None
+    batch_size: PositiveInt = 20
+    lr: float = Field(default=0.05, gt=0)
+    weights: Literal["data", "equal"] = "data"
+    target: float | None = Field(default=None, ge=0, le=1)
+    evaluate_every: PositiveInt = 1
+    seed: int = Field(default=0, ge=0)
+    seeds: PositiveInt = 1
+    workers: PositiveInt | Literal["auto"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+def method_names() -> dict[str, str]:
+    """Return the named methods and what they are."""
+    zoo = inspect.getmembers(methods, lambda f: inspect.isfunction(f) and f.__module__ == methods.__name__)
+    return {name: (f.__doc__ or "").strip().split("\n")[0] for name, f in zoo}
+
+
+def as_option(name: str) -> str:
+    """Return a name as it is typed."""
+    return f"--{name.replace('_', '-')}"
+
+
+def read_options(given: Mapping[str, Any], where: Callable[[str], str] = as_option) -> Options:
+    """Check all options and report every problem; ``where`` says how the user wrote a name."""
+    fields = [f.name for f in dataclasses.fields(Options)]
+    problems = [f"There is no option {where(k)!r}.{nearest(k, fields)}" for k in given if k not in fields]
+    given = {k: v for k, v in given.items() if k in fields}
+    try:
+        options = TypeAdapter(Options).validate_python(given)
+    except ValidationError as e:
+        problems += [
+            re.sub(r"The '(\w+)\S*' parameter of options", lambda m: where(m[1]), s)
+            for s in sentences(e, "options", fields)
+        ]
+        wrong = {str(error["loc"][0]) for error in e.errors()}  # judge the others too, so that all is said at once
+        options = TypeAdapter(Options).validate_python({k: v for k, v in given.items() if k not in wrong})
+    problems += _misfits(options)
+    if problems:
+        raise BadInput(*problems)
+    return options
+
+
+def _misfits(options: Options) -> list[str]:
+    """Return what single options cannot see: names that do not exist, and pairs that contradict each other."""
+    problems: list[str] = []
+    for check in (_data, _model, _partition, _system):
+        with _gather(problems):
+            check(options)
+    if options.epochs is not None and options.steps is not None:
+        problems.append("--epochs and --steps exclude each other: give the local work in one of them.")
+    if options.per_round and options.per_round > (options.clients or 20) and options.partition != "natural":
+        problems.append(
+            f"--per-round must not exceed --clients ({options.clients or 20}). Got {options.per_round} instead."
+        )
+    return problems
+
+
+def _data(options: Options) -> None:
+    if options.data not in data.names() and not Path(options.data).expanduser().is_dir():
+        raise BadInput(
+            f"--data: {choice('data set', options.data, data.names())} Or give the path of a folder of images."
+        )
+
+
+def _model(options: Options) -> None:
+    if options.model not in ("auto", *models.names()):
+        raise BadInput(f"--model: {choice('model', options.model, ['auto', *models.names()])}")
+
+
+def _partition(options: Options) -> partition.Partition:
+    natural = options.partition.strip() == "natural"
+    return partition.parse(options.partition, options.clients or (None if natural else 20))
+
+
+def _system(options: Options) -> System:
+    if options.system in SYSTEMS:
+        return SYSTEMS[options.system][0]()
+    if options.system.endswith(".csv"):
+        return system.Trace(Path(options.system))
+    raise BadInput(f"--system: {choice('system', options.system, SYSTEMS)} Or give a trace file, TRACE.csv.")
+
+
+def experiments_of(
+    wanted: Sequence[str], typed: Mapping[str, Any], assignments: Sequence[str] = ()
+) -> tuple[list[Experiment], Options]:
+    """Return an experiment for each wanted method, a name or a TOML file, after everything typed was checked."""
+    problems: list[str] = []
+    given, where = dict(typed), as_option
+    methods_: list[Method | str] = []
+    for name in wanted:
+        with _gather(problems):
+            method, in_file = read_file(Path(name)) if name.endswith(".toml") else (_known(name), {})
+            given, where = ({**in_file, **given}, line_of(Path(name))) if in_file else (given, where)
+            methods_.append(method)
+    problems += [
+        f"--set takes PATH=VALUE, such as method.sampler.per_round=3. Got {a!r} instead."
+        for a in assignments
+        if "=" not in a
+    ]
+    options = Options()
+    with _gather(problems):
+        options = read_options(given, where)
+    if problems:
+        raise BadInput(*problems)
+    zoo = [getattr(methods, m)(options.per_round or 5) if isinstance(m, str) else m for m in methods_]
+    return [_experiment(method, options, dict(a.split("=", 1) for a in assignments)) for method in zoo], options
+
+
+@contextmanager
+def _gather(problems: list[str]) -> Generator[None]:
+    """Keep the problems of a step, so that the user hears of the next ones too."""
+    try:
+        yield
+    except BadInput as e:
+        problems += e.problems
+
+
+def _known(name: str) -> str:
+    if name not in method_names():
+        raise BadInput(f"{choice('method', name, method_names())} Or give a TOML experiment file.")
+    return name
+
+
+def _experiment(method: Method, options: Options, assignments: Mapping[str, str]) -> Experiment:
+    shared = {f.name: getattr(options, f.name) for f in dataclasses.fields(Experiment) if hasattr(options, f.name)}
+    world = {"partition": _partition(options), "system": _system(options)}
+    experiment = Experiment(method=method, **{**shared, **world})
+    return build(Experiment, change(to_plain(experiment), assignments), "experiment") if assignments else experiment
+
+
+def read_file(path: Path) -> tuple[Method | str, dict[str, Any]]:
+    """Return the method and the options of a TOML experiment file; keys may be written with dashes."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+        raise BadInput(f"{path}: {e}") from None
+    content = {k.replace("-", "_"): v for k, v in content.items()}
+    method = content.pop("method", "fedavg")
+    if isinstance(method, str):
+        return method, content
+    return build(Method, {"type": "Method", "name": path.stem, **method}, "method"), content
+
+
+def line_of(path: Path) -> Callable[[str], str]:
+    """Return how to name a key of this TOML file in an error: file:line: key."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+
+    def where(name: str) -> str:
+        pattern = re.compile(rf"\s*{re.escape(name).replace('_', '[-_]')}\s*=")
+        return next(
+            (f"{path}:{i}: {name}" for i, line in enumerate(lines, 1) if pattern.match(line)),
+            f"{path}: {name}",
+        )
+
+    return where

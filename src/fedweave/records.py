@@ -1,0 +1,99 @@
+"""The nouns of a federated round. All arrays are NumPy; an update is the displacement ``y − x`` and the server adds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+State = Mapping[str, Array]  # what a part remembers between rounds; flat, so that it can be stored without pickle
+
+
+@dataclass(frozen=True)
+class Population:
+    """What the server knows of its N clients in one round."""
+
+    weight: Array  # (N,) objective weight ω, sums to 1
+    samples: Array  # (N,) local data sizes
+    steps: Array  # (N,) local steps this round
+    batch_size: Array  # (N,)
+    loss_rate: Array  # (N,) q, chance that an answer never arrives
+    latency: Array  # (N,) δ, seconds per participation
+    available: Array  # (N,) bool, whether the client can be asked at all
+
+    @property
+    def size(self) -> int:
+        """Number of clients N."""
+        return self.weight.size
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """k distinct clients in ascending order, and the law that drew them."""
+
+    ids: Array  # (k,) who
+    count: Array  # (k,) how often drawn: drawn twice trains once and counts twice
+    expected: Array  # (k,) E[count]; nan when the law is unknown (greedy choices)
+
+
+class Replies(NamedTuple):
+    """What came back, aligned with the cohort row by row."""
+
+    received: Array  # (k,) bool; a lost reply is a zero row
+    updates: Array  # (k, D) float32, u_i = y_i − x
+    steps: Array  # (k,) local steps done
+    loss: Array  # (k,) mean training loss over the local steps; nan when nothing was heard
+    seconds: Array  # (k,) from asking to answer
+    bytes_up: Array  # (k,) sent by the client, whether it arrived or not
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the named tensors of a model live in the flat vector: parameters first, then buffers (running averages)."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    parameters: int  # entries [0, parameters) are trained; the rest are buffers
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of entries per tensor."""
+        return [int(np.prod(s)) for s in self.shapes]
+
+    @property
+    def dim(self) -> int:
+        """Length D of the flat vector."""
+        return sum(self.sizes)
+
+    def split(self, x: Array) -> dict[str, Array]:
+        """Return the named tensors of a flat vector, as views."""
+        ends = np.cumsum(self.sizes)
+        return {
+            n: x[e - k : e].reshape(s) for n, s, k, e in zip(self.names, self.shapes, self.sizes, ends, strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class View:
+    """The one read-only argument of every server stage."""
+
+    round: int  # from 1
+    x: Array  # (D,) float32, the global model
+    population: Population
+    layout: Layout
+    effort: Array  # (N,) ‖a_i‖₁ of the planned steps, from the solver
+
+
+class ServerState(NamedTuple):
+    """All that must survive a crash."""
+
+    round: int  # rounds done
+    x: Array
+    clock: float  # simulated seconds
+    sampler: State
+    aggregator: State
+    server: State

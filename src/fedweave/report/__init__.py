@@ -1,0 +1,32 @@
+"""Runs made readable: a table for the terminal and one self-contained HTML page."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedweave.report.page import page as page
+from fedweave.report.summary import compare_rows as compare_rows
+from fedweave.report.terminal import terminal_table as terminal_table
+from fedweave.results import Result
+
+
+def write(results: Sequence[Result], path: str | Path) -> Path:
+    """Write the page to ``path`` in one step: a reader sees the old page or the new one, never half of it."""
+    path = Path(path)
+    text = page(results)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)  # mkstemp's 0600 would hide the page from colleagues
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return path

@@ -1,0 +1,72 @@
+"""Curves of several seeds on one grid: their mean and how far they lie apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedweave.results import Array, Result
+
+MOST_POINTS = 400  # more than a screen can show, and the page stays small
+Curve = tuple[Array, Array]
+
+
+@dataclass(frozen=True)
+class Band:
+    """Mean, lowest and highest seed where every seed has a value, and each seed's own curve past that."""
+
+    x: Array
+    mean: Array
+    low: Array
+    high: Array
+    tails: tuple[Curve, ...]
+
+
+def curve(result: Result, x: str, y: str) -> Curve:
+    """Return the evaluated points of column ``y`` against column ``x``."""
+    if x not in result.rounds or y not in result.rounds:
+        return np.empty(0), np.empty(0)
+    along, values = (np.asarray(result.rounds[c], dtype=float) for c in (x, y))
+    seen = np.isfinite(values) & np.isfinite(along)
+    return along[seen], values[seen]
+
+
+def step(curve: Curve, grid: Array) -> Array:
+    """Return the last value known at each point of ``grid``; none of them may lie before the first."""
+    x, y = curve
+    return y[np.searchsorted(x, grid, side="right") - 1]
+
+
+def band(curves: Sequence[Curve]) -> Band | None:
+    """Return mean and range over the seeds, None when none of them was evaluated.
+
+    Between two evaluations a seed keeps its last value: nobody has measured anything else. The mean ends
+    where the first seed ends, so an interrupted run cannot bend it.
+    """
+    curves = [c for c in curves if c[0].size]
+    if not curves:
+        return None
+    first, last = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    grid = np.unique(np.concatenate([x for x, _ in curves]))
+    grid = _thin(grid[(grid >= first) & (grid <= last)])
+    values = np.array([step(c, grid) for c in curves])
+    tails = tuple(_tail(c, last) for c in curves if c[0][-1] > last)
+    if not grid.size:  # the seeds never overlap: there is nothing to average
+        return Band(grid, grid, grid, grid, tuple(curves))
+    return Band(grid, values.mean(0), values.min(0), values.max(0), tails)
+
+
+def _tail(curve: Curve, start: float) -> Curve:
+    x, y = curve
+    if x[0] > start:
+        return curve
+    keep = np.concatenate([[start], _thin(x[x > start])])
+    return keep, step((x, y), keep)
+
+
+def _thin(grid: Array) -> Array:
+    if grid.size <= MOST_POINTS:
+        return grid
+    return grid[np.unique(np.linspace(0, grid.size - 1, MOST_POINTS).astype(int))]

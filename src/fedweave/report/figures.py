@@ -1,0 +1,206 @@
+"""The figures of the report as inline SVG: curves, participation, labels, accuracy per class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedweave.report.clients import Participation
+from fedweave.report.curves import Band, band, curve
+from fedweave.report.summary import Groups
+from fedweave.report.svg import INK, MUTED, Ink, canvas, quiet, to_svg
+from fedweave.results import Array
+
+MANY_CLIENTS = 60
+MANY_DOTS = 150
+_BLUES = ("#f3f6fa", "#7fb0d8", "#0b4a82")
+_METRICS = {"accuracy": ("Test accuracy, %", 100.0), "loss": ("Test loss", 1.0)}
+_UNITS = {
+    "round": ((1.0, "round"),),
+    "clock": ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds")),
+    "bytes_up": ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes")),
+}
+_ALONG = {"round": "{unit}", "clock": "simulated time, {unit}", "bytes_up": "uploaded by all clients, {unit}"}
+_WORDS = {"round": "rounds", "clock": "simulated time", "bytes_up": "uploaded bytes"}
+
+
+def curves(groups: Groups, colors: dict[str, Ink], y: str, x: str, target: float | None = None) -> str | None:
+    """Return column ``y`` against column ``x``, mean and min-max band per method; None if never measured."""
+    bands = {m: band([curve(run, x, y) for run in runs]) for m, runs in groups.items()}
+    drawn = {m: b for m, b in bands.items() if b is not None}
+    if not drawn:
+        return None
+    title, scale = _METRICS[y]
+    unit, name = _unit(x, max(_end(b) for b in drawn.values()))
+    with canvas(4.7, 3.1) as figure:
+        axes = quiet(figure.add_subplot(), grid="both")
+        axes.set_title(title)
+        axes.set_xlabel(_ALONG[x].format(unit=name))
+        for method, b in drawn.items():
+            _draw_band(axes, b, colors[method], unit, scale, stairs=x != "round")
+        _limits(axes, drawn, y, scale)
+        if y == "accuracy" and target is not None:
+            _draw_target(axes, scale * target)
+        label = f"{title.split(',')[0]} against {_WORDS[x]}, one line per method: {', '.join(drawn)}"
+        return to_svg(figure, f"{y}-{x.replace('_', '-')}", label)
+
+
+def participation(part: Participation, method: str, ink: Ink, top: float, key: str) -> str:
+    """Return how often each client was asked and heard, most asked first; methods share ``top``."""
+    with canvas(2.7, 1.8) as figure:
+        axes = quiet(figure.add_subplot())
+        asked, heard = _binned(part.asked), _binned(part.heard)
+        edges = np.linspace(0.5, part.asked.size + 0.5, asked.size + 1)
+        axes.stairs(100 * asked, edges, fill=True, color=ink.color, alpha=0.28, linewidth=0)
+        axes.stairs(100 * heard, edges, fill=True, color=ink.color, alpha=0.85, linewidth=0)
+        axes.set(xlim=(edges[0], edges[-1]), ylim=(0, 100 * top * 1.04))
+        axes.set_title("% of rounds", color=MUTED, fontsize=8.5)
+        axes.set_xlabel("clients, most asked first")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=2))
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        label = f"{method}: share of rounds in which each client was asked (light) and heard (dark)"
+        return to_svg(figure, key, label)
+
+
+def labels(counts: Array, names: Sequence[str] | None = None) -> str:
+    """Return clients × classes as a heat map under the clients' sizes."""
+    n, k = counts.shape
+    many = n > MANY_CLIENTS
+    if many:  # in their own order a thousand clients are noise
+        counts = counts[np.lexsort((-counts.max(1), counts.argmax(1)))]
+    with canvas(9.4, 1.7 + min(2.6, 0.17 * k)) as figure:
+        grid = figure.add_gridspec(2, 2, height_ratios=(0.8, 0.6 + min(2.6, 0.17 * k)), width_ratios=(80, 1))
+        sizes = quiet(figure.add_subplot(grid[0, 0]))
+        sizes.stairs(counts.sum(1), np.arange(n + 1) - 0.5, fill=True, color="#8fa3b8", linewidth=0)
+        sizes.set_title("Samples per client", fontsize=8.5, color=MUTED)
+        sizes.set(xlim=(-0.5, n - 0.5), xticks=[])
+        sizes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+        heat = figure.add_subplot(grid[1, 0])
+        # a square root keeps the small counts visible beside the large ones
+        norm = PowerNorm(0.5, vmin=0, vmax=max(1, counts.max()))
+        blues = LinearSegmentedColormap.from_list("labels", _BLUES)
+        image = heat.imshow(counts.T, aspect="auto", interpolation="none", cmap=blues, norm=norm)
+        heat.set(xlabel="clients, by their largest class" if many else "client", ylabel="class")
+        _class_ticks(heat, k, names)
+        heat.set_title("Samples per client and class", fontsize=8.5, color=MUTED)
+        heat.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+        heat.tick_params(length=0)
+        heat.spines[:].set_visible(False)
+        _scale_bar(figure, image, figure.add_subplot(grid[1, 1]))
+        return to_svg(figure, "labels", f"Label counts of {n} clients over {k} classes")
+
+
+def class_accuracy(values: dict[str, Array], colors: dict[str, Ink], names: Sequence[str] | None = None) -> str:
+    """Return the accuracy of each class, one dot per method; a heat map where dots would be too many."""
+    k = len(next(iter(values.values())))
+    label = f"Final test accuracy of {k} classes for {', '.join(values)}"
+    if k * len(values) > MANY_DOTS:
+        return _class_heat(values, names, label)
+    with canvas(9.4, 2.7) as figure:
+        axes = quiet(figure.add_subplot())
+        table = 100 * np.array(list(values.values()))
+        place = np.arange(k)
+        axes.vlines(place, table.min(0), table.max(0), color="#c9ced6", linewidth=1, zorder=1)
+        for (method, ink), row in zip(((m, colors[m]) for m in values), table, strict=True):
+            face = "white" if ink.dash else ink.color  # the second time a colour comes, its dots are hollow
+            axes.scatter(
+                place,
+                row,
+                s=30,
+                color=face,
+                edgecolors=ink.color if ink.dash else "white",
+                linewidths=0.9,
+                label=method,
+                zorder=2,
+            )
+        axes.set_title("Test accuracy per class, %")
+        axes.set(xlabel="class", xlim=(-0.6, k - 0.4))
+        _class_ticks(axes, k, names, along="x")
+        return to_svg(figure, "class-accuracy", label)
+
+
+def _class_heat(values: dict[str, Array], names: Sequence[str] | None, label: str) -> str:
+    table = 100 * np.array(list(values.values()))
+    with canvas(9.4, 1.1 + 0.22 * len(values)) as figure:
+        grid = figure.add_gridspec(1, 2, width_ratios=(80, 1))
+        axes = figure.add_subplot(grid[0])
+        blues = LinearSegmentedColormap.from_list("classes", _BLUES)
+        image = axes.imshow(table, aspect="auto", interpolation="none", cmap=blues)
+        axes.set_title("Test accuracy per class, %")
+        axes.set_xlabel("class")
+        _class_ticks(axes, table.shape[1], names, along="x")
+        axes.set_yticks(range(len(values)), list(values))
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        _scale_bar(figure, image, figure.add_subplot(grid[1]))
+        return to_svg(figure, "class-accuracy", label)
+
+
+def _draw_band(axes: Axes, b: Band, ink: Ink, unit: float, scale: float, stairs: bool) -> None:
+    how: dict[str, Any] = {"color": ink.color, "linestyle": ink.line}
+    how |= {"drawstyle": "steps-post"} if stairs else {}
+    if np.any(b.high > b.low):
+        axes.fill_between(
+            b.x / unit, scale * b.low, scale * b.high, color=ink.color, alpha=0.16, linewidth=0,
+            step="post" if stairs else None,
+        )  # fmt: skip
+    marker: dict[str, Any] = {"marker": "o", "markersize": 4} if b.x.size == 1 else {}
+    axes.plot(b.x / unit, scale * b.mean, linewidth=1.7, **how, **marker)
+    for x, y in b.tails:
+        axes.plot(x / unit, scale * y, linewidth=0.8, alpha=0.6, **how)
+
+
+def _limits(axes: Axes, drawn: dict[str, Band], y: str, scale: float) -> None:
+    """Start x at zero; a loss that spans decades (one method diverged) goes on a log scale."""
+    axes.set_xlim(left=0)
+    axes.margins(x=0.02)
+    lines = [v for b in drawn.values() for v in (b.mean, *(tail for _, tail in b.tails))]
+    values = scale * np.concatenate(lines)
+    if y == "loss" and values.min() > 0 and values.max() > 100 * values.min():
+        axes.set_yscale("log")
+    elif y == "accuracy":
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(0.0, low), min(100.0, high) if values.max() < 99 else 100.5)
+
+
+def _draw_target(axes: Axes, target: float) -> None:
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, target - 2), max(high, target + 0.06 * (high - low)))
+    axes.axhline(target, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)
+    # outside the frame: inside, some curve always runs through it
+    where = axes.get_yaxis_transform()
+    axes.text(1.012, target, f"target\n{target:g} %", transform=where, va="center", fontsize=8, linespacing=1.15)
+
+
+def _class_ticks(axes: Axes, k: int, names: Sequence[str] | None, along: str = "y") -> None:
+    every = 1 if k <= (12 if along == "y" else 30) else -(-k // (12 if along == "y" else 20))
+    ticks = np.arange(0, k, every)
+    texts = [names[i] if names and i < len(names) else str(i) for i in ticks.tolist()]
+    axis = axes.yaxis if along == "y" else axes.xaxis
+    axis.set_ticks(ticks, texts, rotation=90 if along == "x" and max(map(len, texts)) > 5 else 0)
+
+
+def _scale_bar(figure: Figure, image: Any, axes: Axes) -> None:
+    bar = figure.colorbar(image, cax=axes, ticks=MaxNLocator(4, integer=True))
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=0)
+
+
+def _binned(shares: Array, most: int = 200) -> Array:
+    """Average neighbours in rank: a small picture cannot show a thousand steps."""
+    return shares if shares.size <= most else np.array([part.mean() for part in np.array_split(shares, most)])
+
+
+def _unit(x: str, end: float) -> tuple[float, str]:
+    """Return the largest unit in which the axis still reaches two."""
+    return next(((u, name) for u, name in _UNITS[x] if end >= 2 * u), _UNITS[x][-1])
+
+
+def _end(b: Band) -> float:
+    return max([*(b.x[-1:].tolist()), *(x[-1] for x, _ in b.tails)])

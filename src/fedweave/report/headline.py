@@ -1,0 +1,161 @@
+"""What the comparison says, in plain words, and no more than the seeds allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedweave.report import units
+from fedweave.report.summary import Row, best, clearly_better
+
+
+def headline(rows: Sequence[Row]) -> list[str]:
+    """Return a few sentences, the most important first."""
+    if not rows:
+        return ["There are no runs to report."]
+    told = _single(rows[0]) if len(rows) == 1 else _several(rows)
+    return [sentence for sentence in (*told, *_caveats(rows)) if sentence]
+
+
+def _single(row: Row) -> list[str]:
+    end = f"after {_length(row)}"
+    if row["accuracy"] is not None:
+        score = units.percent(row["accuracy"], row["accuracy_std"])
+        first = f"{row['method']} ended at {score} test accuracy {end}."
+    elif row["loss"] is not None:
+        first = f"{row['method']} ended at a test loss of {units.loss(row['loss'], row['loss_std'])} {end}."
+    else:
+        first = f"{row['method']} ran for {_length(row)} and was never evaluated."
+    if not row["reached"]:
+        return [first, _missed([row])]
+    who = "It" if row["reached"] == row["seeds"] else f"In {row['reached_of']} seeds it"
+    return [first, f"{who} reached {units.goal(row['target'])} in {_cost(row)}."]
+
+
+def _several(rows: Sequence[Row]) -> list[str]:
+    quality = "accuracy" if any(row["accuracy"] is not None for row in rows) else "loss"
+    return [_race(rows), _quality(rows, quality), _missed(rows)]
+
+
+def _race(rows: Sequence[Row]) -> str:
+    """Say who was first at the target in simulated time."""
+    there = [row for row in rows if row["reached"]]
+    first = there[0] if len(there) == 1 else best(there, "seconds_to_target")
+    if first is None:
+        return ""
+    goal = units.goal(first["target"])
+    some = "" if _share(first) == 1 else f" (in {first['reached_of']} seeds)"
+    if len(there) == 1:
+        return f"Only {first['method']} reached {goal}{some}: in {_cost(first)}."
+    if all(row["seeds"] == 1 for row in rows):
+        how = f"{_cost(first)}{_versus(first)}"
+        return f"{first['method']} reached {goal} first, in {how}: one seed, so perhaps by chance."
+    # compared among those that got there equally often; the others are named by _missed
+    rivals = [row for row in there if row is not first and _share(row) >= _share(first)]
+    close = [row for row in rivals if not clearly_better(first, row, "seconds_to_target", lower=True)]
+    if not close:
+        behind = _behind(first, rivals)
+        return f"{first['method']} reached {goal} first{some}: in {_cost(first)}{_versus(first)}{behind}."
+    if len(close) == len(rivals):
+        told = _and([f"{row['method']} ({_time(row)})" for row in (first, *close)])
+        return f"No clear winner in the simulated time to {goal}: {told} are within the seeds' spread."
+    return f"{_leaders([first, *close], goal)}; which of them is faster, the seeds cannot tell."
+
+
+def _behind(first: Row, rivals: Sequence[Row]) -> str:
+    """Return how far off the next one was, when the winner is the baseline and has no ratio of its own."""
+    known = [row for row in rivals if row["time_ratio"] is not None]
+    if first["method"] != first["baseline"] or not known:
+        return ""
+    after = min(known, key=lambda row: row["time_ratio"])
+    return f"; the next, {after['method']}, took {units.ratio(after['time_ratio'])} as long"
+
+
+def _leaders(leaders: Sequence[Row], goal: str) -> str:
+    names = _and([row["method"] for row in leaders])
+    base = leaders[0]["baseline"]
+    if any(row["time_ratio"] is None or row["method"] == base for row in leaders):
+        return f"{names} reached {goal} first, in {_and([_time(row) for row in leaders])} of simulated time"
+    ratios = _and([units.ratio(row["time_ratio"]) for row in leaders])
+    return f"{names} reached {goal} first, in {ratios} the simulated time of {base}"
+
+
+def _quality(rows: Sequence[Row], quantity: str) -> str:
+    """Say who ended best."""
+    top = best(rows, quantity)
+    if top is None:
+        return ""
+    write = units.percent if quantity == "accuracy" else units.loss
+    lower = quantity == "loss"
+    name = f"{'lowest' if lower else 'highest'} final test {quantity}"
+    rest = [row for row in rows if row is not top and row[quantity] is not None]
+    rest.sort(key=lambda row: row[quantity], reverse=not lower)
+    close = [row for row in rest if not clearly_better(top, row, quantity, lower)]
+
+    def told(row: Row) -> str:
+        return f"{row['method']} ({write(row[quantity], row[f'{quantity}_std'])})"
+
+    if all(row["seeds"] == 1 for row in rows):
+        return f"{told(top)} has the {name}, then {told(rest[0])}; with one seed each that may be chance."
+    if not close:
+        return f"{told(top)} has the {name}, ahead of {told(rest[0])} by more than the seeds' spread."
+    close = close[:3] if len(close) > 4 else close
+    names = _and([told(top), *map(told, close)])
+    if len(close) == len(rest):
+        return f"No clear winner in final test {quantity}: {names} are within the seeds' spread."
+    return f"{names} have the {name}, too close for the seeds to tell them apart."
+
+
+def _missed(rows: Sequence[Row]) -> str:
+    """Name the methods whose seeds did not all reach the target."""
+    goal = units.goal(next((row["target"] for row in rows if row["target"] is not None), None))
+    never = [row["method"] for row in rows if row["reached"] == 0]
+    some = [row for row in rows if row["reached"] and _share(row) < 1]
+    if len(never) == len(rows) > 1:
+        return f"No method reached {goal}."
+    told = [f"{_and(never)} never reached {goal}."] if never else []
+    if some and len(rows) > 1:
+        counts = _and([f"{row['method']} in {row['reached_of']} seeds" for row in some])
+        told.append(f"Some seeds fell short: {counts} reached {goal}.")
+    return " ".join(told)
+
+
+def _caveats(rows: Sequence[Row]) -> list[str]:
+    seeds = max(row["seeds"] for row in rows)
+    told = []
+    if len(rows) > 1 and seeds == 2:
+        told.append("Two seeds give only a rough idea of the spread.")
+    short = [row for row in rows if row["unfinished"]]
+    if short:
+        which = _and([f"{row['unfinished']} of {row['seeds']} of {row['method']}" for row in short])
+        told.append(f"Some runs stopped before their last round ({which}): their final numbers are not comparable.")
+    return told
+
+
+def _cost(row: Row) -> str:
+    n = units.rounds(row["rounds_to_target"])
+    time = units.seconds(row["seconds_to_target"])  # the spread is in the table
+    return f"{n} {'round' if n == '1' else 'rounds'}, {time} of simulated time"
+
+
+def _time(row: Row) -> str:
+    return units.seconds(row["seconds_to_target"], row["seconds_to_target_std"])
+
+
+def _versus(row: Row) -> str:
+    if row["time_ratio"] is None or row["method"] == row["baseline"]:
+        return ""
+    return f", {units.ratio(row['time_ratio'])} the time of {row['baseline']}"
+
+
+def _length(row: Row) -> str:
+    low, high = row["rounds_min"], row["rounds_max"]
+    span = f"{high}" if low == high else f"{low} to {high}"
+    return f"{span} {'round' if span == '1' else 'rounds'}"
+
+
+def _share(row: Row) -> float:
+    return row["reached"] / row["seeds"]
+
+
+def _and(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

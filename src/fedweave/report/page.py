@@ -1,0 +1,143 @@
+"""One self-contained HTML page about a set of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+
+from fedweave.report import figures, units
+from fedweave.report.clients import label_counts, participation
+from fedweave.report.headline import headline
+from fedweave.report.repeat import repeat
+from fedweave.report.style import CSS
+from fedweave.report.summary import Groups, Row, by_method, compare_rows, final_class_accuracy, target_of
+from fedweave.report.svg import Ink, inks
+from fedweave.report.tables import comparison, legend, swatch
+from fedweave.results import Result
+
+_AXES = {"round": "Rounds", "clock": "Simulated time", "bytes_up": "Upload"}
+
+
+def page(results: Sequence[Result], title: str | None = None) -> str:
+    """Return the report as HTML: no script, no network, readable from a file, on a phone and on paper."""
+    groups, rows = by_method(results), compare_rows(results)
+    colors = inks(groups)
+    title = title or _title(list(groups))
+    sections = [
+        ("Comparison" if len(rows) > 1 else "Numbers", comparison(rows, colors) if rows else ""),
+        ("Learning curves", _curves(groups, colors)),
+        ("Who takes part", _participation(groups, colors)),
+        ("Who holds which labels", _labels(results)),
+        ("Accuracy per class", _classes(groups, colors)),
+        ("How to repeat it", repeat(groups) if rows else ""),
+    ]
+    body = "".join(f"<section><h2>{name}</h2>{content}</section>" for name, content in sections if content)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{CSS}</style></head><body><main>\n"
+        f"{_header(title, rows)}{body}<footer>Written by fedweave.</footer></main></body></html>\n"
+    )
+
+
+def _title(methods: Sequence[str]) -> str:
+    if len(methods) > 4:
+        return f"{len(methods)} methods compared"
+    return ", ".join(methods) or "fedweave report"
+
+
+def _header(title: str, rows: Sequence[Row]) -> str:
+    first, *more = headline(rows)
+    rest = f'<p class="more">{escape(" ".join(more))}</p>' if more else ""
+    size = f" <span>· {escape(_scope(rows))}</span>" if rows else ""
+    return f'<header><h1>{escape(title)}{size}</h1><p class="lede">{escape(first)}</p>{rest}</header>'
+
+
+def _scope(rows: Sequence[Row]) -> str:
+    """Return how much was run: 2 seeds, 40 rounds."""
+    seeds, longest = max(row["seeds"] for row in rows), max(row["rounds_max"] for row in rows)
+    return f"{_count(seeds, 'seed')}, {_count(longest, 'round')}"
+
+
+def _curves(groups: Groups, colors: dict[str, Ink]) -> str:
+    """Return three tabs made of radio buttons: they need no script, and the arrow keys work."""
+    target = target_of(run for runs in groups.values() for run in runs)
+    buttons, panels = "", ""
+    for x, name in _AXES.items():
+        drawn = [figures.curves(groups, colors, y, x, target) for y in ("accuracy", "loss")]
+        shown = [_card(svg) for svg in drawn if svg]
+        if not shown:
+            continue
+        key, checked = x.replace("_", "-"), "" if buttons else " checked"
+        buttons += f'<input type="radio" name="axis" id="axis-{key}"{checked}>'
+        buttons += f'<label for="axis-{key}">{name}</label>'
+        row = f'<div class="{"pair" if len(shown) > 1 else "pair one"}">{"".join(shown)}</div>'
+        panels += f'<div class="panel panel-{key}"><h3>{name}</h3>{row}</div>'
+    if not panels:
+        return ""
+    key = legend(colors) if len(groups) > 1 else ""
+    tabs = f'<div class="tabs" role="group" aria-label="Horizontal axis">{buttons}{panels}</div>'
+    return f'<p class="note">{_reading(groups)}</p>{key}{tabs}'
+
+
+def _reading(groups: Groups) -> str:
+    note = "Against time and bytes a model keeps its last measured value until the next evaluation."
+    if all(len(runs) == 1 for runs in groups.values()):
+        return note
+    lines = "Lines: mean over the seeds. Bands: lowest to highest seed. Thin ends: seeds that ran on alone."
+    return f"{lines} {note}"
+
+
+def _participation(groups: Groups, colors: dict[str, Ink]) -> str:
+    parts = {m: p for m, runs in groups.items() if (p := participation(runs)) is not None}
+    if not parts:
+        return ""
+    top = max(p.asked.max() for p in parts.values())
+    cards = ""
+    for i, (method, part) in enumerate(parts.items()):
+        svg = figures.participation(part, method, colors[method], top, f"participation-{i}")
+        text = f"heard {units.percent(part.answer_rate)} of the times asked"
+        text += f"; {part.never} never asked" if part.never else ""
+        cards += _card(svg, f"<h3>{swatch(colors[method])}{escape(method)}</h3><p>{text}</p>")
+    note = "Per client, the share of rounds in which the server asked it (light) and heard from it (dark)."
+    return f'<p class="note">{note}</p><div class="small">{cards}</div>'
+
+
+def _labels(results: Sequence[Result]) -> str:
+    found = [(run, counts) for run in results if (counts := label_counts(run)) is not None]
+    if not found:
+        return ""
+    run, counts = found[0]
+    same = all(other.shape == counts.shape and np.array_equal(other, counts) for _, other in found)
+    (clients, classes), total = counts.shape, int(counts.sum())
+    note = f"{_count(total, 'training sample')} on {_count(clients, 'client')}, {classes} classes."
+    if not same:
+        note += f" This is seed {run.experiment.get('seed', 'one')}; the others deal the data anew."
+    return f'<p class="note">{escape(note)}</p>{_card(figures.labels(counts, _names(run)), wide=True)}'
+
+
+def _classes(groups: Groups, colors: dict[str, Ink]) -> str:
+    found = {m: v for m, runs in groups.items() if (v := final_class_accuracy(runs)) is not None}
+    if not found or len({v.size for v in found.values()}) > 1:
+        return ""
+    first = next(iter(groups.values()))[0]
+    dots = len(found) > 1 and sum(v.size for v in found.values()) <= figures.MANY_DOTS
+    note = "At the last evaluation, mean over the seeds." + (" Each dot is a method." if dots else "")
+    svg = figures.class_accuracy(found, colors, _names(first))
+    return f'<p class="note">{note}</p>{legend(colors) if dots else ""}{_card(svg, wide=True)}'
+
+
+def _names(run: Result) -> list[str] | None:
+    names = run.manifest.get("classes")
+    return [str(name) for name in names] if isinstance(names, list | tuple) else None
+
+
+def _card(svg: str, head: str = "", wide: bool = False) -> str:
+    extra = ' class="figure wide" tabindex="0"' if wide else ' class="figure"'
+    return f"<figure{extra}>{head}{svg}</figure>"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"

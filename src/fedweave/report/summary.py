@@ -1,0 +1,143 @@
+"""The comparison in numbers: one row per method, mean and spread over its seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedweave.results import Array, Result
+
+QUANTITIES = (
+    "accuracy",
+    "best_accuracy",
+    "loss",
+    "rounds_to_target",
+    "seconds_to_target",
+    "bytes_to_target",
+    "simulated_seconds",
+    "bytes_up",
+    "wall_seconds",
+)
+Groups = dict[str, list[Result]]
+Row = dict[str, Any]
+
+
+def by_method(results: Iterable[Result]) -> Groups:
+    """Return the runs of each method, methods in order of first appearance."""
+    groups: Groups = {}
+    for result in results:
+        groups.setdefault(str(result.summary["method"]), []).append(result)
+    return groups
+
+
+def compare_rows(results: Sequence[Result]) -> list[Row]:
+    """Return one plain dict per method, ready for a table or for JSON.
+
+    Each of ``QUANTITIES`` is there twice: the mean under its own name and the sample standard deviation under
+    ``<name>_std`` (None with one seed). The ``*_to_target`` means are over the ``reached`` seeds alone.
+    ``time_ratio`` is the mean simulated time to the target over that of ``baseline`` (fedavg, or the first
+    method); where it is None, or over fewer seeds, ``note`` says why. ``unfinished`` counts the runs
+    that have fewer rounds than their experiment asks for.
+    """
+    rows = [_row(method, runs) for method, runs in by_method(results).items()]
+    base = next((row for row in rows if row["method"] == "fedavg"), rows[0] if rows else None)
+    return [row | _against(row, base) for row in rows] if base else []
+
+
+def target_of(results: Iterable[Result]) -> float | None:
+    """Return the target accuracy shared by the runs, None without one or with several."""
+    found = {_target(result) for result in results}
+    return found.pop() if len(found) == 1 else None
+
+
+def clearly_better(a: Row, b: Row, quantity: str, lower: bool = False) -> bool:
+    """Say whether ``a`` beats ``b`` by more than both spreads together; one seed each never does."""
+    spread = a[f"{quantity}_std"], b[f"{quantity}_std"]
+    if a[quantity] is None or b[quantity] is None or None in spread:
+        return False
+    gap = (b[quantity] - a[quantity]) if lower else (a[quantity] - b[quantity])
+    return bool(gap > sum(spread))
+
+
+def best(rows: Sequence[Row], quantity: str) -> Row | None:
+    """Return the row with the best mean, or None when no two rows can be compared.
+
+    A cost to the target counts only for the methods that reached it most often: the lucky seed of a method
+    that mostly fails is no win.
+    """
+    known = [row for row in rows if row[quantity] is not None]
+    if len(known) < 2:
+        return None
+    if quantity.endswith("_to_target"):
+        most = max(row["reached"] / row["seeds"] for row in known)
+        known = [row for row in known if row["reached"] / row["seeds"] == most]
+    sign = -1 if "accuracy" in quantity else 1
+    return min(known, key=lambda row: sign * row[quantity])
+
+
+def final_class_accuracy(runs: Sequence[Result]) -> Array | None:
+    """Return the accuracy per class of the last evaluated round, mean over the seeds."""
+    rows = []
+    for run in runs:
+        table = np.asarray(run.rounds.get("class_accuracy", ()), dtype=float)
+        seen = table[np.isfinite(table).any(1)] if table.ndim == 2 else table[:0]
+        rows += [seen[-1]] if len(seen) else []
+    if not rows or len({row.size for row in rows}) > 1:
+        return None
+    known = np.isfinite(rows)
+    total = np.where(known, rows, 0).sum(0)
+    return np.where(known.any(0), total / np.maximum(known.sum(0), 1), np.nan)  # nan: a class without test samples
+
+
+def _row(method: str, runs: Sequence[Result]) -> Row:
+    row: Row = {"method": method, "seeds": len(runs), "target": target_of(runs)}
+    for quantity in QUANTITIES:
+        row |= _mean_std(quantity, [_value(run, quantity) for run in runs])
+    lengths = [int(run.summary["rounds"]) for run in runs]
+    hit = sum(run.summary.get("rounds_to_target") is not None for run in runs)
+    aims = hit > 0 or any(_target(run) is not None for run in runs)
+    return row | {
+        "reached": hit if aims else None,
+        "reached_of": f"{hit} of {len(runs)}" if aims else None,
+        "rounds_min": min(lengths),
+        "rounds_max": max(lengths),
+        "unfinished": sum(n < run.experiment.get("rounds", n) for n, run in zip(lengths, runs, strict=True)),
+    }
+
+
+def _against(row: Row, base: Row) -> Row:
+    mine, theirs = row["seconds_to_target"], base["seconds_to_target"]
+    note = None
+    if row["reached"] is None:
+        note = "no target set"
+    elif mine is None:
+        note = f"{row['method']} never reached the target"
+    elif not theirs:
+        note = f"{base['method']} never reached the target" if theirs is None else "no simulated time passed"
+    elif row["reached"] < row["seeds"] or base["reached"] < base["seeds"]:
+        note = "over the seeds that reached the target"
+    ratio = mine / theirs if mine is not None and theirs else None
+    return {"baseline": base["method"], "time_ratio": ratio, "note": note}
+
+
+def _mean_std(name: str, values: Sequence[float | None]) -> Row:
+    known = np.array([v for v in values if v is not None and np.isfinite(v)], dtype=float)
+    return {
+        name: float(known.mean()) if known.size else None,
+        f"{name}_std": float(known.std(ddof=1)) if known.size > 1 else None,
+    }
+
+
+def _value(run: Result, quantity: str) -> float | None:
+    value = run.summary.get(quantity)
+    if value is None and quantity == "loss":  # a regression has a loss in its rows and no accuracy to go with it
+        losses = np.asarray(run.rounds.get("loss", ()), dtype=float)
+        value = next((float(v) for v in losses[::-1] if np.isfinite(v)), None)
+    return value
+
+
+def _target(run: Result) -> float | None:
+    target = run.summary.get("target", run.experiment.get("target"))
+    return None if target is None else float(target)

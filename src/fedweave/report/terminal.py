@@ -1,0 +1,69 @@
+"""The comparison as a table for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from fedweave.report import units
+from fedweave.report.summary import Row, best, compare_rows
+from fedweave.results import Result
+
+Column = tuple[str, str, Callable[[Row], str]]  # heading, the quantity to be best in, how a cell reads
+
+
+def terminal_table(results: Sequence[Result]) -> Table:
+    """Return the comparison as a rich table, at most 100 columns wide; the best mean of a column is bold."""
+    rows = compare_rows(results)
+    table = Table(box=box.SIMPLE_HEAD, caption=_caption(rows), caption_justify="left")
+    table.padding, table.pad_edge = (
+        (0, 0, 0, 1),
+        False,
+    )  # with names and spreads at their longest, 100 columns
+    table.add_column("method", overflow="fold", max_width=24)
+    columns = [c for c in _columns(rows) if any(c[2](row) != units.NONE for row in rows)]
+    for heading, _, _ in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    winners = {quantity: best(rows, quantity) if quantity else None for _, quantity, _ in columns}
+    for row in rows:
+        cells = [Text(cell(row), "bold" if winners[quantity] is row else "") for _, quantity, cell in columns]
+        table.add_row(Text(row["method"]), *cells)
+    return table
+
+
+def _columns(rows: Sequence[Row]) -> list[Column]:
+    base = rows[0]["baseline"] if rows else ""
+    quality: list[Column] = [
+        ("accuracy", "accuracy", lambda r: units.percent(r["accuracy"], r["accuracy_std"])),
+        ("loss", "loss", lambda r: units.loss(r["loss"])),
+    ]
+    if any(row["reached"] is not None for row in rows):
+        return [
+            *quality,
+            ("reached", "", lambda r: r["reached_of"] or units.NONE),
+            ("rounds", "rounds_to_target", lambda r: units.rounds(r["rounds_to_target"])),
+            ("sim. time", "seconds_to_target", lambda r: units.seconds(r["seconds_to_target"])),
+            (f"× {base}", "", lambda r: units.ratio(r["time_ratio"])),
+            ("upload", "bytes_to_target", lambda r: units.size(r["bytes_to_target"])),
+        ]
+    return [
+        *quality,
+        ("sim. time", "", lambda r: units.seconds(r["simulated_seconds"])),
+        ("upload", "", lambda r: units.size(r["bytes_up"])),
+        ("wall", "", lambda r: units.seconds(r["wall_seconds"])),
+    ]
+
+
+def _caption(rows: Sequence[Row]) -> str:
+    seeds = {row["seeds"] for row in rows}
+    parts = ["mean ± std over the seeds" if max(seeds, default=1) > 1 else "one seed each"]
+    target = next((row["target"] for row in rows if row["target"] is not None), None)
+    if any(row["reached"] is not None for row in rows):
+        parts.append(f"from “reached” on: until {units.goal(target)}, over the seeds that got there")
+    unfinished = sum(row["unfinished"] for row in rows)
+    if unfinished:
+        parts.append(f"{unfinished} of {sum(row['seeds'] for row in rows)} runs stopped early")
+    return "; ".join(parts) + "."

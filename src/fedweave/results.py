@@ -1,0 +1,72 @@
+"""What a run leaves behind: one row per round, one per asked client, and the numbers people quote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Columns = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One finished (or interrupted) run.
+
+    ``rounds`` columns, one row per round: ``round`` (from 1), ``clock`` (simulated seconds at its end), ``seconds``
+    (of this round), ``device_seconds`` (summed over the asked clients), ``wall_seconds`` (cumulative), ``accuracy``,
+    ``loss`` (global test set; nan where not evaluated), ``train_loss``, ``asked``, ``received``, ``refused``,
+    ``bytes_up``, ``bytes_down`` (cumulative) and ``class_accuracy`` (rounds × classes).
+    ``clients`` columns, one row per round and asked client: ``round``, ``client``, ``count``, ``expected``,
+    ``received``, ``steps``, ``loss``, ``seconds``, ``bytes_up``.
+    """
+
+    experiment: Mapping[str, Any]  # the resolved experiment as plain data
+    manifest: Mapping[str, Any]  # versions, command, data digest, device, label counts per client
+    rounds: Columns
+    clients: Columns
+    summary: Mapping[str, Any]
+    x: Array | None = None  # final parameters, flat
+    folder: Path | None = None
+
+    def __repr__(self) -> str:
+        s = self.summary
+        return f"Result({s['method']}, rounds={s['rounds']}, accuracy={s['accuracy']:.4f}, run={s['run']!r})"
+
+    def to_pandas(self) -> Any:
+        """Return the rows per round as a pandas DataFrame."""
+        import pandas as pd
+
+        return pd.DataFrame({name: list(column) for name, column in self.rounds.items()})
+
+
+def to_target(rounds: Columns, target: float | None) -> dict[str, float | int | None]:
+    """Return rounds, simulated seconds and bytes until the test accuracy first reaches ``target``."""
+    keys = {"rounds_to_target": "round", "seconds_to_target": "clock", "bytes_to_target": "bytes_up"}
+    hit = np.flatnonzero(rounds["accuracy"] >= target) if target is not None else np.empty(0, int)
+    return {key: rounds[column][hit[0]].item() if hit.size else None for key, column in keys.items()}
+
+
+def summarise(rounds: Columns, target: float | None) -> dict[str, Any]:
+    """Return the numbers of ``fedweave run --json`` that come from the rows alone."""
+    seen = np.flatnonzero(np.isfinite(rounds["accuracy"]))
+    last = {
+        c: rounds[c][-1].item() if rounds[c].size else 0 for c in ("clock", "wall_seconds", "bytes_up", "bytes_down")
+    }
+    return {
+        "rounds": int(rounds["round"].size),
+        "accuracy": rounds["accuracy"][seen[-1]].item() if seen.size else None,
+        "best_accuracy": rounds["accuracy"][seen].max().item() if seen.size else None,
+        "loss": rounds["loss"][seen[-1]].item() if seen.size else None,
+        **to_target(rounds, target),
+        "simulated_seconds": last["clock"],
+        "wall_seconds": last["wall_seconds"],
+        "bytes_up": last["bytes_up"],
+        "bytes_down": last["bytes_down"],
+        "refused": int(rounds["refused"].sum()),
+    }

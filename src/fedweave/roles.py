@@ -1,0 +1,115 @@
+"""The verbs of a federated round: what each part of a method must do. A part is frozen; its state goes in and comes out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from fedweave.records import Array, Cohort, Layout, Population, Replies, State, View
+
+
+class Sampler(ABC):
+    """Who takes part."""
+
+    law_known: ClassVar[bool] = True  # whether draw() fills Cohort.expected
+
+    def init(self, population: Population) -> State:
+        """Return what the sampler remembers before the first round."""
+        return {}
+
+    @abstractmethod
+    def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
+        """Choose this round's cohort among the available clients."""
+
+    def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
+        """Take in what the cohort answered: adaptive samplers live here."""
+        return state
+
+
+class Solver(ABC):
+    """How a client walks: the training loop is written once, a solver only bends the gradient.
+
+    The arrays are NumPy or torch, one client (D,) or several in lockstep (c, D); only operators are used on them.
+    """
+
+    @abstractmethod
+    def begin(self, y: Any) -> tuple[Any, ...]:
+        """Return the solver's state at the start of one participation: arrays shaped like ``y``."""
+
+    @abstractmethod
+    def direction(
+        self, state: tuple[Any, ...], g: Any, y: Any, x: Any, lr: float, t: int
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Return d of the step y ← y − lr·d at local step t = 0, 1, …, and the new state."""
+
+    def effort(self, steps: Array, lr: float) -> Array:
+        """Return ‖a‖₁ for each number of steps: how far the solver carries a constant gradient, in units of lr.
+
+        For solvers that are linear in the gradients (all but Adam) u = −η Σ_t a_t g_t, and a constant gradient 1
+        gives |u|/η = Σ_t a_t exactly; so the solver itself, run once on that line, is the table.
+        """
+        top = int(steps.max(initial=1))
+        return _reach(self, lr, 1 << (top - 1).bit_length())[steps]  # rounded up, so that few tables serve all rounds
+
+
+@lru_cache(maxsize=64)
+def _reach(solver: Solver, lr: float, top: int) -> Array:
+    """Return the distance under a constant gradient after 0, 1, …, top steps, in units of lr."""
+    reach, y, state = np.zeros(top + 1), np.float64(0), solver.begin(np.float64(0))
+    for t in range(top):
+        d, state = solver.direction(state, np.float64(1), y, np.float64(0), lr, t)
+        y = y - lr * d
+        reach[t + 1] = -y / lr
+    return reach
+
+
+class Aggregator(ABC):
+    """How the answers become one direction."""
+
+    needs_law: ClassVar[bool] = False  # whether combine() reads Cohort.expected
+
+    def init(self, population: Population, dim: int) -> State:
+        """Return what the aggregator remembers before the first round."""
+        return {}
+
+    @abstractmethod
+    def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
+        """Return the direction (D,), a displacement, and the new state."""
+
+
+class ServerOptimizer(ABC):
+    """How the server walks along the direction."""
+
+    def init(self, dim: int) -> State:
+        """Return what the optimiser remembers before the first round."""
+        return {}
+
+    @abstractmethod
+    def step(self, state: State, x: Array, direction: Array) -> tuple[Array, State]:
+        """Return the new model and state."""
+
+
+class System(ABC):
+    """The simulated world: how much each client works, how long it takes and how often its answer is lost."""
+
+    @abstractmethod
+    def population(self, base: Population, round: int, seed: int) -> Population:
+        """Return this round's clients, from the nominal ones; a pure function of its arguments."""
+
+
+class Engine(Protocol):
+    """Where clients run: the only place with processes and I/O."""
+
+    layout: Layout
+
+    def train(self, round: int, x: Array, cohort: Cohort, population: Population) -> Replies:
+        """Ask the cohort to train from ``x`` and return what was heard."""
+        ...
+
+    def evaluate(self, x: Array) -> Mapping[str, Any]:
+        """Return accuracy, loss and class_accuracy of ``x`` on the test set."""
+        ...

@@ -1,0 +1,6 @@
+"""Who takes part."""
+
+from fedweave.sample.laws import Everyone as Everyone
+from fedweave.sample.laws import Fixed as Fixed
+from fedweave.sample.laws import Uniform as Uniform
+from fedweave.sample.laws import Weighted as Weighted

@@ -1,0 +1,109 @@
+"""An experiment made ready to run: data read and dealt out, model and world fitted to them, nothing trained yet."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedweave.data import Dataset
+from fedweave.data.partition import label_counts
+from fedweave.engine.simulator import Simulator, choose_device, workers_for
+from fedweave.experiment import Experiment, load_data, model_factory
+from fedweave.local.flat_module import initial_vector
+from fedweave.local.torch_trainer import ClientData
+from fedweave.randomness import Stream, rng_for
+from fedweave.records import Array, Population, ServerState
+from fedweave.round import first_state
+from fedweave.settings import BadInput
+from fedweave.system.worlds import steps_of
+
+
+class Session(NamedTuple):
+    """An experiment made ready: data read, parts fitted, workers not yet started."""
+
+    experiment: Experiment
+    engine: Simulator
+    base: Population
+    start: ServerState
+    manifest: dict[str, Any]
+
+
+def prepare(experiment: Experiment, command: str | None = None) -> Session:
+    """Check everything that can be checked before training, and set it up."""
+    data = load_data(experiment)
+    shares = experiment.partition.split(data, rng_for(experiment.seed, 0, Stream.PARTITION))
+    name, model = model_factory(experiment, data)
+    device, why = choose_device(experiment.device)
+    base = nominal_population(experiment, np.array([part.size for part in shares.train]))
+    experiment.system.population(base, 1, experiment.seed)  # a world that does not fit these clients says so now
+    client_data = ClientData(data.x, data.y, data.test_x, data.test_y, data.classes, data.mean, data.std, shares.train)
+    x = first_vector(name, model, data, experiment.seed)
+    engine = Simulator(
+        model,
+        client_data,
+        experiment.method.solver,
+        experiment.lr,
+        experiment.seed,
+        experiment.workers,
+        device,
+    )
+    workers = workers_for(experiment.workers, device)
+    manifest = {
+        "command": command,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "data": {"name": data.name, "digest": data.digest},
+        "model": {"name": name, "parameters": engine.layout.parameters, "dim": engine.layout.dim},
+        "device": f"{why}, {workers} worker process{'es' if workers > 1 else ''}",
+        "labels": label_counts(data, shares.train).tolist() if data.classes else None,
+    }
+    start = first_state(experiment.method, x, base, engine.layout.parameters)
+    return Session(experiment, engine, base, start, manifest)
+
+
+def nominal_population(experiment: Experiment, samples: Array) -> Population:
+    """Return the clients as the experiment states them, before the world changes them."""
+    n = samples.size
+    batch_size = np.minimum(experiment.batch_size, samples)
+    epochs = np.full(n, experiment.epochs or 1.0)
+    steps = np.full(n, experiment.steps) if experiment.steps else steps_of(epochs, samples, batch_size)
+    weight = samples / samples.sum() if experiment.weights == "data" else np.full(n, 1 / n)
+    return Population(weight, samples, steps, batch_size, np.zeros(n), np.ones(n), np.ones(n, bool))
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that matter for repeating a run."""
+    found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
+    for package in ("fedweave", "numpy", "scipy", "torch", "scikit-learn"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def first_vector(name: str, model: Callable[[], nn.Module], data: Dataset, seed: int) -> Array:
+    """Return the model's initial values, drawn at the experiment's own address, once it is known to fit the data."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(rng_for(seed, 0, Stream.MODEL).integers(2**63)))
+        module = model()
+    if not isinstance(module, nn.Module):
+        raise BadInput(f"The 'model' of an Experiment must be a name or make a torch module. It made {module!r}.")
+    shape = "×".join(map(str, data.shape))
+    try:
+        out = module.eval()(torch.zeros(2, *data.shape))
+    except Exception as e:
+        raise BadInput(f"The model {name} does not take samples of shape {shape}: {e}") from None
+    wanted = (2, data.classes) if data.classes else (2,)
+    if out.numel() != np.prod(wanted):
+        raise BadInput(
+            f"The model {name} must return {wanted} for two samples of {data.name}. It returned {tuple(out.shape)}."
+        )
+    return initial_vector(module)

@@ -1,0 +1,83 @@
+"""Frozen, checked settings: every part of a method, a world or an experiment is declared with ``@settings``."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any, TypeVar, dataclass_transform
+
+import pydantic
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+T = TypeVar("T")
+
+
+class BadInput(ValueError):  # noqa: N818 - it names what the user gave, as KeyError does
+    """Wrong input. Carries every problem found, each one a sentence that names the way out."""
+
+    def __init__(self, *problems: str):
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """Return `` Did you mean 'x'?`` for the closest choice, or nothing when none is close."""
+    found = difflib.get_close_matches(str(name), list(choices), n=1, cutoff=0.6)
+    return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def choice(what: str, name: str, choices: Iterable[str]) -> str:
+    """Return the sentence for a name that is none of ``choices``."""
+    choices = list(choices)
+    return f"There is no {what} {name!r}.{nearest(name, choices)} Valid: {', '.join(choices)}."
+
+
+def sentences(error: pydantic.ValidationError, caller: str, fields: Sequence[str]) -> list[str]:
+    """Turn pydantic's findings into our one sentence per parameter."""
+    found: dict[str, list[Any]] = {}
+    for e in error.errors():  # the branches of a union report one by one: gather them under their parameter
+        found.setdefault(_name(e["loc"], fields), []).append(e)
+    return [_sentence(name, same, caller, fields) for name, same in found.items()]
+
+
+def _name(loc: tuple[int | str, ...], fields: Sequence[str]) -> str:
+    if not loc:
+        return ""
+    first = fields[loc[0]] if isinstance(loc[0], int) and loc[0] < len(fields) else str(loc[0])
+    return ".".join([first, *(str(p) for p in loc[1:] if isinstance(p, int))])
+
+
+def _sentence(name: str, errors: list[Any], caller: str, fields: Sequence[str]) -> str:
+    kind, got = errors[0]["type"], errors[0]["input"]
+    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
+        return f"{caller} has no parameter {name!r}.{nearest(name, fields)} Valid: {', '.join(fields)}."
+    if kind in ("missing", "missing_argument"):
+        return f"The {name!r} parameter of {caller} is required."
+    if kind == "unexpected_positional_argument":
+        return f"{caller} takes {len(fields)} parameters ({', '.join(fields)}). Got {got!r} beyond them."
+    messages = [e["msg"].removeprefix("Value error, ") for e in errors]
+    if kind == "value_error":  # a check of our own is already a sentence, or the end of one
+        return f"The {name!r} parameter of {caller} {messages[0]}" if name and messages[0][0].islower() else messages[0]
+    rule = " or ".join(m.removeprefix("Input should be ").split(", unable")[0] for m in messages)
+    return f"The {name!r} parameter of {caller} must be {rule}. Got {got!r} instead."
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(pydantic.Field,))
+def settings(cls: type[T]) -> type[T]:
+    """Make ``cls`` a frozen dataclass whose arguments are checked once, when it is built."""
+    config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    built = checked_dataclass(cls, frozen=True, config=config)
+    built.__init__ = _explained(built.__init__, cls.__name__, list(built.__dataclass_fields__))
+    return built  # pyright: ignore[reportReturnType]
+
+
+def _explained(init: Callable[..., None], caller: str, fields: list[str]) -> Callable[..., None]:
+    @wraps(init)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            init(self, *args, **kwargs)
+        except pydantic.ValidationError as e:
+            raise BadInput(*sentences(e, caller, fields)) from None
+
+    return checked

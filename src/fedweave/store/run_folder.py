@@ -1,0 +1,203 @@
+"""A run is a folder: the experiment, a manifest, rows in SQLite, and the newest states. No pickle anywhere.
+
+What was written is what was committed: a state file is complete on disk (temporary name, fsync, rename, fsync of the
+folder) before the SQLite transaction with its rows and its digest commits. So after a crash at any moment the last
+committed state and the rows up to its round are there, and nothing beyond.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from fedweave.records import Array, ServerState
+from fedweave.settings import BadInput
+
+FORMAT = 1
+SAVE_SECONDS = 2.0  # a state is written at most this often, and always at the end: writing must not slow short rounds
+KEEP = 2
+
+ROUNDS = {
+    "round": "INTEGER PRIMARY KEY", "clock": "REAL", "seconds": "REAL", "device_seconds": "REAL",
+    "wall_seconds": "REAL", "accuracy": "REAL", "loss": "REAL", "train_loss": "REAL", "asked": "INTEGER",
+    "received": "INTEGER", "refused": "INTEGER", "bytes_up": "INTEGER", "bytes_down": "INTEGER", "class_accuracy": "TEXT",
+}  # fmt: skip
+CLIENTS = {
+    "round": "INTEGER", "client": "INTEGER", "count": "INTEGER", "expected": "REAL", "received": "INTEGER",
+    "steps": "INTEGER", "loss": "REAL", "seconds": "REAL", "bytes_up": "INTEGER",
+}  # fmt: skip
+
+
+class RunFolder:
+    """The store of one run; without a folder it lives in memory and keeps no states."""
+
+    def __init__(self, folder: Path | None):
+        self.folder = folder
+        self._db = sqlite3.connect(":memory:" if folder is None else folder / "run.sqlite", isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        for name, columns, tail in (
+            ("rounds", ROUNDS, ""),
+            ("clients", CLIENTS, ", PRIMARY KEY (round, client)"),
+        ):
+            body = ", ".join(f'"{c}" {kind}' for c, kind in columns.items())
+            self._db.execute(f"CREATE TABLE IF NOT EXISTS {name} ({body}{tail})")
+        self._db.execute("CREATE TABLE IF NOT EXISTS refused (round INTEGER, reason TEXT)")
+        self._db.execute("CREATE TABLE IF NOT EXISTS states (round INTEGER PRIMARY KEY, file TEXT, sha256 TEXT)")
+        self._last_save = time.monotonic()
+
+    @classmethod
+    def create(cls, folder: Path | None, experiment: Mapping[str, Any], manifest: Mapping[str, Any]) -> RunFolder:
+        """Start a new run; a folder that is in use is refused."""
+        if folder is None:
+            return cls(None)
+        refuse_used(folder, "run.sqlite")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, content in (("experiment.json", experiment), ("manifest.json", manifest)):
+                write_file(folder / name, (json.dumps(content, indent=1) + "\n").encode())
+            return cls(folder)
+        except OSError as e:
+            raise BadInput(f"The run folder {str(folder)!r} cannot be written: {e.strerror}.") from None
+
+    @classmethod
+    def open(cls, folder: Path) -> RunFolder:
+        """Open an existing run."""
+        if not (folder / "run.sqlite").is_file() or not (folder / "experiment.json").is_file():
+            raise BadInput(f"{str(folder)!r} is not a run folder: it has no run.sqlite and experiment.json.")
+        return cls(folder)
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Return experiment.json or manifest.json."""
+        assert self.folder is not None
+        return json.loads((self.folder / name).read_text())
+
+    def add(self, row: Mapping[str, Any], clients: Mapping[str, Array], refused: list[str]) -> None:
+        """Add one round's rows; they become durable with the next saved state."""
+        if not self._db.in_transaction:
+            self._db.execute("BEGIN IMMEDIATE")
+        values = {
+            **row,
+            "class_accuracy": json.dumps([None if np.isnan(v) else v for v in row["class_accuracy"]]),
+        }
+        self._insert("rounds", ROUNDS, [tuple(values[c] for c in ROUNDS)])
+        self._insert("clients", CLIENTS, zip(*(np.asarray(clients[c]).tolist() for c in CLIENTS), strict=True))
+        self._db.executemany("INSERT INTO refused VALUES (?, ?)", [(row["round"], reason) for reason in refused])
+
+    def _insert(self, table: str, columns: Mapping[str, str], rows: Any) -> None:
+        self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", rows)
+
+    def save(self, state: ServerState, *, always: bool = False) -> None:
+        """Make everything up to ``state`` durable, if the last time was long enough ago."""
+        if not always and time.monotonic() - self._last_save < SAVE_SECONDS:
+            return
+        if self.folder is not None:
+            content = pack(state)
+            name = f"state-{state.round:06d}.safetensors"
+            write_file(self.folder / name, content)
+            if not self._db.in_transaction:
+                self._db.execute("BEGIN IMMEDIATE")
+            sha = hashlib.sha256(content).hexdigest()
+            self._db.execute("INSERT OR REPLACE INTO states VALUES (?, ?, ?)", (state.round, name, sha))
+        if self._db.in_transaction:
+            self._db.execute("COMMIT")
+        self._forget_old()
+        self._last_save = time.monotonic()
+
+    def _forget_old(self) -> None:
+        if self.folder is None:
+            return
+        for round, name in self._db.execute(
+            f"SELECT round, file FROM states ORDER BY round DESC LIMIT -1 OFFSET {KEEP}"
+        ).fetchall():
+            self._db.execute("DELETE FROM states WHERE round = ?", (round,))
+            (self.folder / name).unlink(missing_ok=True)
+
+    def load_state(self) -> ServerState | None:
+        """Return the last committed state, checked against its digest; None when no round was finished."""
+        assert self.folder is not None
+        found = self._db.execute("SELECT file, sha256 FROM states ORDER BY round DESC LIMIT 1").fetchone()
+        if found is None:
+            return None
+        name, sha = found
+        content = (self.folder / name).read_bytes()
+        if hashlib.sha256(content).hexdigest() != sha:
+            raise BadInput(
+                f"The state file {str(self.folder / name)!r} is damaged: its SHA-256 is not the recorded one."
+            )
+        return unpack(content)
+
+    def columns(self, table: str) -> dict[str, Array]:
+        """Return the rows of ``rounds`` or ``clients`` as arrays."""
+        kinds = {"rounds": ROUNDS, "clients": CLIENTS}[table]
+        rows = self._db.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall()
+        found = dict(zip(kinds, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(kinds, ())
+        out = {c: np.array(v, _DTYPES[kinds[c].split()[0]]) for c, v in found.items() if c != "class_accuracy"}
+        if "class_accuracy" in found:
+            lists = [json.loads(text) for text in found["class_accuracy"]]
+            classes = max(map(len, lists), default=0)  # a round that was not evaluated has none
+            filled = [each or [None] * classes for each in lists]
+            out["class_accuracy"] = np.array(filled, float).reshape(len(lists), classes)
+        return out
+
+    def close(self) -> None:
+        """Close the database; rows after the last saved state are dropped."""
+        self._db.close()
+
+
+_DTYPES = {"INTEGER": np.int64, "REAL": np.float64, "TEXT": object}
+
+
+def pack(state: ServerState) -> bytes:
+    """Return a state as safetensors bytes: flat arrays, and round and clock exactly, as text."""
+    slots = {f"{slot}.{name}": a for slot in _SLOTS for name, a in getattr(state, slot).items()}
+    header = {"format": str(FORMAT), "round": str(state.round), "clock": float(state.clock).hex()}
+    return save({"x": state.x, **{k: np.ascontiguousarray(v) for k, v in slots.items()}}, header)
+
+
+def unpack(content: bytes) -> ServerState:
+    """Return the state in safetensors bytes."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])["__metadata__"]
+    arrays = load(content)
+    slots: dict[str, dict[str, Array]] = {slot: {} for slot in _SLOTS}
+    for key, array in arrays.items():
+        slot, _, name = key.partition(".")
+        if name:
+            slots[slot][name] = array
+    return ServerState(int(header["round"]), arrays["x"], float.fromhex(header["clock"]), **slots)
+
+
+_SLOTS = ("sampler", "aggregator", "server")
+
+
+def refuse_used(folder: Path, mark: str) -> None:
+    """Refuse a folder that holds anything; one with the file ``mark`` can be resumed."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        way = f"`fedweave resume {folder}` continues it" if (folder / mark).exists() else "choose another --out"
+        raise BadInput(f"The folder {str(folder)!r} already exists and is not empty: {way}.")
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write ``content`` so that after a crash the file is either the old one or the whole new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    if os.name == "posix":
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

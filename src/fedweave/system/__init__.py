@@ -1,0 +1,8 @@
+"""The simulated worlds: how uneven compute and links are."""
+
+from fedweave.system.traces import Trace as Trace
+from fedweave.system.worlds import Dynamic as Dynamic
+from fedweave.system.worlds import HybridPlus as HybridPlus
+from fedweave.system.worlds import Latency as Latency
+from fedweave.system.worlds import Static as Static
+from fedweave.system.worlds import Uniform as Uniform

@@ -1,0 +1,107 @@
+"""A world read from a CSV file: availability, steps, loss rate and seconds per client, over the rounds."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedweave.records import Population
+from fedweave.roles import System
+from fedweave.settings import BadInput, nearest, settings
+
+COLUMNS = ("client", "round", "available", "steps", "loss_rate", "seconds")
+
+
+class _Row(NamedTuple):
+    round: int
+    client: int
+    values: dict[str, float]
+
+
+@settings
+class Trace(System):
+    """Columns ``client`` (0, 1, …), and any of ``round``, ``available`` (0/1), ``steps``, ``loss_rate``, ``seconds``.
+
+    A row holds from its round on until the client's next row; without a ``round`` column it holds from the first
+    round. An empty cell and a client without rows keep the nominal value.
+    """
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        read_trace(self.path)  # a broken file is an error now, not in round 7
+
+    def population(self, base: Population, round: int, seed: int) -> Population:
+        changed = {name: np.array(getattr(base, name)) for name in ("available", "steps", "loss_rate", "latency")}
+        for row in read_trace(self.path):
+            if row.client >= base.size:
+                raise BadInput(
+                    f"{self.path}: client {row.client} is in the trace, but there are only {base.size} clients."
+                )
+            if row.round > round:
+                break
+            for column, value in row.values.items():
+                changed["latency" if column == "seconds" else column][row.client] = value
+        return replace(base, **changed)
+
+
+@cache
+def read_trace(path: Path) -> list[_Row]:
+    """Return the rows in order of rounds; every error names line and column, all of them at once."""
+    if not path.is_file():
+        raise BadInput(
+            f"There is no trace file {str(path)!r}. A trace is a CSV file with columns {', '.join(COLUMNS)}."
+        )
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        header = reader.fieldnames or []
+        problems = [
+            f"{path}:1: there is no column {h!r}.{nearest(h, COLUMNS)} Valid: {', '.join(COLUMNS)}."
+            for h in header
+            if h not in COLUMNS
+        ]
+        if "client" not in header:
+            problems.append(f"{path}:1: the column 'client' is missing.")
+        if problems:
+            raise BadInput(*problems)
+        rows = [_row(f"{path}:{reader.line_num}", cells, problems) for cells in reader]
+    if not rows:
+        problems.append(f"{path}: there are no rows.")
+    if problems:
+        raise BadInput(*problems)
+    return sorted(rows, key=lambda row: row.round)  # stable: within a round the file's order
+
+
+_CHECKS: dict[str, tuple[Callable[[str], float], Callable[[float], bool], str]] = {
+    "client": (int, lambda v: v >= 0, "a whole number >= 0"),
+    "round": (int, lambda v: v >= 1, "a whole number >= 1"),
+    "available": (int, lambda v: v in (0, 1), "0 or 1"),
+    "steps": (int, lambda v: v >= 1, "a whole number >= 1"),
+    "loss_rate": (float, lambda v: 0 <= v < 1, "a number in [0, 1)"),
+    "seconds": (float, lambda v: 0 < v < np.inf, "a number > 0"),
+}
+
+
+def _row(where: str, cells: dict[str, str | None], problems: list[str]) -> _Row:
+    values: dict[str, float] = {}
+    for column, text in cells.items():
+        if text is None or not text.strip():
+            if column == "client":
+                problems.append(f"{where}: the column 'client' is empty.")
+            continue
+        convert, allowed, what = _CHECKS.get(column, (float, lambda _: False, "no cell beyond the header"))
+        try:
+            value = convert(text)
+        except (TypeError, ValueError):
+            value = np.nan
+        if not allowed(value):
+            problems.append(f"{where}: the column {column!r} must be {what}. Got {text!r} instead.")
+        values[column] = value
+    client, round_ = values.pop("client", -1), values.pop("round", 1)
+    return _Row(int(np.nan_to_num(round_)), int(np.nan_to_num(client)), values)

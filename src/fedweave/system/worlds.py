@@ -1,0 +1,125 @@
+"""The simulated worlds of the papers: how much each client works, how long it takes, how often its answer is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from fedweave.randomness import Stream, rng_for
+from fedweave.records import Array, Population
+from fedweave.roles import System
+from fedweave.settings import settings
+
+Rate = Annotated[float, Field(ge=0, lt=1)]
+Unit = Literal["steps", "epochs"]
+
+
+def steps_of(epochs: Array, samples: Array, batch_size: Array) -> Array:
+    """Return the local steps of so many passes over the data; the last, partial batch of a pass is a step too."""
+    return np.maximum(np.rint(epochs * np.ceil(samples / batch_size)), 1).astype(np.int64)
+
+
+def _work(amount: Array, unit: Unit, base: Population) -> Array:
+    return steps_of(amount, base.samples, base.batch_size) if unit == "epochs" else amount.astype(np.int64)
+
+
+@settings
+class Uniform(System):
+    """Nothing but the data differs: the nominal work, no losses, the same seconds for everyone.
+
+    With work counted in epochs and uneven data this is FedAWARE's "Hybrid" setting.
+    """
+
+    seconds: PositiveFloat = 1.0
+
+    def population(self, base: Population, round: int, seed: int) -> Population:
+        return replace(base, latency=np.full(base.size, self.seconds))
+
+
+@settings
+class Static(System):
+    """Work and loss rates that rise or fall evenly from the first client to the last, the same every round.
+
+    The defaults are FedACS I.3.1 (T = 1, 3, …, 39 and 1 − q = 0.60, 0.62, …, 0.98 for 20 clients).
+    """
+
+    work: tuple[PositiveInt, PositiveInt] = (1, 39)
+    loss_rate: tuple[Rate, Rate] = (0.40, 0.02)
+    unit: Unit = "steps"
+    step_seconds: PositiveFloat = 0.1
+
+    def population(self, base: Population, round: int, seed: int) -> Population:
+        steps = _work(np.rint(np.linspace(*self.work, base.size)), self.unit, base)
+        loss_rate = np.linspace(*self.loss_rate, base.size)
+        return replace(base, steps=steps, loss_rate=loss_rate, latency=steps * self.step_seconds)
+
+    @classmethod
+    def figure4(cls) -> Any:
+        """FedACS figure 4, middle: T = 1 … 30 and q = 0.01 … 0.3, both rising."""
+        return cls(work=(1, 30), loss_rate=(0.01, 0.3))
+
+
+@settings
+class Dynamic(System):
+    """Redrawn every round: the first half of the clients is slow and unreliable, the second fast and reliable.
+
+    The defaults are FedACS I.3.1 (whose text calls the loss rates communication probabilities).
+    """
+
+    slow_work: tuple[PositiveInt, PositiveInt] = (1, 10)
+    slow_loss: tuple[Rate, Rate] = (0.4, 0.5)
+    fast_work: tuple[PositiveInt, PositiveInt] = (20, 30)
+    fast_loss: tuple[Rate, Rate] = (0.0, 0.1)
+    unit: Unit = "steps"
+    step_seconds: PositiveFloat = 0.1
+
+    def population(self, base: Population, round: int, seed: int) -> Population:
+        rng, slow = rng_for(seed, round, Stream.SYSTEM), np.arange(base.size) < base.size // 2
+        work = np.where(
+            slow,
+            *(rng.integers(lo, hi, base.size, endpoint=True) for lo, hi in (self.slow_work, self.fast_work)),
+        )
+        loss_rate = np.where(slow, *(rng.uniform(lo, hi, base.size) for lo, hi in (self.slow_loss, self.fast_loss)))
+        steps = _work(work, self.unit, base)
+        return replace(base, steps=steps, loss_rate=loss_rate, latency=steps * self.step_seconds)
+
+    @classmethod
+    def figure4(cls) -> Any:
+        """FedACS figure 4, right."""
+        return cls(slow_loss=(0.2, 0.4), fast_loss=(0.0, 0.2))
+
+
+@settings
+class HybridPlus(System):
+    """FedAWARE's Hybrid+: every round each client draws its own number of epochs and its own batch size.
+
+    Batch sizes are uniform on [smallest_batch, samples); a client with no more samples than that uses all of them.
+    """
+
+    epochs: tuple[PositiveInt, PositiveInt] = (2, 5)
+    smallest_batch: PositiveInt = 10
+    step_seconds: PositiveFloat = 0.1
+
+    def population(self, base: Population, round: int, seed: int) -> Population:
+        rng = rng_for(seed, round, Stream.SYSTEM)
+        epochs = rng.integers(*self.epochs, base.size, endpoint=True)
+        drawn = rng.integers(self.smallest_batch, np.maximum(base.samples, self.smallest_batch + 1))
+        batch_size = np.where(base.samples > self.smallest_batch, drawn, base.samples)
+        steps = steps_of(epochs, base.samples, batch_size)
+        return replace(base, steps=steps, batch_size=batch_size, latency=steps * self.step_seconds)
+
+
+@settings
+class Latency(System):
+    """Each client has its own seconds per participation, drawn once, uniform on ``seconds`` (latency paper)."""
+
+    seconds: tuple[Annotated[float, Field(ge=0)], PositiveFloat] = (0.0, 1.0)
+
+    def population(self, base: Population, round: int, seed: int) -> Population:
+        low, high = self.seconds
+        # 1 − U lies in (0, 1]: a latency of exactly zero would make a client free.
+        draws = 1 - rng_for(seed, 0, Stream.SYSTEM).random(base.size)
+        return replace(base, latency=low + (high - low) * draws)

@@ -1,0 +1,160 @@
+"""Data sets from arrays and torch data sets, and the generated ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedweave.data import from_arrays, from_torch, load, synthetic
+from fedweave.data.arrays import pixel_stats
+from fedweave.settings import BadInput
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def test_images_get_a_channel_axis_and_their_statistics():
+    x = rng().integers(0, 256, (20, 5, 4), dtype=np.uint8)
+    data = from_arrays(x, np.arange(20) % 2, x, np.arange(20) % 2)
+    assert data.shape == (1, 5, 4)
+    assert data.mean == (pytest.approx(x.mean() / 255, abs=1e-6),)
+    assert data.std == (pytest.approx(x.std() / 255, abs=1e-6),)
+    assert from_arrays(x.astype(float), [0, 1] * 10).shape == (1, 5, 4)
+
+
+def test_statistics_are_by_channel_and_a_constant_one_stays():
+    x = np.zeros((2, 3, 1, 2), np.uint8)
+    x[:, 1], x[:, 2, :, 1] = 255, 255
+    assert pixel_stats(x) == ((0.0, 1.0, 0.5), (1.0, 1.0, 0.5))
+
+
+def test_without_test_samples_a_fifth_of_each_class_is_set_aside():
+    x, y = np.arange(50)[:, None], np.repeat([0, 1], [30, 20])
+    data = from_arrays(x, y)
+    assert np.bincount(data.test_y).tolist() == [6, 4]
+    assert sorted([*data.x[:, 0], *data.test_x[:, 0]]) == list(range(50))
+    assert from_arrays(x, y).digest == data.digest
+
+
+def test_with_groups_a_fifth_of_each_group_is_set_aside():
+    data = from_arrays(np.eye(30), np.arange(30) % 3, group=["u"] * 20 + ["v"] * 10)
+    assert data.group is not None
+    assert data.test_group is not None
+    assert np.bincount(data.group).tolist() == [16, 8]
+    assert np.bincount(data.test_group).tolist() == [4, 2]
+
+
+def test_float_targets_are_regression():
+    data = from_arrays(np.eye(10), np.linspace(0, 1, 10))
+    assert data.classes == 0
+    assert data.y.dtype == np.float32
+    assert len(data.test_y) == 2
+
+
+def test_classes_that_do_not_occur_can_be_declared():
+    assert from_arrays(np.eye(4), [0, 1, 0, 1], classes=7).classes == 7
+
+
+E = np.eye(4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"x": E, "y": [0, 1, 0]}, "x has 4 samples but y has 3"),
+        ({"x": np.arange(4), "y": [0] * 4}, "x must be numbers of shape"),
+        ({"x": np.array([["a"]] * 4), "y": [0] * 4}, "x must be numbers"),
+        ({"x": np.where(E == 1, np.nan, E), "y": [0] * 4}, "not finite, first in sample 0"),
+        ({"x": E, "y": [0, 1, -1, 0]}, "label -1"),
+        ({"x": E, "y": [0, 1, 10**12, 0]}, "label 1000000000000"),
+        ({"x": E, "y": [0, 1, 5, 0], "test_x": E, "test_y": [0] * 4, "classes": 3}, "label 5, but 3 classes"),
+        ({"x": E, "y": E}, "argmax"),
+        ({"x": E, "y": [0.0, np.inf, 1.0, 2.0]}, "targets that are not finite"),
+        ({"x": np.zeros((4, 8, 8, 3), np.uint8), "y": [0] * 4}, r"transpose\(0, 3, 1, 2\)"),
+        ({"x": E, "y": [0] * 4, "test_x": E}, "both test_x and test_y"),
+        ({"x": E, "y": [0] * 4, "test_x": E[:, :2], "test_y": [0] * 4}, "differ"),
+        ({"x": E, "y": [0] * 4, "test_x": E, "test_y": [0, 1]}, "test_x has 4 samples but test_y has 2"),
+        ({"x": E, "y": [0] * 4, "group": [0, 1]}, "x has 4 samples but group has 2"),
+        ({"x": E[:0], "y": np.zeros(0, int)}, "at least 2"),
+        ({"x": E, "y": [0, 1, 2, 3]}, "occurs once"),
+    ],
+)
+def test_wrong_arrays_are_refused(arguments: dict[str, Any], message: str):
+    with pytest.raises(BadInput, match=message):
+        from_arrays(**arguments)
+
+
+def test_torch_data_sets():
+    torch = pytest.importorskip("torch")
+    x, y = torch.rand(10, 3, 4, 4), torch.arange(10) % 2
+    whole = torch.utils.data.TensorDataset(x, y)
+    data = from_torch(whole, whole, name="mine")
+    assert np.array_equal(data.x, x.numpy())
+    assert data.y.dtype == np.int64
+    assert (data.name, data.classes) == ("mine", 2)
+    assert len(from_torch(torch.utils.data.Subset(whole, range(8))).y) == 6
+    assert from_torch(torch.utils.data.TensorDataset(x, torch.rand(10))).classes == 0
+
+
+def test_any_map_style_data_set_will_do():
+    from PIL import Image
+
+    colour = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
+    data = from_torch([(Image.fromarray(colour), i % 2) for i in range(10)])
+    assert data.shape == (3, 4, 5)
+    assert np.array_equal(data.x[0], colour.transpose(2, 0, 1))
+    with pytest.raises(BadInput, match="Sample 1 of train has shape"):
+        from_torch([(np.zeros((2, 2)), 0), (np.zeros((3, 2)), 1)])
+    with pytest.raises(BadInput, match="map-style"):
+        from_torch(iter([]))
+
+
+def test_regression_is_deltas_formula():
+    slope, offset = [10.0, 8.0, 8.0], [1.0, 2.0, 2.0]
+    data = synthetic.regression(3, 50, slope, offset, seed=4)
+    assert data.classes == 0
+    assert data.group is not None
+    assert np.bincount(data.group).tolist() == [50, 50, 50]
+    A, b, x = np.array(slope)[data.group], np.array(offset)[data.group], data.x[:, 0]
+    assert np.exp(data.y) * 2 == pytest.approx((A * x - b) ** 2, rel=1e-5)
+    assert 1 <= x.min() < x.max() <= 2
+    assert synthetic.regression(3, 50, seed=5).digest != synthetic.regression(3, 50, seed=4).digest
+
+
+def test_regression_noise_has_its_standard_deviation():
+    clean, noisy = (synthetic.regression(4, 1000, noise=s, seed=1) for s in (0.0, 0.5))
+    assert np.array_equal(clean.x, noisy.x)
+    assert (noisy.y - clean.y).std() == pytest.approx(0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("wrong", [{"clients": 0}, {"span": (0.0, 1.0)}, {"slope": [1.0, 2.0]}, {"noise": -1.0}])
+def test_regression_refuses_what_cannot_be(wrong: dict[str, Any]):
+    with pytest.raises(BadInput, match=next(iter(wrong))):
+        synthetic.regression(**wrong)
+
+
+def test_classification_sizes_and_determinism():
+    data = synthetic.classification(20, samples=30, seed=3)
+    assert data.group is not None
+    assert data.test_group is not None
+    sizes = np.bincount(data.group) + np.bincount(data.test_group)
+    assert len(sizes) == 20
+    assert sizes.min() >= 30
+    assert sizes.max() > 4 * np.median(sizes)  # log-normal: few clients have most
+    assert data.digest == synthetic.classification(20, samples=30, seed=3).digest
+    assert data.digest != synthetic.classification(20, samples=30, seed=4).digest
+    assert load("synthetic").digest == synthetic.classification().digest
+    with pytest.raises(BadInput, match=r"'clients'(?s:.*)'features'"):
+        synthetic.classification(clients=0, features=0)
+
+
+def test_beta_spreads_the_clients_inputs():
+    def spread(beta: float) -> float:
+        data = synthetic.classification(40, samples=30, beta=beta, seed=0)
+        return float(np.std([data.x[data.group == k].mean() for k in range(40)]))
+
+    assert spread(5.0) == pytest.approx(5.0, rel=0.4)  # the mean of a client's x is B_k, up to 1/√60
+    assert spread(0.0) < 0.3

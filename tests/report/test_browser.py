@@ -1,0 +1,93 @@
+"""The page in a real browser: laid out, nothing cut off, tabs that work."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html import escape, unescape
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+
+from fedweave import report
+from fedweave.results import Result
+from report.fabricate import comparison, realistic
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--virtual-time-budget=4000",
+]
+WIDTHS = (1280, 390)
+HEIGHT = 1500
+
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH")
+
+# a window has a least width, a frame has none: the page stands in two frames and the outer page looks in
+PROBE = """
+const seen = e => { const r = e.getBoundingClientRect();
+  return [Math.round(r.width), Math.round(r.height)]; };
+onload = () => { const out = {};
+  for (const frame of document.querySelectorAll('iframe')) {
+    const d = frame.contentDocument, panels = [...d.querySelectorAll('.panel')];
+    const figures = [...d.querySelectorAll('svg[role=img]')];
+    const first = figures.map(seen);
+    const tabs = [...d.querySelectorAll('.tabs input')].map(input => { input.click();
+      return panels.filter(p => seen(p)[1] > 100).map(p => p.querySelector('h3').textContent); });
+    d.querySelector('.tabs input').click();
+    out[frame.width] = { tabs, first, inner: frame.contentWindow.innerWidth,
+      scroll: d.documentElement.scrollWidth, lede: seen(d.querySelector('.lede')) };
+  }
+  document.getElementById('out').textContent = JSON.stringify(out); };
+"""
+
+
+def browse(folder: Path, text: str, *flags: str) -> str:
+    frames = "".join(f'<iframe width="{w}" height="{HEIGHT}" srcdoc="{escape(text)}"></iframe>' for w in WIDTHS)
+    style = "<style>body { margin: 0; display: flex } iframe { border: 0; flex: none }</style>"
+    outer = folder / "outer.html"
+    outer.write_text(f"<!DOCTYPE html>{style}{frames}<pre id=out></pre><script>{PROBE}</script>", encoding="utf-8")
+    size = f"--window-size={sum(WIDTHS)},{HEIGHT}"
+    command = [str(BROWSER), *FLAGS, f"--user-data-dir={folder / 'profile'}", size, *flags, outer.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
+
+
+@pytest.mark.parametrize("runs", [comparison(), [realistic("fedavg")]], ids=["four methods", "one run"])
+def test_tabs_and_figures_are_laid_out_and_nothing_overflows(tmp_path: Path, runs: list[Result]):
+    dom = browse(tmp_path, report.page(runs), "--dump-dom")
+    found = re.search(r'<pre id="out">(.*?)</pre>', dom)
+    assert found
+    probe = json.loads(unescape(found[1]))
+    for width in WIDTHS:
+        seen = probe[str(width)]
+        assert seen["inner"] == width
+        assert seen["scroll"] <= width
+        assert seen["tabs"] == [["Rounds"], ["Simulated time"], ["Upload"]]
+        shown = [size for size in seen["first"] if size[0] > 0]
+        assert len(shown) == len(seen["first"]) - 4  # the two hidden tabs hold two figures each
+        assert all(w >= 180 and h >= 100 for w, h in shown)
+        assert 0 < seen["lede"][0] <= width
+
+
+def test_the_screenshot_is_not_blank(tmp_path: Path):
+    shot = tmp_path / "shot.png"
+    browse(tmp_path, report.page(comparison()), f"--screenshot={shot}")
+    pixels = imread(shot)[..., :3]
+    assert pixels.shape[:2] == (HEIGHT, sum(WIDTHS))
+    for part in (pixels[:, : WIDTHS[0]], pixels[:, WIDTHS[0] :]):
+        background = part[2, 2]
+        for third in (part[: HEIGHT // 3], part[HEIGHT // 3 : 2 * HEIGHT // 3], part[2 * HEIGHT // 3 :]):
+            ink = (abs(third - background) > 0.2).any(-1).mean()
+            assert 0.005 < ink < 0.9

@@ -1,0 +1,130 @@
+"""Curves on a common grid, and figures that can share a page."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import matplotlib
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedweave.report import figures
+from fedweave.report.clients import label_counts, participation
+from fedweave.report.curves import MOST_POINTS, band, curve, step
+from fedweave.report.summary import by_method
+from fedweave.report.svg import PALETTE, inks
+from report.fabricate import comparison, realistic, tiny
+
+
+def points(*pairs: tuple[float, float]):
+    x, y = zip(*pairs, strict=True)
+    return np.array(x, float), np.array(y, float)
+
+
+def test_a_step_keeps_the_last_value():
+    assert step(points((1, 10), (3, 30)), np.array([1, 2, 3, 9.0])).tolist() == [10, 10, 30, 30]
+
+
+def test_band_on_the_union_of_the_grids():
+    b = band([points((1, 0), (3, 4)), points((2, 2), (4, 6))])
+    assert b is not None
+    assert b.x.tolist() == [2, 3]  # from the last start to the first end
+    assert b.mean.tolist() == [1, 3]
+    assert b.low.tolist() == [0, 2]
+    assert b.high.tolist() == [2, 4]
+    ((x, y),) = b.tails  # the second seed runs on alone from where the first ended
+    assert (x.tolist(), y.tolist()) == ([3, 4], [2, 6])
+
+
+def test_seeds_that_never_overlap_are_drawn_apart():
+    b = band([points((1, 0), (2, 1)), points((5, 2), (6, 3))])
+    assert b is not None
+    assert b.x.size == 0
+    assert len(b.tails) == 2
+
+
+def test_unevaluated_rounds_are_left_out():
+    x, y = curve(tiny("fedavg", [math.nan, 0.5, math.nan]), "clock", "accuracy")
+    assert (x.tolist(), y.tolist()) == ([20.0], [0.5])
+    assert band([curve(tiny("fedavg", [math.nan]), "round", "accuracy")]) is None
+
+
+@given(st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=30), min_size=1, max_size=5), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_the_band_contains_the_mean(values: list[list[float]], seed: int):
+    rng = np.random.default_rng(seed)
+    b = band([(rng.random(len(v)).cumsum(), np.array(v)) for v in values])
+    assert b is not None
+    assert np.all(b.low <= b.mean + 1e-12)
+    assert np.all(b.mean <= b.high + 1e-12)
+
+
+def test_long_runs_are_thinned_and_keep_their_ends():
+    n = 5000
+    b = band([(np.arange(n, dtype=float), np.arange(n, dtype=float))])
+    assert b is not None
+    assert b.x.size <= MOST_POINTS
+    assert (b.x[0], b.x[-1]) == (0, n - 1)
+    assert np.array_equal(b.x, b.mean)  # exact at the points that stay
+
+
+def test_figures_are_deterministic_and_leave_matplotlib_alone():
+    groups = by_method(comparison())
+    colors = inks(groups)
+    before = dict(matplotlib.rcParams)
+    first, again = (figures.curves(groups, colors, "accuracy", "clock", 0.8) for _ in range(2))
+    assert first == again
+    assert first is not None
+    assert dict(matplotlib.rcParams) == before
+    assert not re.search(r"\d{4}-\d\d-\d\dT", first)  # no date
+    counts = label_counts(realistic("fedavg"))
+    assert counts is not None
+    assert figures.labels(counts) == figures.labels(counts)
+
+
+def test_references_stay_inside_their_figure():
+    groups = by_method(comparison())
+    svg = figures.curves(groups, inks(groups), "loss", "bytes_up")
+    assert svg is not None
+    ids = set(re.findall(r' id="([^"]+)"', svg))
+    used = set(re.findall(r"url\(#([^)]+)\)", svg)) | set(re.findall(r'href="#([^"]+)"', svg))
+    assert used
+    assert used == ids
+    assert all(name.startswith("loss-bytes-up-") for name in ids)
+    assert "<style" not in svg
+    assert 'role="img"' in svg
+
+
+def test_one_colour_per_method_then_dashes():
+    many = inks(f"m{i}" for i in range(20))
+    assert len(set(many.values())) == 20
+    assert many["m0"].color == many["m7"].color == PALETTE[0]
+    assert (many["m0"].line, many["m7"].line) == ("-", (0, (5.0, 2.0)))
+
+
+def test_participation_is_a_share_of_the_rounds():
+    part = participation([tiny("fedavg", [0.1] * 4), tiny("fedavg", [0.1] * 2, seed=1)])
+    assert part is not None
+    assert part.asked.tolist() == [
+        1,
+        1,
+        0,
+    ]  # clients 0 and 1 every round; the third has labels and is never asked
+    assert part.heard.tolist() == [1, 0, 0]
+    assert (part.answer_rate, part.never) == (0.5, 1)
+
+
+def test_figures_take_any_size_and_any_name():
+    for n in (1, 10, 1000):
+        assert "<svg" in figures.labels(np.ones((n, 3)), ["$x_1$", "<i>", "a & b"])
+    part = participation([realistic("fedavg", clients=1000, rounds=5)])
+    assert part is not None
+    assert len(figures.participation(part, "<b>x", inks(["a"])["a"], 1.0, "p")) < 40_000
+    values = {f"m{i} $\\frac$": np.full(62, np.nan if i == 3 else 0.5) for i in range(4)}
+    assert "<svg" in figures.class_accuracy(values, inks(values))
+    groups = by_method([tiny("fedavg", [0.5])])  # a single point
+    assert figures.curves(groups, inks(groups), "accuracy", "round", 0.8)
+    groups = by_method([tiny("fedavg", [0.5, 0.4], loss=np.array([1.0, 1e9]))])  # diverged
+    assert figures.curves(groups, inks(groups), "loss", "round")

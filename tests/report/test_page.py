@@ -1,0 +1,170 @@
+"""The page as a document: well formed, self-contained, honest about missing things."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedweave import report
+from fedweave.report.repeat import flatten, split_settings
+from fedweave.report.summary import by_method
+from fedweave.results import Result
+from report.fabricate import comparison, realistic, tiny
+
+VOID = {"meta", "input", "br", "hr", "img", "link"}
+NAMESPACES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+class Reader(HTMLParser):
+    """Checks that tags balance; gathers ids, tags and text."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: Counter[str] = Counter()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]):
+        self.handle_startendtag(tag, attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]):
+        self.tags.append((tag, dict(attrs)))
+        self.ids.update(v for k, v in attrs if k == "id" and v)
+
+    def handle_endtag(self, tag: str):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str):
+        if "style" not in self.open:
+            self.text += data + "\n"
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return report.page(comparison())
+
+
+def test_the_page_is_well_formed_and_self_contained(page: str):
+    read = Reader(page)
+    assert max(read.ids.values()) == 1
+    assert set(re.findall(r"https?://[^\s\"'<>)]+", page)) <= NAMESPACES
+    names = {tag for tag, _ in read.tags}
+    assert not names & {"script", "link", "img", "iframe"}
+    links = [v for _, attrs in read.tags for k, v in attrs.items() if k in ("href", "src", "xlink:href") and v]
+    assert all(v.startswith(("#", "data:image/png;base64,")) for v in links)
+
+
+def test_the_page_is_accessible(page: str):
+    read = Reader(page)
+    figures = [attrs for tag, attrs in read.tags if tag == "svg" and "aria-hidden" not in attrs]
+    assert len(figures) == 6 + 4 + 1 + 1  # curves, participation, labels, classes
+    assert all(attrs["role"] == "img" and attrs["aria-label"] for attrs in figures)
+    assert all("scope" in attrs for tag, attrs in read.tags if tag == "th")
+    labels = {attrs["for"] for tag, attrs in read.tags if tag == "label"}
+    assert labels == {"axis-round", "axis-clock", "axis-bytes-up"} <= set(read.ids)
+    assert ("html", {"lang": "en"}) in read.tags
+
+
+def test_the_page_says_how_to_repeat_it(page: str):
+    text = Reader(page).text
+    for wanted in (
+        "fedweave compare fedavg",
+        "2026-08-03 14:21",
+        "torch 2.13.0",
+        "9f2c6a1de0b7",
+        "cpu, 2 threads",
+    ):
+        assert wanted in text
+    assert "seeds\n0, 1" in text
+    assert "method.server.kind = Yogi" in text  # differs, so it stands apart
+
+
+def test_everything_is_escaped():
+    run = tiny("<b>x", [0.1, 0.9])
+    evil = "<script>alert('1')</script>"
+    nasty = dataclasses.replace(
+        run,
+        manifest={**run.manifest, "command": evil, "device": evil, "versions": {evil: evil}, "started": evil},
+        experiment={**run.experiment, evil: evil},
+    )
+    text = report.page([nasty, tiny("fedavg", [0.2, 0.9])], title=evil)
+    assert "<b>x" not in text
+    assert "<script" not in text
+    read = Reader(text)
+    assert "<b>x" in read.text
+    assert evil in read.text
+
+
+def missing_accuracy():
+    return [tiny(m, [math.nan] * 3, target=None, loss=np.array([3.0, 2, 1])) for m in ("fedavg", "sgd")]
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [],
+        [tiny("fedavg", [])],
+        [tiny("fedavg", [0.5])],
+        [tiny("fedavg", [math.nan])],
+        [tiny("fedavg", [0.1, 0.2], target=None)],
+        [tiny("fedavg", [0.1, 0.9]), tiny("fedavg", [0.1], seed=1, planned=2)],
+        [tiny("fedavg", [0.9], target=0.8), tiny("oort", [0.9], target=0.7)],
+        missing_accuracy(),
+        [dataclasses.replace(tiny("fedavg", [0.5]), manifest={}, clients={})],
+        [realistic(f"m{i}", rounds=3) for i in range(16)],
+    ],
+)
+def test_any_set_of_runs_makes_a_page(runs: list[Result]):
+    read = Reader(report.page(runs))
+    assert not read.ids or max(read.ids.values()) == 1
+    assert "nan" not in read.text.lower().split()
+
+
+def test_a_regression_shows_its_loss_alone():
+    text = Reader(report.page(missing_accuracy())).text
+    assert "Test loss" in text
+    assert "Test accuracy" not in text
+    assert "target" not in text.replace("target\n–", "")
+
+
+def test_settings_are_split_into_shared_and_own():
+    shared, own = split_settings(by_method(comparison()))
+    assert shared["partition.alpha"] == "0.3"
+    assert shared["seeds"] == "0, 1"
+    assert own["fedprox"]["method.solver.mu"] == "0.01"
+    assert "method.solver.mu" not in own["fedavg"]
+    assert not set(shared) & {key for settings in own.values() for key in settings}
+
+
+def test_flatten():
+    plain = {"a": {"b": [1, 2], "c": None}, "d": [{"e": True}], "f": 0.1, "g": {}}
+    assert flatten(plain) == {"a.b": "1, 2", "a.c": "–", "d.0.e": "yes", "f": "0.1", "g": "–"}
+
+
+def test_write_replaces_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "new" / "report.html"
+    runs = [tiny("fedavg", [0.1, 0.9])]
+    assert report.write(runs, path) == path
+    assert path.read_text(encoding="utf-8") == report.page(runs)
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        report.write([tiny("oort", [0.1])], path)
+    assert [p.name for p in path.parent.iterdir()] == ["report.html"]  # nothing half-written left behind
+    assert "oort" not in path.read_text(encoding="utf-8")

@@ -1,0 +1,121 @@
+"""Comparison rows against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from fedweave.report import compare_rows
+from fedweave.report.summary import best, clearly_better, final_class_accuracy
+from report.fabricate import tiny
+
+# 10 simulated seconds, 1000 bytes and 0.5 wall seconds per round; target 0.8
+AVG_LATE = tiny("fedavg", [0.1, 0.5, 0.8, 0.9], seed=0)  # there in round 3
+AVG_SOON = tiny("fedavg", [0.1, 0.8, 0.7, 0.7], seed=1)  # there in round 2
+YOGI_CUT = tiny("fedyogi", [0.8, 0.9], seed=0, planned=4)  # there in round 1, then interrupted
+YOGI_MISS = tiny("fedyogi", [0.5, 0.5, 0.5, 0.5], seed=1)  # never
+
+
+def test_mean_and_sample_deviation_over_seeds():
+    (row,) = compare_rows([AVG_LATE, AVG_SOON])
+    assert row["accuracy"] == pytest.approx(0.8)
+    assert row["accuracy_std"] == pytest.approx(0.2 / math.sqrt(2))  # two values 0.9 and 0.7, n - 1
+    assert row["best_accuracy"] == pytest.approx(0.85)
+    assert row["loss"] == pytest.approx(0.2)
+    assert (row["rounds_to_target"], row["seconds_to_target"], row["bytes_to_target"]) == (2.5, 25.0, 2500.0)
+    assert (row["simulated_seconds"], row["bytes_up"], row["wall_seconds"]) == (40.0, 4000.0, 2.0)
+    assert (row["seeds"], row["reached"], row["reached_of"], row["unfinished"]) == (2, 2, "2 of 2", 0)
+
+
+def test_costs_to_the_target_are_over_the_seeds_that_reached_it():
+    avg, yogi = compare_rows([AVG_LATE, YOGI_CUT, AVG_SOON, YOGI_MISS])
+    assert [avg["method"], yogi["method"]] == ["fedavg", "fedyogi"]
+    assert yogi["reached_of"] == "1 of 2"
+    assert (yogi["seconds_to_target"], yogi["seconds_to_target_std"]) == (10.0, None)
+    assert yogi["time_ratio"] == pytest.approx(10 / 25)
+    assert yogi["note"] == "over the seeds that reached the target"
+    assert (avg["baseline"], avg["time_ratio"], avg["note"]) == ("fedavg", 1.0, None)
+
+
+def test_runs_of_different_lengths():
+    (yogi,) = compare_rows([YOGI_CUT, YOGI_MISS])
+    assert (yogi["rounds_min"], yogi["rounds_max"], yogi["unfinished"]) == (2, 4, 1)
+    assert yogi["simulated_seconds"] == pytest.approx(30.0)  # 20 and 40
+    assert yogi["accuracy"] == pytest.approx(0.7)  # 0.9 and 0.5
+
+
+def test_one_seed_has_no_deviation():
+    (row,) = compare_rows([AVG_LATE])
+    assert row["accuracy"] == pytest.approx(0.9)
+    assert all(row[key] is None for key in row if key.endswith("_std"))
+
+
+def test_never_reached_has_no_ratio_and_says_so():
+    avg, slow = compare_rows([AVG_SOON, tiny("scaffold", [0.1, 0.2])])
+    assert avg["time_ratio"] == 1.0
+    assert (slow["time_ratio"], slow["reached_of"]) == (None, "0 of 1")
+    assert slow["note"] == "scaffold never reached the target"
+    avg, quick = compare_rows([tiny("fedavg", [0.1]), tiny("fedyogi", [0.9])])
+    assert (quick["time_ratio"], quick["note"]) == (None, "fedavg never reached the target")
+
+
+def test_the_baseline_is_fedavg_wherever_it_stands_or_the_first_method():
+    rows = compare_rows([tiny("oort", [0.9]), tiny("fedavg", [0.1, 0.9])])
+    assert {row["baseline"] for row in rows} == {"fedavg"}
+    assert [row["time_ratio"] for row in rows] == [0.5, 1.0]
+    rows = compare_rows([tiny("oort", [0.1, 0.9]), tiny("feddd", [0.9])])
+    assert [row["time_ratio"] for row in rows] == [1.0, 0.5]
+
+
+def test_no_target():
+    (row,) = compare_rows([tiny("fedavg", [0.1, 0.9], target=None)])
+    assert (row["reached"], row["reached_of"], row["time_ratio"]) == (None, None, None)
+    assert row["note"] == "no target set"
+
+
+def test_regression_has_a_loss_and_no_accuracy():
+    blank = [math.nan, math.nan, math.nan]
+    runs = [tiny("fedavg", blank, seed=s, target=None, loss=np.array([3, 1 + s, math.nan])) for s in (0, 1)]
+    (row,) = compare_rows(runs)
+    assert (row["accuracy"], row["best_accuracy"]) == (None, None)
+    assert row["loss"] == pytest.approx(1.5)
+
+
+def test_rows_are_plain_json():
+    rows = compare_rows([AVG_LATE, AVG_SOON, YOGI_CUT, YOGI_MISS])
+    assert json.loads(json.dumps(rows, allow_nan=False)) == rows
+
+
+def test_no_runs():
+    assert compare_rows([]) == []
+
+
+def test_the_lucky_seed_of_a_failing_method_is_not_best():
+    rows = compare_rows([AVG_LATE, AVG_SOON, YOGI_CUT, YOGI_MISS])
+    assert best(rows, "seconds_to_target") is rows[0]
+    assert best(rows, "accuracy") is rows[0]
+    assert best(rows[:1], "accuracy") is None
+
+
+def test_clearly_better_needs_more_than_both_deviations():
+    def row(mean: float, std: float | None) -> dict[str, float | None]:
+        return {"accuracy": mean, "accuracy_std": std}
+
+    assert clearly_better(row(0.9, 0.02), row(0.8, 0.03), "accuracy")
+    assert not clearly_better(row(0.9, 0.06), row(0.8, 0.05), "accuracy")
+    assert not clearly_better(row(0.9, None), row(0.1, None), "accuracy")
+    assert clearly_better(row(0.1, 0.01), row(0.2, 0.01), "accuracy", lower=True)
+
+
+def test_final_class_accuracy_takes_the_last_evaluated_round():
+    nan = math.nan
+    a = tiny("fedavg", [0.1, 0.2, 0.3], class_accuracy=np.array([[0, 0], [0.4, nan], [nan, nan]]))
+    b = tiny("fedavg", [0.1, 0.2, 0.3], class_accuracy=np.array([[0, 0], [0, 0], [0.6, 0.8]]))
+    both = final_class_accuracy([a, b])
+    assert both is not None
+    assert np.allclose(both, [0.5, 0.8])
+    assert final_class_accuracy([tiny("fedavg", [0.1])]) is None
+    assert final_class_accuracy([tiny("fedavg", [0.1], class_accuracy=np.empty((1, 0)))]) is None

@@ -1,0 +1,126 @@
+"""Number formats, the headline and the terminal table."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pytest
+from rich.console import Console
+
+from fedweave.report import compare_rows, terminal_table, units
+from fedweave.report.headline import headline
+from fedweave.results import Result
+from report.fabricate import comparison, tiny
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (units.percent(0.8417, 0.0061), "84.2 % ± 0.6"),
+        (units.percent(None), "–"),
+        (units.size(1_900_000), "1.9 MB"),
+        (units.size(1_900_000, 120_000), "1.9 MB ± 0.1"),
+        (units.size(999_960), "1.0 MB"),
+        (units.size(812), "812 B"),
+        (units.size(0), "0 B"),
+        (units.seconds(0.25), "0.25 s"),
+        (units.seconds(12.34), "12.3 s"),
+        (units.seconds(59.99), "1 min 00 s"),
+        (units.seconds(200), "3 min 20 s"),
+        (units.seconds(200, 12.2), "3 min 20 s ± 12 s"),
+        (units.seconds(3599.9), "1 h 00 min"),
+        (units.seconds(7500), "2 h 05 min"),
+        (units.seconds(90000), "1 d 1 h"),
+        (units.rounds(12.0), "12"),
+        (units.rounds(12.5, 0.7), "12.5 ± 0.7"),
+        (units.loss(0.5123, 0.0123), "0.512 ± 0.012"),
+        (units.ratio(0.6), "0.60×"),
+        (units.ratio(14.2), "14×"),
+    ],
+)
+def test_number_formats(written: str, expected: str):
+    assert written == expected
+
+
+def told(*runs: Result) -> str:
+    return " ".join(headline(compare_rows(runs)))
+
+
+def test_a_clear_winner_is_named_with_its_ratio():
+    runs = [tiny("fedavg", [0.1, 0.2, 0.3, 0.8], seed=s) for s in (0, 1)]
+    runs += [tiny("fedyogi", [0.1, 0.85], seed=s) for s in (0, 1)]
+    first = headline(compare_rows(runs))[0]
+    assert first == "fedyogi reached 80 % first: in 2 rounds, 20.0 s of simulated time, 0.50× the time of fedavg."
+
+
+def test_a_winning_baseline_is_told_with_the_next():
+    runs = [tiny("fedavg", [0.1, 0.85], seed=s) for s in (0, 1)]
+    runs += [tiny("fedyogi", [0.1, 0.2, 0.3, 0.8], seed=s) for s in (0, 1)]
+    assert "20.0 s of simulated time; the next, fedyogi, took 2.00× as long." in told(*runs)
+
+
+def test_no_winner_within_the_spread():
+    runs = [tiny("fedavg", [0.1, 0.8]), tiny("fedavg", [0.1, 0.2, 0.3, 0.9], seed=1)]
+    runs += [tiny("fedyogi", [0.85]), tiny("fedyogi", [0.1, 0.2, 0.3, 0.85], seed=1)]
+    text = told(*runs)
+    assert "No clear winner in the simulated time to 80 %" in text
+    assert "No clear winner in final test accuracy" in text
+    assert "first:" not in text
+
+
+def test_one_seed_claims_nothing():
+    text = told(tiny("fedavg", [0.1, 0.8]), tiny("fedyogi", [0.9]))
+    assert "perhaps by chance" in text
+    assert "may be chance" in text
+
+
+def test_two_leaders_share_the_headline():
+    runs = [tiny("fedavg", [0.1] * 9 + [0.8], seed=s) for s in (0, 1)]
+    runs += [tiny(m, [0.1] * n + [0.8], seed=n) for m in ("fedyogi", "fedadam") for n in (1, 2)]
+    assert told(*runs).startswith(
+        "fedyogi and fedadam reached 80 % first, in 0.25× and 0.25× the simulated time of fedavg"
+    )
+
+
+def test_misses_and_interruptions_are_told():
+    text = told(tiny("fedavg", [0.9]), tiny("oort", [0.1], planned=3), tiny("feddd", [0.1]))
+    assert "Only fedavg reached 80 %" in text
+    assert "oort and feddd never reached 80 %." in text
+    assert "1 of 1 of oort" in text
+    assert "No method reached 80 %." in told(tiny("oort", [0.1]), tiny("feddd", [0.1]))
+    runs = [
+        tiny("fedavg", [0.9]),
+        tiny("fedavg", [0.9], seed=1),
+        tiny("oort", [0.1]),
+        tiny("oort", [0.9], seed=1),
+    ]
+    assert "oort in 1 of 2 seeds reached 80 %" in told(*runs)
+
+
+def test_a_single_run():
+    assert told(tiny("fedavg", [0.1, 0.8])) == (
+        "fedavg ended at 80.0 % test accuracy after 2 rounds. It reached 80 % in 2 rounds, 20.0 s of simulated time."
+    )
+    assert told(tiny("fedavg", [0.1])).endswith("fedavg never reached 80 %.")
+    assert told() == "There are no runs to report."
+
+
+def shown(runs: Sequence[Result], width: int = 100) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, color_system="standard", force_terminal=True).print(terminal_table(runs))
+    return out.getvalue()
+
+
+def test_the_terminal_table_fits_and_marks_the_best():
+    runs = [*comparison(), tiny("fedpracdelta_consistent", [0.1, 0.2])]
+    text = shown(runs)
+    assert Console(width=300).measure(terminal_table(runs)).maximum <= 100
+    assert "fedpracdelta_consistent" in text
+    assert "0 of 1" in text
+    line = next(line for line in text.splitlines() if "fedyogi" in line)
+    assert "\x1b[1m" in line  # bold
+
+
+def test_the_terminal_table_takes_names_literally():
+    assert "[red]x" in shown([tiny("[red]x", [0.9])])
