@@ -138,12 +138,12 @@ def measure(name: str, turns: int, workers: int) -> dict[str, Any]:
 def main() -> None:
     """Measure and print one JSON object per workload."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("works", nargs="*", default=list(WORKS), choices=[[], *WORKS], metavar="W1|W2")
+    parser.add_argument("--work", choices=WORKS, action="append", help="only this workload")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     print(f"load average before: {os.getloadavg()[0]:.2f}, cores: {os.cpu_count()}", flush=True)
-    for name in options.works:
+    for name in options.work or WORKS:
         print(json.dumps(measure(name, options.turns, options.workers)), flush=True)
 
 

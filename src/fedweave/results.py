@@ -36,7 +36,8 @@ class Result:
 
     def __repr__(self) -> str:
         s = self.summary
-        return f"Result({s['method']}, rounds={s['rounds']}, accuracy={s['accuracy']:.4f}, run={s['run']!r})"
+        score = f"loss={s['loss']}" if s["accuracy"] is None else f"accuracy={s['accuracy']:.4f}"
+        return f"Result({s['method']}, rounds={s['rounds']}, {score}, run={s['run']!r})"
 
     def to_pandas(self) -> Any:
         """Return the rows per round as a pandas DataFrame."""
@@ -54,15 +55,13 @@ def to_target(rounds: Columns, target: float | None) -> dict[str, float | int | 
 
 def summarise(rounds: Columns, target: float | None) -> dict[str, Any]:
     """Return the numbers of ``fedweave run --json`` that come from the rows alone."""
-    seen = np.flatnonzero(np.isfinite(rounds["accuracy"]))
-    last = {
-        c: rounds[c][-1].item() if rounds[c].size else 0 for c in ("clock", "wall_seconds", "bytes_up", "bytes_down")
-    }
+    accuracy, loss = (rounds[c][np.isfinite(rounds[c])].tolist() for c in ("accuracy", "loss"))
+    last = {c: rounds[c][-1].item() if rounds[c].size else 0 for c in ("clock", "wall_seconds", "bytes_up", "bytes_down")}
     return {
         "rounds": int(rounds["round"].size),
-        "accuracy": rounds["accuracy"][seen[-1]].item() if seen.size else None,
-        "best_accuracy": rounds["accuracy"][seen].max().item() if seen.size else None,
-        "loss": rounds["loss"][seen[-1]].item() if seen.size else None,
+        "accuracy": accuracy[-1] if accuracy else None,
+        "best_accuracy": max(accuracy, default=None),
+        "loss": loss[-1] if loss else None,
         **to_target(rounds, target),
         "simulated_seconds": last["clock"],
         "wall_seconds": last["wall_seconds"],

@@ -7,6 +7,7 @@ Linear and ReLU layers have their gradient written out here, any other eligible 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,14 +56,13 @@ class Stack:
         return cls(gradient, layout.dim) if gradient else None
 
     def chunks(self, jobs: Sequence[Job]) -> list[list[int]]:
-        """Group jobs whose batches are within a factor of two, then cut each group evenly, the longest jobs first."""
-        groups: list[list[int]] = []
-        for i in sorted(range(len(jobs)), key=lambda i: -jobs[i].batch_size):
-            if not groups or 2 * jobs[i].batch_size < jobs[groups[-1][0]].batch_size:
-                groups.append([])
-            groups[-1].append(i)
-        longest_first = [sorted(group, key=lambda i: (-jobs[i].steps, i)) for group in groups]
-        return [c.tolist() for g in longest_first for c in np.array_split(g, -(-len(g) // self.limit))]
+        """Group jobs of the same batch size and cut each group evenly, the longest jobs first.
+
+        Equal batches mean that no row is padded for another's sake, so a client's bits do not depend on its company.
+        """
+        order = sorted(range(len(jobs)), key=lambda i: (jobs[i].batch_size, -jobs[i].steps, i))
+        groups = [list(g) for _, g in groupby(order, key=lambda i: jobs[i].batch_size)]
+        return [c.tolist() for g in groups for c in np.array_split(g, -(-len(g) // self.limit))]
 
     @torch.no_grad()
     def train(

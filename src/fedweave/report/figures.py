@@ -107,18 +107,11 @@ def class_accuracy(values: dict[str, Array], colors: dict[str, Ink], names: Sequ
         table = 100 * np.array(list(values.values()))
         place = np.arange(k)
         axes.vlines(place, table.min(0), table.max(0), color="#c9ced6", linewidth=1, zorder=1)
-        for (method, ink), row in zip(((m, colors[m]) for m in values), table, strict=True):
+        apart = min(0.06, 0.5 / len(values))  # equal dots side by side, not one on top of the other
+        for i, (method, row) in enumerate(zip(values, table, strict=True)):
+            ink, where = colors[method], place + apart * (i - (len(values) - 1) / 2)
             face = "white" if ink.dash else ink.color  # the second time a colour comes, its dots are hollow
-            axes.scatter(
-                place,
-                row,
-                s=30,
-                color=face,
-                edgecolors=ink.color if ink.dash else "white",
-                linewidths=0.9,
-                label=method,
-                zorder=2,
-            )
+            axes.scatter(where, row, s=28, color=face, edgecolors=ink.color, linewidths=1.1, zorder=2)
         axes.set_title("Test accuracy per class, %")
         axes.set(xlabel="class", xlim=(-0.6, k - 0.4))
         _class_ticks(axes, k, names, along="x")

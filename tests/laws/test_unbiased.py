@@ -1,0 +1,180 @@
+"""The laws of sampling, by exact enumeration: every draw and every pattern of lost links of a tiny population."""
+
+from itertools import combinations, product
+from math import comb
+
+import numpy as np
+import pytest
+
+from fedweave.aggregate import Anonymous, InverseProbability, Mean
+from fedweave.records import Layout, Population, Replies, View
+from fedweave.sample import Everyone, Fixed, Uniform, Weighted
+
+N, D = 4, 3
+WEIGHT = np.array([0.4, 0.3, 0.2, 0.1])
+LOSS = np.array([0.0, 0.5, 0.2, 0.35])
+UPDATES = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
+
+
+class Scripted:
+    """Stands in for a Generator: hands out the draw that the enumeration has come to."""
+
+    def __init__(self, points=None, subset=None):
+        self.points, self.subset = points, subset
+
+    def random(self, size):
+        assert size == len(self.points)
+        return np.array(self.points)
+
+    def choice(self, there, size, replace):
+        assert not replace
+        assert size == len(self.subset)
+        return there[list(self.subset)]
+
+
+def view(loss=LOSS, available=None):
+    one = np.ones(N)
+    there = np.ones(N, bool) if available is None else np.array(available)
+    population = Population(WEIGHT, 100 * WEIGHT, 5 * one, 5 * one, loss, one, there)
+    return View(1, np.zeros(D, np.float32), population, Layout(("w",), ((D,),), D), 5 * one)
+
+
+def multinomial_draws(p, draws):
+    """Yield (probability, scripted generator) for every ordered sequence of draws: the middle of each cell of [0, 1)."""
+    middle = np.cumsum(p) - np.asarray(p) / 2
+    for who in product(range(len(p)), repeat=draws):
+        yield np.prod([p[i] for i in who]), Scripted(points=[middle[i] for i in who])
+
+
+def outcomes(sampler, p=None):
+    """Yield (probability, cohort) over everything the sampler can draw."""
+    if isinstance(sampler, Everyone):
+        yield 1.0, sampler.draw({}, view(), Scripted())
+    elif isinstance(sampler, Uniform):
+        for subset in combinations(range(N), sampler.per_round):
+            yield 1 / comb(N, sampler.per_round), sampler.draw({}, view(), Scripted(subset=subset))
+    else:
+        for chance, rng in multinomial_draws(p, sampler.per_round):
+            yield chance, sampler.draw({}, view(), rng)
+
+
+def replies(cohort, received):
+    rows = np.where(np.array(received)[:, None], UPDATES[cohort.ids], 0).astype(np.float32)
+    nothing = np.zeros(cohort.ids.size)
+    return Replies(np.array(received, bool), rows, nothing, nothing, nothing, nothing)
+
+
+def mean_direction(sampler, aggregator, p=None, loss=LOSS):
+    """Return E[direction] over all draws and all patterns of lost links."""
+    total = np.zeros(D)
+    for chance, cohort in outcomes(sampler, p):
+        for received in product([True, False], repeat=cohort.ids.size):
+            q = loss[cohort.ids]
+            link = np.prod(np.where(received, 1 - q, q))
+            direction, _ = aggregator.combine({}, view(loss), cohort, replies(cohort, received))
+            total += chance * link * direction
+    return total
+
+
+OTHER = (0.1, 0.2, 0.3, 0.4)
+SAMPLERS = [
+    (Everyone(), None),
+    (Uniform(1), None),
+    (Uniform(2), None),
+    (Uniform(3), None),
+    (Weighted(1), WEIGHT),
+    (Weighted(3), WEIGHT),
+    (Fixed(OTHER, 1), OTHER),
+    (Fixed(OTHER, 3), OTHER),
+]
+
+
+@pytest.mark.parametrize(("sampler", "p"), SAMPLERS, ids=lambda v: str(v)[:30])
+def test_expected_is_the_exact_mean_count(sampler, p):
+    mean, promised = np.zeros(N), np.full(N, np.nan)
+    for chance, cohort in outcomes(sampler, p):
+        mean[cohort.ids] += chance * cohort.count
+        promised[cohort.ids] = cohort.expected
+    assert np.allclose(mean, promised, atol=1e-14)
+
+
+@pytest.mark.parametrize(("sampler", "p"), SAMPLERS, ids=lambda v: str(v)[:30])
+def test_inverse_probability_is_unbiased_for_every_sampler(sampler, p):
+    """FedACS eqs 19, 20, 21 in one rule: E = Σ ω (1 − q) u, and Σ ω u when no link fails."""
+    assert np.allclose(mean_direction(sampler, InverseProbability(), p), (WEIGHT * (1 - LOSS)) @ UPDATES, atol=1e-6)
+    assert np.allclose(mean_direction(sampler, InverseProbability(), p, 0 * LOSS), WEIGHT @ UPDATES, atol=1e-6)
+
+
+@pytest.mark.parametrize("draws", [1, 2, 3])
+def test_anonymous_sum_under_p_equal_weight_has_the_same_mean(draws):
+    """FedACS eqs 5 and 18: importance sampling needs no weights at all."""
+    mean = mean_direction(Weighted(draws), Anonymous(), WEIGHT)
+    assert np.allclose(mean, (WEIGHT * (1 - LOSS)) @ UPDATES, atol=1e-6)
+
+
+def test_us_rule_is_n_over_k_times_the_weighted_sum():
+    """FedACS eq. 19 / 24: (M/K) Σ w u over the received of K sampled."""
+    cohort = Uniform(2).draw({}, view(), Scripted(subset=(0, 2)))
+    direction, _ = InverseProbability().combine({}, view(), cohort, replies(cohort, [True, False]))
+    assert np.allclose(direction, N / 2 * WEIGHT[0] * UPDATES[0])
+
+
+def test_received_normalisation_undoes_equal_losses():
+    """With equal q the mean given that anything arrived is Σ ω u: no shrinkage is left."""
+    q, k = np.full(N, 0.4), 2
+    mean = mean_direction(Uniform(k), InverseProbability(normalise="received"), loss=q)
+    assert np.allclose(mean / (1 - 0.4**k), WEIGHT @ UPDATES, atol=1e-6)
+
+
+def test_os_rule_by_hand():
+    """FedACS eq. 20: (1/K) Σ (w/p) u per received draw; client 3 drawn twice counts twice."""
+    cohort = Fixed(OTHER, 3).draw({}, view(), Scripted(points=[0.05, 0.8, 0.9]))
+    assert cohort.ids.tolist() == [0, 3]
+    assert cohort.count.tolist() == [1, 2]
+    direction, _ = InverseProbability().combine({}, view(), cohort, replies(cohort, [True, True]))
+    by_hand = (0.4 / 0.1 * UPDATES[0] + 2 * 0.1 / 0.4 * UPDATES[3]) / 3
+    assert np.allclose(direction, by_hand, atol=1e-6)
+
+
+def test_mean_is_the_weighted_mean_of_the_heard():
+    cohort = Everyone().draw({}, view(), Scripted())
+    direction, _ = Mean().combine({}, view(), cohort, replies(cohort, [True, False, True, False]))
+    assert np.allclose(direction, (0.4 * UPDATES[0] + 0.2 * UPDATES[2]) / 0.6, atol=1e-6)
+
+
+@pytest.mark.parametrize("aggregator", [Mean(), Anonymous(), InverseProbability(), InverseProbability("received")])
+def test_silence_gives_a_zero_direction(aggregator):
+    cohort = Everyone().draw({}, view(), Scripted())
+    direction, _ = aggregator.combine({}, view(), cohort, replies(cohort, [False] * N))
+    assert direction.shape == (D,)
+    assert not direction.any()
+
+
+@pytest.mark.parametrize("aggregator", [Mean(), Anonymous(), InverseProbability(), InverseProbability("received")])
+def test_equal_updates_and_full_participation_give_that_update(aggregator):
+    cohort = Everyone().draw({}, view(), Scripted())
+    same = replies(cohort, [True] * N)._replace(updates=np.ones((N, D), np.float32))
+    assert np.allclose(aggregator.combine({}, view(), cohort, same)[0], 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("sampler", [Everyone(), Uniform(2), Weighted(5), Fixed(OTHER, 5)], ids=str)
+def test_only_available_clients_are_asked(sampler):
+    rng, there = np.random.default_rng(0), [False, True, False, True]
+    for _ in range(50):
+        cohort = sampler.draw({}, view(available=there), rng)
+        assert set(cohort.ids) <= {1, 3}
+        assert np.isclose((cohort.count / cohort.expected).mean(), 1) or cohort.ids.size
+    nobody = sampler.draw({}, view(available=[False] * N), rng)
+    assert nobody.ids.size == nobody.count.size == nobody.expected.size == 0
+
+
+def test_frequencies_match_the_law():
+    """The real generator: counts over 20,000 rounds lie within 4 standard errors of what the cohort promises."""
+    rng, rounds = np.random.default_rng(1), 20_000
+    for sampler, expected in ((Uniform(2), np.full(N, 0.5)), (Weighted(3), 3 * WEIGHT)):
+        seen = np.zeros(N)
+        for _ in range(rounds):
+            cohort = sampler.draw({}, view(), rng)
+            seen[cohort.ids] += cohort.count
+        sigma = np.sqrt(expected * (1 - expected / max(expected.max(), 3)) / rounds) + 1e-9
+        assert (np.abs(seen / rounds - expected) < 5 * sigma + 0.01).all()

@@ -1,0 +1,244 @@
+"""Local training: the fast paths against a plain torch loop, company, uneven work, dropout, batch norm."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedweave.local.batches import Job, batches
+from fedweave.local.flat_module import FlatModule, initial_vector
+from fedweave.local.solvers import SGD, Adam, Prox
+from fedweave.local.torch_trainer import ClientData, TorchTrainer
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Train as the engine does."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+RNG = np.random.default_rng(0)
+SIZES = [23, 7, 40, 12, 31]
+JOBS = [Job(0, 9, 5), Job(1, 4, 5), Job(2, 12, 8), Job(3, 1, 12), Job(4, 9, 5)]
+
+
+def image_data(shape=(1, 12, 12), classes=4):
+    n = sum(SIZES)
+    x = RNG.integers(0, 256, (n, *shape), dtype=np.uint8)
+    y = RNG.integers(0, classes, n)
+    parts = np.split(RNG.permutation(n), np.cumsum(SIZES)[:-1])
+    mean, std = (0.3,) * shape[0], (0.5,) * shape[0]
+    return ClientData(x, y, x[:30], y[:30], classes, mean, std, parts)
+
+
+def regression_data():
+    n = sum(SIZES)
+    x = RNG.standard_normal((n, 6)).astype(np.float32)
+    y = (x @ np.arange(6) + RNG.standard_normal(n)).astype(np.float32)
+    parts = np.split(np.arange(n), np.cumsum(SIZES)[:-1])
+    return ClientData(x, y, x[:30], y[:30], 0, (), (), parts)
+
+
+class Own(nn.Module):
+    """A module of a user's own, with no layers that the fast path knows by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(144, 8, bias=False)
+        self.scale = nn.Parameter(torch.ones(8))
+        self.outer = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.outer(torch.tanh(self.inner(x.flatten(1))) * self.scale)
+
+
+def logistic():
+    return nn.Sequential(nn.Flatten(), nn.Linear(144, 4))
+
+
+def mlp():
+    return nn.Sequential(nn.Flatten(), nn.Linear(144, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
+
+
+def cnn():
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(45, 4)
+    )
+
+
+def line():
+    return nn.Sequential(nn.Linear(6, 1))
+
+
+def trainer_of(model, data, solver=None, lr=0.1, seed=0):
+    torch.manual_seed(0)
+    module = model()
+    return TorchTrainer(module, data, solver or SGD(), lr, seed), initial_vector(module)
+
+
+def reference(model, data, x, job, lr=0.1, seed=0):
+    """Train one client as anybody would, with torch.optim, on the same batches."""
+    torch.manual_seed(0)
+    module = model()
+    nn.utils.vector_to_parameters(torch.from_numpy(x.copy()), module.parameters())
+    optimizer = torch.optim.SGD(module.parameters(), lr)
+    (plan,) = batches(seed, 1, [job], data.parts)
+    losses = []
+    for t in range(job.steps):
+        rows = plan.where[t, : plan.size[t]]
+        xb = torch.from_numpy(data.x[rows]).float()
+        if data.mean:
+            xb = (xb / 255 - data.mean[0]) / data.std[0]
+        yb, out = torch.from_numpy(data.y[rows]), module(xb)
+        loss = F.cross_entropy(out, yb) if data.classes else F.mse_loss(out[:, 0], yb)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return nn.utils.parameters_to_vector(module.parameters()).detach().numpy() - x, np.mean(losses)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "stacked"),
+    [(logistic, image_data, True), (mlp, image_data, True), (Own, image_data, True), (cnn, image_data, False)]
+    + [(line, regression_data, True)],
+)
+def test_every_path_trains_like_a_plain_torch_loop(model, data, stacked):
+    data = data()
+    trainer, x = trainer_of(model, data)
+    assert (trainer.stack is not None) == stacked
+    for chunk in trainer.chunks(JOBS):
+        jobs = [JOBS[i] for i in chunk]
+        updates, losses = trainer.train(x, 1, jobs)
+        for job, update, loss in zip(jobs, updates, losses, strict=True):
+            expected, expected_loss = reference(model, data, x, job)
+            assert np.allclose(update, expected, rtol=1e-3, atol=1e-5)
+            assert loss == pytest.approx(expected_loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("model", [logistic, mlp, Own, cnn])
+@pytest.mark.parametrize("solver", [SGD(), SGD(momentum=0.9), Adam(), Prox(0.1)], ids=str)
+def test_company_does_not_change_a_single_bit(model, solver):
+    data = image_data()
+    trainer, x = trainer_of(model, data, solver)
+    jobs = [Job(c, t, 5) for c, t in zip((2, 0, 4, 3, 1), (12, 9, 9, 5, 1), strict=True)]
+    together, losses = trainer.train(x, 1, jobs)
+    for i, job in enumerate(jobs):
+        alone, loss = trainer.train(x, 1, [job])
+        assert np.array_equal(alone[0], together[i])
+        assert loss[0] == losses[i]
+
+
+@pytest.mark.parametrize("model", [logistic, mlp, Own, cnn])
+def test_prox_zero_is_sgd_bit_for_bit(model):
+    data = image_data()
+    found = [trainer_of(model, data, solver)[0].train(trainer_of(model, data)[1], 1, JOBS[:1]) for solver in (SGD(), Prox(0.0))]
+    assert np.array_equal(found[0][0], found[1][0])
+
+
+def test_prox_keeps_clients_nearer():
+    data = image_data()
+    trainer, x = trainer_of(mlp, data)
+    free = trainer.train(x, 1, JOBS[2:3])[0]
+    held = trainer_of(mlp, data, Prox(5.0))[0].train(x, 1, JOBS[2:3])[0]
+    assert np.linalg.norm(held) < np.linalg.norm(free)
+
+
+def test_chunks_cover_all_jobs_once_with_equal_batches():
+    trainer, _ = trainer_of(logistic, image_data())
+    jobs = [Job(i % 5, 1 + i % 7, 1 + i % 40) for i in range(200)]
+    chunks = trainer.chunks(jobs)
+    assert sorted(i for c in chunks for i in c) == list(range(200))
+    for chunk in chunks:
+        sizes, steps = [jobs[i].batch_size for i in chunk], [jobs[i].steps for i in chunk]
+        assert len(set(sizes)) == 1
+        assert steps == sorted(steps, reverse=True)
+
+
+def test_dropout_draws_at_the_clients_address():
+    def model():
+        return nn.Sequential(nn.Flatten(), nn.Linear(144, 30), nn.Dropout(0.5), nn.Linear(30, 4))
+
+    trainer, x = trainer_of(model, image_data())
+    assert trainer.stack is None
+    first, _ = trainer.train(x, 1, JOBS[:2])
+    torch.rand(7)  # the global stream is neither read nor moved
+    before = torch.get_rng_state()
+    second, _ = trainer.train(x, 1, JOBS[1::-1])
+    assert np.array_equal(first, second[::-1])
+    assert torch.equal(before, torch.get_rng_state())
+    assert not np.array_equal(first, trainer.train(x, 2, JOBS[:2])[0])
+
+
+def test_dropout_called_as_a_function_goes_one_by_one():
+    class Hidden(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(144, 4)
+
+        def forward(self, x):
+            return self.layer(F.dropout(x.flatten(1), 0.5, self.training))
+
+    trainer, x = trainer_of(Hidden, image_data())
+    assert trainer.stack is None
+    assert np.array_equal(trainer.train(x, 1, JOBS[:1])[0], trainer.train(x, 1, JOBS[:1])[0])
+
+
+def batch_norm():
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(300, 4))
+
+
+def test_batch_norm_buffers_are_part_of_the_vector():
+    trainer, x = trainer_of(batch_norm, image_data())
+    layout = trainer.layout
+    assert layout.dim - layout.parameters == 6
+    assert layout.names[-2:] == ("1.running_mean", "1.running_var")
+    update, _ = trainer.train(x, 1, JOBS[:1])
+    buffers = layout.split(update[0])
+    assert buffers["1.running_mean"].any()
+    again, _ = trainer.train(x, 1, JOBS[:1])
+    assert np.array_equal(update, again)  # nothing is left over from the last participation
+
+
+def test_a_negative_variance_is_lifted_to_zero():
+    trainer, x = trainer_of(batch_norm, image_data())
+    trainer.layout.split(x)["1.running_var"][:] = -1.0
+    assert np.isfinite(trainer.evaluate(x, 0, 30).loss)
+
+
+def test_flat_module_reads_what_it_loads():
+    flat = FlatModule(cnn())
+    x = np.random.default_rng(1).standard_normal(flat.layout.dim).astype(np.float32)
+    flat.load(x)
+    assert np.array_equal(flat.read(), x)
+    for name, tensor in flat.layout.split(x).items():
+        assert np.array_equal(dict(flat.module.named_parameters())[name].detach().numpy(), tensor)
+
+
+def test_flat_gradient_is_autograds():
+    torch.manual_seed(0)
+    plain, flat = cnn(), FlatModule(cnn())
+    flat.load(initial_vector(plain))
+    xb, yb = torch.randn(6, 1, 12, 12), torch.tensor([0, 1, 2, 3, 0, 1])
+    F.cross_entropy(plain(xb), yb).backward()
+    inner = flat.gradient(F.cross_entropy(flat.module(flat.fit(xb)), yb))
+    flat.parameters.copy_(inner)  # through the views, the inner order becomes the outer one
+    expected = np.concatenate([p.grad.reshape(-1).numpy() for p in plain.parameters()])
+    assert np.allclose(flat.read(), expected, atol=1e-6)
+
+
+def test_evaluation_adds_up():
+    data = image_data()
+    trainer, x = trainer_of(mlp, data)
+    whole, parts = trainer.evaluate(x, 0, 30), [trainer.evaluate(x, i, i + 10) for i in (0, 10, 20)]
+    assert whole.loss == pytest.approx(sum(p.loss for p in parts), rel=1e-5)
+    assert np.array_equal(whole.correct, sum(p.correct for p in parts))
+    assert np.array_equal(whole.total, np.bincount(data.test_y, minlength=4))
+    with torch.no_grad():
+        images = (torch.from_numpy(data.test_x).float() / 255 - 0.3) / 0.5
+        torch.manual_seed(0)
+        guess = mlp()(images).argmax(1).numpy()
+    assert np.array_equal(whole.correct, np.bincount(data.test_y[guess == data.test_y], minlength=4))
