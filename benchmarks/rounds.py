@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from fedweave import methods, models
 from fedweave.engine.simulator import Simulator
+from fedweave.engine.workers import Workers
 from fedweave.local.flat_module import initial_vector
 from fedweave.local.torch_trainer import ClientData
 from fedweave.records import Population
@@ -78,7 +79,7 @@ def bare_loop(work: Work, x: np.ndarray, y: np.ndarray) -> Callable[[], None]:
     return one_round
 
 
-def fedweave_round(work: Work, x: np.ndarray, y: np.ndarray, workers: int) -> tuple[Callable[[], None], Simulator]:
+def fedweave_round(work: Work, x: np.ndarray, y: np.ndarray, workers: Workers) -> Callable[[], None]:
     """Return one round of fedweave's fedavg, everything in it: sampling, training, admission, aggregation, step."""
     n = work.clients
     parts = list(np.arange(n * work.samples).reshape(n, work.samples))
@@ -98,7 +99,7 @@ def fedweave_round(work: Work, x: np.ndarray, y: np.ndarray, workers: int) -> tu
         nonlocal state
         state, _ = run_round(method, state, population, engine, work.lr, 0)
 
-    return one_round, engine
+    return one_round
 
 
 def seconds(function: Callable[[], None], threads: int) -> float:
@@ -114,8 +115,8 @@ def measure(name: str, turns: int, workers: int) -> dict[str, Any]:
     work = WORKS[name]
     x, y = made_data(work)
     bare = bare_loop(work, x, y)
-    ours, engine = fedweave_round(work, x, y, workers)
-    with engine:
+    with Workers(workers) as processes:
+        ours = fedweave_round(work, x, y, processes)
         for warm in (bare, ours):
             warm()
             warm()

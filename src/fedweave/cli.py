@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import signal
@@ -23,6 +24,7 @@ from fedweave.data import partition
 from fedweave.options import SYSTEMS, as_option, experiments_of, method_names
 from fedweave.progress import Show
 from fedweave.settings import BadInput, nearest
+from fedweave.store.run_folder import writable
 from fedweave.store.tables import write_tables
 
 if TYPE_CHECKING:
@@ -149,20 +151,20 @@ def run(method: str, /, *, options: Typed = NO_OPTIONS, set_: Set = (), out: Out
     if checked.seeds != 1:
         raise BadInput("--seeds is for compare, which runs every method with every seed. Use --seed here.")
     running = _training()
-    with Show(1) as show:
+    with Show(1, running.device_sentence(experiment)) as show:
         result = running.run(experiment, out or _folder(experiment.method.name), show.watch, _command())
     _say([result], None, json)
 
 
 @app.command(
-    help_epilogue="Example: fedweave compare fedavg fedprox fedyogi --data digits --system dynamic --seeds 3 --target 0.9"
+    help_epilogue="Example: fedweave compare fedavg fedprox --data digits --system dynamic --seeds 3 --target 0.9"
 )
 def compare(*methods: str, options: Typed = NO_OPTIONS, set_: Set = (), out: Out = None, json: Json = False) -> None:
     """Run several methods on the same data, worlds and seeds; leaves a table and report.html."""
     wanted = methods or ("fedavg", "fedprox", "fedavgm", "fedyogi")
     experiments, checked = experiments_of(wanted, options.given(), set_)
     running, folder, zoo = _training(), out or _folder("compare"), [e.method for e in experiments]
-    with Show(len(zoo) * checked.seeds) as show:
+    with Show(len(zoo) * checked.seeds, running.device_sentence(experiments[0])) as show:
         results = running.compare(zoo, experiments[0], checked.seeds, folder, show.watch, _command()).results
     _say(results, folder / "report.html", json)
 
@@ -190,15 +192,17 @@ def report(
     if not folders:
         raise BadInput("report needs at least one run folder, such as: fedweave report runs/fedavg-20260101-120000")
     running = _training()
-    results = [running.load_result(run) for folder in folders for run in running.runs_in(folder)]
-    _say(results, html or folders[0] / "report.html", json)
+    results = [running.load_result(run) for folder in folders for run in running.begun_in(folder)]
+    page = html or folders[0] / "report.html"
+    with writable(page):
+        _say(results, page, json)
 
 
 @app.command(help_epilogue="Example: fedweave export runs/fedavg-20260101-120000 --to csv")
 def export(folder: Folder, /, *, to: Literal["csv", "parquet"] = "csv", json: Json = False) -> None:
     """Write the rows per round and per client as tables into the run folder."""
     running = _training()
-    files = [str(path) for run in running.runs_in(folder) for path in write_tables(running.load_result(run), to)]
+    files = [str(path) for run in running.begun_in(folder) for path in write_tables(running.load_result(run), to)]
     if json:
         _print_json({"files": files})
     else:
@@ -217,7 +221,10 @@ def _training() -> ModuleType:
 
 
 def _folder(name: str) -> Path:
-    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    """Return a folder that is not there yet, also for the second run of a second."""
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
+    return next(path for name in names if not (path := Path("runs") / name).exists())
 
 
 def _command() -> str:
@@ -283,7 +290,9 @@ def _also_wrong(arguments: Mapping[str, Any]) -> Sequence[str]:
         return ()
     try:
         experiments_of(
-            [arguments["method"]] if "method" in arguments else arguments.get("methods", ()), options.given()
+            [arguments["method"]] if "method" in arguments else arguments.get("methods", ()),
+            options.given(),
+            arguments.get("set_", ()),
         )
     except BadInput as e:
         return e.problems

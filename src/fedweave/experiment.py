@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, InstanceOf, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, InstanceOf, PositiveFloat, PositiveInt
 
 from fedweave import models
 from fedweave.data import Dataset, load
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(gt=0, lt=2**31)]  # what is counted per client must fit an array
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 @settings
@@ -34,12 +36,12 @@ class Experiment:
     rounds: PositiveInt = 30
     lr: PositiveFloat = 0.05  # of the clients' solver
     epochs: PositiveFloat | None = None  # local passes per round, 1 if neither is given; fractions are fine
-    steps: PositiveInt | None = None  # local steps per round, instead
-    batch_size: PositiveInt = 20
+    steps: Count | None = None  # local steps per round, instead
+    batch_size: Count = 20
     weights: Literal["data", "equal"] = "data"  # the objective: ω ∝ samples, or 1/N
     target: Share | None = None  # test accuracy whose first reaching is reported
     evaluate_every: PositiveInt = 1
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     workers: PositiveInt | Literal["auto"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
 

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, PositiveInt, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedweave import data, methods, models, system
 from fedweave.data import partition
-from fedweave.experiment import Experiment, to_plain
+from fedweave.experiment import Count, Experiment, Seed, to_plain
 from fedweave.method import Method
 from fedweave.roles import System
 from fedweave.settings import BadInput, choice, nearest, sentences
@@ -38,7 +38,7 @@ SYSTEMS: dict[str, tuple[Callable[[], System], str]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(allow_inf_nan=False))
 class Options:
     """The options by their names; text as typed is fine everywhere."""
 
@@ -50,13 +50,13 @@ class Options:
     system: str = "uniform"
     rounds: PositiveInt = 30
     epochs: float | None = Field(default=None, gt=0)
-    steps: PositiveInt | None = None
-    batch_size: PositiveInt = 20
+    steps: Count | None = None
+    batch_size: Count = 20
     lr: float = Field(default=0.05, gt=0)
     weights: Literal["data", "equal"] = "data"
     target: float | None = Field(default=None, ge=0, le=1)
     evaluate_every: PositiveInt = 1
-    seed: int = Field(default=0, ge=0)
+    seed: Seed = 0
     seeds: PositiveInt = 1
     workers: PositiveInt | Literal["auto"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -87,37 +87,38 @@ def read_options(given: Mapping[str, Any], where: Callable[[str], str] = as_opti
         ]
         wrong = {str(error["loc"][0]) for error in e.errors()}  # judge the others too, so that all is said at once
         options = TypeAdapter(Options).validate_python({k: v for k, v in given.items() if k not in wrong})
-    problems += _misfits(options)
+    problems += _misfits(options, where)
     if problems:
         raise BadInput(*problems)
     return options
 
 
-def _misfits(options: Options) -> list[str]:
+def _misfits(options: Options, where: Callable[[str], str]) -> list[str]:
     """Return what single options cannot see: names that do not exist, and pairs that contradict each other."""
     problems: list[str] = []
-    for check in (_data, _model, _partition, _system):
-        with _gather(problems):
+    for name, check in {"data": _data, "model": _model, "partition": _partition, "system": _system}.items():
+        with _gather(problems, f"{where(name)}: "):
             check(options)
     if options.epochs is not None and options.steps is not None:
-        problems.append("--epochs and --steps exclude each other: give the local work in one of them.")
+        problems.append(
+            f"{where('epochs')} and {where('steps')} exclude each other: give the local work in one of them."
+        )
     if options.per_round and options.per_round > (options.clients or 20) and options.partition != "natural":
         problems.append(
-            f"--per-round must not exceed --clients ({options.clients or 20}). Got {options.per_round} instead."
+            f"{where('per_round')} must not exceed {where('clients')} ({options.clients or 20}). "
+            f"Got {options.per_round} instead."
         )
     return problems
 
 
 def _data(options: Options) -> None:
     if options.data not in data.names() and not Path(options.data).expanduser().is_dir():
-        raise BadInput(
-            f"--data: {choice('data set', options.data, data.names())} Or give the path of a folder of images."
-        )
+        raise BadInput(f"{choice('data set', options.data, data.names())} Or give the path of a folder of images.")
 
 
 def _model(options: Options) -> None:
     if options.model not in ("auto", *models.names()):
-        raise BadInput(f"--model: {choice('model', options.model, ['auto', *models.names()])}")
+        raise BadInput(f"{choice('model', options.model, ['auto', *models.names()])}")
 
 
 def _partition(options: Options) -> partition.Partition:
@@ -130,7 +131,7 @@ def _system(options: Options) -> System:
         return SYSTEMS[options.system][0]()
     if options.system.endswith(".csv"):
         return system.Trace(Path(options.system))
-    raise BadInput(f"--system: {choice('system', options.system, SYSTEMS)} Or give a trace file, TRACE.csv.")
+    raise BadInput(f"{choice('system', options.system, SYSTEMS)} Or give a trace file, TRACE.csv.")
 
 
 def experiments_of(
@@ -138,13 +139,19 @@ def experiments_of(
 ) -> tuple[list[Experiment], Options]:
     """Return an experiment for each wanted method, a name or a TOML file, after everything typed was checked."""
     problems: list[str] = []
-    given, where = dict(typed), as_option
+    given, places = dict(typed), dict[str, Callable[[str], str]]()
     methods_: list[Method | str] = []
     for name in wanted:
         with _gather(problems):
-            method, in_file = read_file(Path(name)) if name.endswith(".toml") else (_known(name), {})
-            given, where = ({**in_file, **given}, line_of(Path(name))) if in_file else (given, where)
-            methods_.append(method)
+            method, path = name, Path(name)
+            if name.endswith(".toml"):
+                content, line = read_file(path), line_of(path)
+                method = content.pop("method", "fedavg")
+                places |= {k: line for k in content if k not in given}  # what was typed counts more than what was read
+                given = {**content, **given}
+            at = line_of(path)("method").removesuffix("method") if name.endswith(".toml") else ""
+            with _gather(problems, at):
+                methods_.append(_method(method, path.stem))
     problems += [
         f"--set takes PATH=VALUE, such as method.sampler.per_round=3. Got {a!r} instead."
         for a in assignments
@@ -152,7 +159,7 @@ def experiments_of(
     ]
     options = Options()
     with _gather(problems):
-        options = read_options(given, where)
+        options = read_options(given, lambda k: places.get(k, as_option)(k))
     if problems:
         raise BadInput(*problems)
     zoo = [getattr(methods, m)(options.per_round or 5) if isinstance(m, str) else m for m in methods_]
@@ -160,39 +167,45 @@ def experiments_of(
 
 
 @contextmanager
-def _gather(problems: list[str]) -> Generator[None]:
+def _gather(problems: list[str], prefix: str = "") -> Generator[None]:
     """Keep the problems of a step, so that the user hears of the next ones too."""
     try:
         yield
     except BadInput as e:
-        problems += e.problems
+        problems += [prefix + problem for problem in e.problems]
 
 
-def _known(name: str) -> str:
-    if name not in method_names():
-        raise BadInput(f"{choice('method', name, method_names())} Or give a TOML experiment file.")
-    return name
+def _method(given: Any, name: str) -> Method | str:
+    """Return the name of a method that exists, or the composed method of a table."""
+    if isinstance(given, Mapping):
+        return build(Method, {"type": "Method", "name": name, **given}, "method")
+    if not isinstance(given, str) or given not in method_names():
+        raise BadInput(f"{choice('method', given, method_names())} Or give a TOML experiment file.")
+    return given
 
 
 def _experiment(method: Method, options: Options, assignments: Mapping[str, str]) -> Experiment:
     shared = {f.name: getattr(options, f.name) for f in dataclasses.fields(Experiment) if hasattr(options, f.name)}
     world = {"partition": _partition(options), "system": _system(options)}
     experiment = Experiment(method=method, **{**shared, **world})
-    return build(Experiment, change(to_plain(experiment), assignments), "experiment") if assignments else experiment
-
-
-def read_file(path: Path) -> tuple[Method | str, dict[str, Any]]:
-    """Return the method and the options of a TOML experiment file; keys may be written with dashes."""
+    if not assignments:
+        return experiment
+    spec = change(to_plain(experiment), assignments)
     try:
-        text = path.read_text(encoding="utf-8")
-        content = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+        return build(Experiment, spec, "experiment")
+    except BadInput as e:
+        raise BadInput(*(f"--set: {problem}" for problem in e.problems)) from None
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML experiment file; keys may be written with dashes."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise BadInput(f"The experiment file {str(path)!r} cannot be read: {e.strerror}.") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
         raise BadInput(f"{path}: {e}") from None
-    content = {k.replace("-", "_"): v for k, v in content.items()}
-    method = content.pop("method", "fedavg")
-    if isinstance(method, str):
-        return method, content
-    return build(Method, {"type": "Method", "name": path.stem, **method}, "method"), content
+    return {k.replace("-", "_"): v for k, v in content.items()}
 
 
 def line_of(path: Path) -> Callable[[str], str]:
@@ -200,7 +213,7 @@ def line_of(path: Path) -> Callable[[str], str]:
     lines = path.read_text(encoding="utf-8").splitlines()
 
     def where(name: str) -> str:
-        pattern = re.compile(rf"\s*{re.escape(name).replace('_', '[-_]')}\s*=")
+        pattern = re.compile(rf"\s*\[?{re.escape(name).replace('_', '[-_]')}\s*[].=]")
         return next(
             (f"{path}:{i}: {name}" for i, line in enumerate(lines, 1) if pattern.match(line)),
             f"{path}: {name}",

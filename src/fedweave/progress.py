@@ -19,7 +19,8 @@ LINE_SECONDS = 5.0
 class Show:
     """One line per run: rounds done, accuracy, simulated seconds, time left."""
 
-    def __init__(self, runs: int):
+    def __init__(self, runs: int, device: str = ""):
+        self._device = device  # told when the first run begins
         self._console = Console(stderr=True)
         self._runs, self._begun = runs, 0
         self._bars = Progress(
@@ -44,13 +45,18 @@ class Show:
     def watch(self, name: str, experiment: Experiment) -> Any:
         """Begin a line for a run and return what is told of its rounds."""
         self._begun += 1
-        label = f"[{self._begun}/{self._runs}] {name}" if self._runs > 1 else name
+        if self._begun == 1 and self._device:
+            self._console.print(f"device: {self._device}", highlight=False)
+        label = f"[{self._begun}/{self._runs}] {name}, seed {experiment.seed}" if self._runs > 1 else name
         task = self._bars.add_task(label, total=experiment.rounds, news="")
-        last = time.monotonic()
+        last, score = time.monotonic(), ""
 
         def told(row: Mapping[str, Any]) -> None:
-            nonlocal last
-            score = f"accuracy {row['accuracy']:.3f}" if math.isfinite(row["accuracy"]) else f"loss {row['loss']:.4g}"
+            nonlocal last, score
+            if math.isfinite(row["accuracy"]):
+                score = f"accuracy {row['accuracy']:.3f}"
+            elif not math.isnan(row["loss"]):
+                score = f"loss {row['loss']:.4g}"
             news = f"{score}  clock {row['clock']:.4g} s"
             self._bars.update(task, completed=row["round"], news=news)
             due = row["round"] == experiment.rounds or time.monotonic() - last > LINE_SECONDS

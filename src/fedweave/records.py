@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,12 +61,12 @@ class Layout:
     shapes: tuple[tuple[int, ...], ...]
     parameters: int  # entries [0, parameters) are trained; the rest are buffers
 
-    @property
+    @cached_property
     def sizes(self) -> list[int]:
         """Number of entries per tensor."""
-        return [int(np.prod(s)) for s in self.shapes]
+        return [math.prod(s) for s in self.shapes]
 
-    @property
+    @cached_property
     def dim(self) -> int:
         """Length D of the flat vector."""
         return sum(self.sizes)

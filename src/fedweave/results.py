@@ -55,13 +55,16 @@ def to_target(rounds: Columns, target: float | None) -> dict[str, float | int | 
 
 def summarise(rounds: Columns, target: float | None) -> dict[str, Any]:
     """Return the numbers of ``fedweave run --json`` that come from the rows alone."""
-    accuracy, loss = (rounds[c][np.isfinite(rounds[c])].tolist() for c in ("accuracy", "loss"))
-    last = {c: rounds[c][-1].item() if rounds[c].size else 0 for c in ("clock", "wall_seconds", "bytes_up", "bytes_down")}
+    accuracy = rounds["accuracy"][np.isfinite(rounds["accuracy"])].tolist()
+    loss = rounds["loss"][~np.isnan(rounds["loss"])].tolist()
+    last = {
+        c: rounds[c][-1].item() if rounds[c].size else 0 for c in ("clock", "wall_seconds", "bytes_up", "bytes_down")
+    }
     return {
         "rounds": int(rounds["round"].size),
         "accuracy": accuracy[-1] if accuracy else None,
         "best_accuracy": max(accuracy, default=None),
-        "loss": loss[-1] if loss else None,
+        "loss": loss[-1] if loss and np.isfinite(loss[-1]) else None,  # None after divergence
         **to_target(rounds, target),
         "simulated_seconds": last["clock"],
         "wall_seconds": last["wall_seconds"],

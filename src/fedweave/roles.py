@@ -1,4 +1,4 @@
-"""The verbs of a federated round: what each part of a method must do. A part is frozen; its state goes in and comes out."""
+"""The verbs of a federated round: what each part of a method must do. Parts are frozen; state goes in and comes out."""
 
 from __future__ import annotations
 

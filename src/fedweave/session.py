@@ -14,7 +14,8 @@ from torch import nn
 
 from fedweave.data import Dataset
 from fedweave.data.partition import label_counts
-from fedweave.engine.simulator import Simulator, choose_device, workers_for
+from fedweave.engine.simulator import Simulator, choose_device
+from fedweave.engine.workers import Workers
 from fedweave.experiment import Experiment, load_data, model_factory
 from fedweave.local.flat_module import initial_vector
 from fedweave.local.torch_trainer import ClientData
@@ -35,33 +36,24 @@ class Session(NamedTuple):
     manifest: dict[str, Any]
 
 
-def prepare(experiment: Experiment, command: str | None = None) -> Session:
+def prepare(experiment: Experiment, workers: Workers, command: str | None = None) -> Session:
     """Check everything that can be checked before training, and set it up."""
     data = load_data(experiment)
     shares = experiment.partition.split(data, rng_for(experiment.seed, 0, Stream.PARTITION))
     name, model = model_factory(experiment, data)
-    device, why = choose_device(experiment.device)
     base = nominal_population(experiment, np.array([part.size for part in shares.train]))
     experiment.system.population(base, 1, experiment.seed)  # a world that does not fit these clients says so now
     client_data = ClientData(data.x, data.y, data.test_x, data.test_y, data.classes, data.mean, data.std, shares.train)
     x = first_vector(name, model, data, experiment.seed)
-    engine = Simulator(
-        model,
-        client_data,
-        experiment.method.solver,
-        experiment.lr,
-        experiment.seed,
-        experiment.workers,
-        device,
-    )
-    workers = workers_for(experiment.workers, device)
+    device, why = choose_device(experiment.device)
+    engine = Simulator(model, client_data, experiment.method.solver, experiment.lr, experiment.seed, workers, device)
     manifest = {
         "command": command,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "data": {"name": data.name, "digest": data.digest},
         "model": {"name": name, "parameters": engine.layout.parameters, "dim": engine.layout.dim},
-        "device": f"{why}, {workers} worker process{'es' if workers > 1 else ''}",
+        "device": f"{why}, {workers}",
         "labels": label_counts(data, shares.train).tolist() if data.classes else None,
     }
     start = first_state(experiment.method, x, base, engine.layout.parameters)

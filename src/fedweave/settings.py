@@ -38,7 +38,13 @@ def sentences(error: pydantic.ValidationError, caller: str, fields: Sequence[str
     found: dict[str, list[Any]] = {}
     for e in error.errors():  # the branches of a union report one by one: gather them under their parameter
         found.setdefault(_name(e["loc"], fields), []).append(e)
-    return [_sentence(name, same, caller, fields) for name, same in found.items()]
+    return [s for name, same in found.items() for s in _own(same[0]) or [_sentence(name, same, caller, fields)]]
+
+
+def _own(error: Any) -> Sequence[str]:
+    """Return the sentences of a check that already speaks ours."""
+    cause = error.get("ctx", {}).get("error")
+    return cause.problems if isinstance(cause, BadInput) else ()
 
 
 def _name(loc: tuple[int | str, ...], fields: Sequence[str]) -> str:
@@ -59,14 +65,17 @@ def _sentence(name: str, errors: list[Any], caller: str, fields: Sequence[str]) 
     messages = [e["msg"].removeprefix("Value error, ") for e in errors]
     if kind == "value_error":  # a check of our own is already a sentence, or the end of one
         return f"The {name!r} parameter of {caller} {messages[0]}" if name and messages[0][0].islower() else messages[0]
-    rule = " or ".join(m.removeprefix("Input should be ").split(", unable")[0] for m in messages)
+    rule = " or ".join(
+        m.replace("a valid integer", "a whole number").removeprefix("Input should be ").split(", unable")[0]
+        for m in messages
+    )
     return f"The {name!r} parameter of {caller} must be {rule}. Got {got!r} instead."
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(pydantic.Field,))
 def settings(cls: type[T]) -> type[T]:
     """Make ``cls`` a frozen dataclass whose arguments are checked once, when it is built."""
-    config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
     built = checked_dataclass(cls, frozen=True, config=config)
     built.__init__ = _explained(built.__init__, cls.__name__, list(built.__dataclass_fields__))
     return built  # pyright: ignore[reportReturnType]

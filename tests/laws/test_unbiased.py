@@ -40,7 +40,7 @@ def view(loss=LOSS, available=None):
 
 
 def multinomial_draws(p, draws):
-    """Yield (probability, scripted generator) for every ordered sequence of draws: the middle of each cell of [0, 1)."""
+    """Yield (probability, scripted generator) for every sequence of draws: the middles of the cells of [0, 1)."""
     middle = np.cumsum(p) - np.asarray(p) / 2
     for who in product(range(len(p)), repeat=draws):
         yield np.prod([p[i] for i in who]), Scripted(points=[middle[i] for i in who])

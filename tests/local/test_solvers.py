@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from fedweave.local.solvers import SGD, Adam, Prox
+from fedweave.roles import Solver
 
 STEPS = np.array([0, 1, 2, 7, 40])
 
@@ -25,14 +26,14 @@ def momentum_effort(T, rho):
         (Prox(0.01), lambda T: (1 - (1 - 0.1 * 0.01) ** T) / (0.1 * 0.01)),
         (SGD(weight_decay=0.5), lambda T: (1 - (1 - 0.1 * 0.5) ** T) / (0.1 * 0.5)),
     ],
-    ids=str,
+    ids=lambda v: str(v) if isinstance(v, Solver) else "",
 )
 def test_effort_is_the_closed_form(solver, closed_form):
     assert np.allclose(solver.effort(STEPS, 0.1), closed_form(STEPS.astype(float)), rtol=1e-12)
 
 
 def test_nesterov_effort_by_its_accumulation_vector():
-    """d_t = g_t + ρ v_t: gradient s moves y by 1 + ρ + … + ρ^(T−s) and once more by the look-ahead, ρ^(t−s+1) summed."""
+    """d_t = g_t + ρ v_t: gradient s moves y once by itself and by ρ^(t−s+1) at each step t ≥ s."""
     rho, T = 0.6, 5
     weights = [1 + sum(rho ** (t - s + 1) for t in range(s, T)) for s in range(T)]
     assert SGD(momentum=rho, nesterov=True).effort(np.array([T]), 0.1)[0] == pytest.approx(sum(weights))
@@ -58,7 +59,7 @@ def test_prox_around_momentum_by_its_own_recursion():
         (Adam(), lambda p: torch.optim.Adam(p, 0.1)),
         (Adam(0.8, 0.9, weight_decay=0.1), lambda p: torch.optim.Adam(p, 0.1, betas=(0.8, 0.9), weight_decay=0.1)),
     ],
-    ids=str,
+    ids=lambda v: str(v) if isinstance(v, Solver) else "",
 )
 def test_walks_like_torch(solver, optimizer):
     """On f(y) = Σ cos(y) + y²/2, gradient y − sin(y): twelve steps land where torch's optimiser lands."""

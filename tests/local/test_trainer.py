@@ -11,6 +11,7 @@ from fedweave.local.flat_module import FlatModule, initial_vector
 from fedweave.local.solvers import SGD, Adam, Prox
 from fedweave.local.torch_trainer import ClientData, TorchTrainer
 
+
 @pytest.fixture(autouse=True)
 def _one_thread():
     """Train as the engine does."""
@@ -103,8 +104,13 @@ def reference(model, data, x, job, lr=0.1, seed=0):
 
 @pytest.mark.parametrize(
     ("model", "data", "stacked"),
-    [(logistic, image_data, True), (mlp, image_data, True), (Own, image_data, True), (cnn, image_data, False)]
-    + [(line, regression_data, True)],
+    [
+        (logistic, image_data, True),
+        (mlp, image_data, True),
+        (Own, image_data, True),
+        (cnn, image_data, False),
+        (line, regression_data, True),
+    ],
 )
 def test_every_path_trains_like_a_plain_torch_loop(model, data, stacked):
     data = data()
@@ -135,7 +141,10 @@ def test_company_does_not_change_a_single_bit(model, solver):
 @pytest.mark.parametrize("model", [logistic, mlp, Own, cnn])
 def test_prox_zero_is_sgd_bit_for_bit(model):
     data = image_data()
-    found = [trainer_of(model, data, solver)[0].train(trainer_of(model, data)[1], 1, JOBS[:1]) for solver in (SGD(), Prox(0.0))]
+    found = [
+        trainer_of(model, data, solver)[0].train(trainer_of(model, data)[1], 1, JOBS[:1])
+        for solver in (SGD(), Prox(0.0))
+    ]
     assert np.array_equal(found[0][0], found[1][0])
 
 

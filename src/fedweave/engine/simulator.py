@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
 
@@ -19,11 +19,12 @@ from fedweave.local.torch_trainer import EVALUATION_BATCH, ClientData, Score, To
 from fedweave.randomness import Stream, rng_for
 from fedweave.records import Array, Cohort, Population, Replies
 from fedweave.roles import Solver
+from fedweave.settings import BadInput
 
 PATIENCE_SECONDS = 3.0  # starting workers costs about this much, so that is how long "auto" works alone first
 
 
-class Simulator(AbstractContextManager["Simulator"]):
+class Simulator:
     """Trains cohorts and measures models, alone or with worker processes; the numbers do not depend on which."""
 
     def __init__(
@@ -33,16 +34,14 @@ class Simulator(AbstractContextManager["Simulator"]):
         solver: Solver,
         lr: float,
         seed: int,
-        workers: int | Literal["auto"] = "auto",
+        workers: Workers,
         device: str = "cpu",
     ):
         self.seed, self.data = seed, data
         self._build = partial(_trainer, model, solver, lr, seed, device)
         self._trainer = self._build(data)
         self.layout = self._trainer.layout
-        self._wanted = workers_for(workers, device)
-        self._patience = PATIENCE_SECONDS if workers == "auto" else 0.0
-        self._workers: Workers | None = None
+        self._workers, self._loaded = workers, False
 
     def train(self, round: int, x: Array, cohort: Cohort, population: Population) -> Replies:
         """Train the cohort from ``x``. Clients whose answer will be lost are not trained: nobody would know."""
@@ -72,43 +71,37 @@ class Simulator(AbstractContextManager["Simulator"]):
         each = np.divide(correct, count, out=np.full(count.size, np.nan), where=count > 0)
         return {"accuracy": float(correct.sum() / n), "loss": loss, "class_accuracy": each}
 
-    def _each(self, calls: Sequence[Call]) -> Any:
-        """Yield (position, result) of the calls, here or on the workers."""
-        if self._workers is None and self._patience <= 0 and self._wanted > 1:
-            self._workers = Workers(self._wanted, self._build, self.data)
-        if self._workers is not None:
+    def _each(self, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
+        """Yield (position, result) of the calls, done here or by the workers."""
+        if self._workers.worthwhile:
+            if not self._loaded:
+                self._workers.load(self._build, self.data)
+                self._loaded = True
             yield from self._workers.map(calls)
             return
         begin = time.perf_counter()
-        with _one_thread(self._trainer.device):
+        with _one_thread():
             for n, (name, args) in enumerate(calls):
                 yield n, getattr(self._trainer, name)(*args)
         if len(calls) > 1:  # a round of one piece would gain nothing from workers
-            self._patience -= time.perf_counter() - begin
-
-    def __exit__(self, *_: object) -> None:
-        if self._workers is not None:
-            self._workers.close()
-            self._workers = None
+            self._workers.patience -= time.perf_counter() - begin
 
 
 def _trainer(
     model: Callable[[], nn.Module], solver: Solver, lr: float, seed: int, device: str, data: ClientData
 ) -> TorchTrainer:
-    return TorchTrainer(model(), data, solver, lr, seed, device)
+    with torch.random.fork_rng(devices=[]):  # its values are loaded later; the caller's random numbers stay as they are
+        return TorchTrainer(model(), data, solver, lr, seed, device)
 
 
-def workers_for(workers: int | Literal["auto"], device: str) -> int:
-    """Return how many processes to use: one per core, but one alone on a GPU."""
+def workers_for(workers: int | Literal["auto"], device: str) -> Workers:
+    """Return the processes to use: one per core, but none beside a GPU."""
     if device != "cpu" or not Workers.supported:
-        return 1
-    return (
-        len(os.sched_getaffinity(0))
-        if workers == "auto" and hasattr(os, "sched_getaffinity")
-        else (os.cpu_count() or 1)
-        if workers == "auto"
-        else workers
-    )
+        return Workers(1)
+    if workers != "auto":
+        return Workers(workers)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Workers(cores, PATIENCE_SECONDS)
 
 
 def choose_device(wanted: str) -> tuple[str, str]:
@@ -117,11 +110,13 @@ def choose_device(wanted: str) -> tuple[str, str]:
         return "cpu", "cpu, as asked"
     if torch.cuda.is_available():
         return "cuda", f"cuda ({torch.cuda.get_device_name(0)})"
+    if wanted == "cuda":
+        raise BadInput("--device cuda: torch sees no CUDA device on this machine. Use --device auto or cpu.")
     return "cpu", "cpu (torch sees no CUDA device)"
 
 
 @contextmanager
-def _one_thread(device: torch.device) -> Any:
+def _one_thread() -> Generator[None]:
     """Train with one thread, as the workers do: another number of threads would give other bits."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

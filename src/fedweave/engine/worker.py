@@ -1,10 +1,12 @@
-"""The main program of a training process: build a trainer, then answer calls until the pipe closes."""
+"""The main program of a training process: build trainers and answer calls until the pipe closes."""
 
 from __future__ import annotations
 
 import pickle
 import signal
 import sys
+import traceback
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 import torch
@@ -16,25 +18,22 @@ def main(descriptor: int) -> None:
     """Serve the pipe at file ``descriptor``; an exception is an answer too, with its traceback as a note."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's affair; it closes the pipe
     torch.set_num_threads(1)
-    link = Connection(descriptor)
-    try:
-        build, data = pickle.loads(link.recv_bytes())  # from our own parent, over an inherited pipe
-        trainer = build(opened(data))
-        link.send((True, None))
+    link, trainer = Connection(descriptor), None
+    with suppress(EOFError, BrokenPipeError, ConnectionError):
         while True:
-            name, args = link.recv()
+            name, arguments = link.recv()
             try:
-                answer = (True, getattr(trainer, name)(*args))
+                if name == "load":
+                    build, data = pickle.loads(arguments)  # from our own parent, over an inherited pipe
+                    trainer, answer = build(opened(data)), None
+                else:
+                    answer = getattr(trainer, name)(*arguments)
+                link.send((True, answer))
             except Exception as error:
-                answer = (False, _portable(error))
-            link.send(answer)
-    except (EOFError, BrokenPipeError, ConnectionError):
-        return
+                link.send((False, _portable(error)))
 
 
 def _portable(error: Exception) -> Exception:
-    import traceback
-
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

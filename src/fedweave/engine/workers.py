@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from multiprocessing.connection import Pipe, wait
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,33 +22,44 @@ import numpy as np
 from fedweave.local.torch_trainer import ClientData, TorchTrainer
 from fedweave.records import Array
 
-Call = tuple[str, tuple[Any, ...]]  # a method of the trainer, and its arguments
+Call = tuple[str, Any]  # a method of the trainer and its arguments, or "load" and a trainer to build
 
 
 class WorkerDied(RuntimeError):  # noqa: N818 - it says what happened
     """A training process ended in the middle of its work."""
 
 
-class Workers:
-    """Child processes that each hold a trainer and do one call at a time."""
+class Workers(AbstractContextManager["Workers"]):
+    """Child processes that each hold a trainer and do one call at a time; started when first needed, then kept."""
 
     supported = os.name == "posix"  # pipes are handed over as file descriptors
 
-    def __init__(self, count: int, build: Callable[[ClientData], TorchTrainer], data: ClientData):
-        """Start ``count`` workers; each makes its trainer by ``build(data)``."""
-        started = [_start() for _ in range(count)]
-        self._processes = [process for process, _ in started]
-        self._links = [link for _, link in started]
-        try:
-            with tempfile.TemporaryDirectory(prefix="fedweave-") as folder:
-                blob = cloudpickle.dumps((build, _share(data, Path(folder))))
-                for link in self._links:
-                    link.send_bytes(blob)
-                for link in self._links:  # once all have mapped the files, their names can go
-                    self._receive(link)
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, count: int, patience: float = 0.0):
+        """Plan ``count`` processes; they become worthwhile after ``patience`` seconds of work done without them."""
+        self.count, self.patience = count, patience
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._links: list[Any] = []
+
+    def __str__(self) -> str:
+        return f"{self.count} worker processes" if self.count > 1 else "one process"
+
+    @property
+    def worthwhile(self) -> bool:
+        """Whether to use them now."""
+        return self.count > 1 and self.patience <= 0
+
+    def load(self, build: Callable[[ClientData], TorchTrainer], data: ClientData) -> None:
+        """Give every worker the trainer ``build(data)``."""
+        while len(self._processes) < self.count:
+            process, link = _start()
+            self._processes.append(process)
+            self._links.append(link)
+        with tempfile.TemporaryDirectory(prefix="fedweave-") as folder:
+            blob = cloudpickle.dumps((build, _share(data, Path(folder))))
+            for link in self._links:
+                self._send(link, ("load", blob))
+            for link in self._links:  # once all have mapped the files, their names can go
+                self._receive(link)
 
     def map(self, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
         """Do each call on whichever worker is free; yield (position, result) as they end."""
@@ -83,9 +95,8 @@ class Workers:
         codes = {p.pid: p.wait(timeout=5) for p in self._processes if p.poll() is not None}
         return WorkerDied(f"A training process died (exit codes by pid: {codes}); -9 usually means out of memory.")
 
-    def close(self) -> None:
-        """End the workers."""
-        for link in self._links:
+    def __exit__(self, *_: object) -> None:
+        for link in self._links:  # a worker ends when its pipe closes
             link.close()
         for process in self._processes:
             try:
@@ -93,6 +104,7 @@ class Workers:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._links, self._processes = [], []
 
 
 def _start() -> tuple[subprocess.Popen[bytes], Any]:

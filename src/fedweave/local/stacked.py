@@ -7,6 +7,7 @@ Linear and ReLU layers have their gradient written out here, any other eligible 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -36,24 +37,25 @@ ELIGIBLE = (
 )
 ENTRIES = 2**18  # parameters of one chunk: 1 MB of float32 stays in a core's cache
 
-Gradient = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # (P, x, y, weight) -> (G, loss)
+Gradient = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # (x, y, weight) -> (G, loss) at the bound rows
+Bind = Callable[[Tensor], Gradient]  # takes the rows (c, D); later changes of their values are seen
 
 
 class Stack:
     """Trains chunks of clients in lockstep."""
 
-    def __init__(self, gradient: Gradient, dim: int):
-        self.gradient = gradient
+    def __init__(self, bind: Bind, dim: int):
+        self.bind = bind
         self.limit = max(4, min(64, ENTRIES // dim))
 
     @classmethod
     def of(cls, model: nn.Module, layout: Layout, sample: Tensor, classify: bool) -> Stack | None:
-        """Return a stack for ``model``; None where one by one is faster (convolutions) or needed (dropout, batch norm)."""
+        """Return a stack for ``model``; None where one by one is faster (convolutions) or needed (dropout)."""
         below = [m for m in model.modules() if m is not model]
         if layout.parameters != layout.dim or not all(isinstance(m, ELIGIBLE) for m in below):
             return None
-        gradient = _dense_gradient(model, layout, classify) or _vmap_gradient(model, layout, classify, sample)
-        return cls(gradient, layout.dim) if gradient else None
+        bind = _dense(model, layout, classify) or _general(model, layout, classify, sample)
+        return cls(bind, layout.dim) if bind else None
 
     def chunks(self, jobs: Sequence[Job]) -> list[list[int]]:
         """Group jobs of the same batch size and cut each group evenly, the longest jobs first.
@@ -68,15 +70,17 @@ class Stack:
     def train(
         self, start: Tensor, plans: Sequence[Batches], samples: Samples, solver: Solver, lr: float
     ) -> tuple[Tensor, Tensor]:
-        """Return the trained rows (c, D) and mean losses (c,). ``plans`` come longest first: the active are a prefix."""
+        """Return the trained rows (c, D) and mean losses (c,). ``plans`` are longest first: the active are a prefix."""
         index, weight = (torch.from_numpy(a).to(start.device) for a in _pad(plans))
         steps = np.array([p.size.size for p in plans])
         rows, total = start.repeat(len(plans), 1), torch.zeros(len(plans), device=start.device)
-        state = solver.begin(rows)
+        state, y, gradient = solver.begin(rows), rows, self.bind(rows)
         for t in range(steps.max()):
             active = int(np.count_nonzero(steps > t))
-            y, state = rows[:active], tuple(s[:active] for s in state)
-            g, loss = self.gradient(y, *samples.take(index[:active, t]), weight[:active, t])
+            if active < len(y):
+                y, state = rows[:active], tuple(s[:active] for s in state)
+                gradient = self.bind(y)
+            g, loss = gradient(*samples.take(index[:active, t]), weight[:active, t])
             d, state = solver.direction(state, g, y, start, lr, t)
             y.sub_(d, alpha=lr)
             total[:active] += loss
@@ -94,7 +98,7 @@ def _pad(plans: Sequence[Batches]) -> tuple[np.ndarray, np.ndarray]:
     return index, weight
 
 
-def _dense_gradient(model: nn.Module, layout: Layout, classify: bool) -> Gradient | None:
+def _dense(model: nn.Module, layout: Layout, classify: bool) -> Bind | None:
     """Return the written-out gradient of Linear (ReLU Linear)*, or None for any other model."""
     kinds = [type(m) for m in model.modules() if type(m) not in (nn.Sequential, nn.Flatten, nn.Identity)]
     depth = kinds.count(nn.Linear)
@@ -102,24 +106,27 @@ def _dense_gradient(model: nn.Module, layout: Layout, classify: bool) -> Gradien
     if kinds != pattern or len(layout.names) != 2 * depth:  # a layer without bias goes the general way
         return None
 
-    def gradient(P: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def bind(P: Tensor) -> Gradient:
         tensors = _split(P, layout)
-        layers = list(zip(tensors[::2], tensors[1::2], strict=True))
-        inputs = [x.flatten(2)]  # of each layer; after a ReLU they also say where it let through
-        for W, b in layers[:-1]:
-            inputs.append(torch.baddbmm(b[:, None], inputs[-1], W.mT).relu_())
-        W, b = layers[-1]
-        loss, d = _head(torch.baddbmm(b[:, None], inputs[-1], W.mT), y, weight, classify)
-        G = torch.empty_like(P)
-        slots = _split(G, layout)
-        for i in range(depth - 1, -1, -1):
-            slots[2 * i].baddbmm_(d.mT, inputs[i], beta=0)
-            slots[2 * i + 1].copy_(d.sum(1))
-            if i:
-                d = torch.bmm(d, layers[i][0]).mul_(inputs[i] > 0)
-        return G, loss
+        W, b = tensors[::2], [b[:, None] for b in tensors[1::2]]
 
-    return gradient
+        def gradient(x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+            inputs = [x.flatten(2)]  # of each layer; after a ReLU they also say where it let through
+            for i in range(depth - 1):
+                inputs.append(torch.baddbmm(b[i], inputs[i], W[i].mT).relu_())
+            loss, d = _head(torch.baddbmm(b[-1], inputs[-1], W[-1].mT), y, weight, classify)
+            G = torch.empty_like(P)
+            slots = _split(G, layout)
+            for i in range(depth - 1, -1, -1):
+                slots[2 * i].baddbmm_(d.mT, inputs[i], beta=0)
+                torch.sum(d, 1, out=slots[2 * i + 1])
+                if i:
+                    d = torch.bmm(d, W[i]).mul_(inputs[i] > 0)
+            return G, loss
+
+        return gradient
+
+    return bind
 
 
 def _split(P: Tensor, layout: Layout) -> list[Tensor]:
@@ -139,7 +146,7 @@ def _head(out: Tensor, y: Tensor, weight: Tensor, classify: bool) -> tuple[Tenso
     return (weight * error**2).sum(1), (2 * weight * error)[..., None]
 
 
-def _vmap_gradient(model: nn.Module, layout: Layout, classify: bool, sample: Tensor) -> Gradient | None:
+def _general(model: nn.Module, layout: Layout, classify: bool, sample: Tensor) -> Bind | None:
     """Return the gradient by ``vmap(grad)``, or None when the module does not allow it (random numbers, branches)."""
 
     def loss(p: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
@@ -155,4 +162,4 @@ def _vmap_gradient(model: nn.Module, layout: Layout, classify: bool, sample: Ten
         gradient(torch.zeros(1, layout.dim, device=sample.device), x, y, torch.ones(1, 2, device=sample.device))
     except Exception:  # whatever vmap cannot follow, the plain loop can
         return None
-    return gradient
+    return lambda P: partial(gradient, P)

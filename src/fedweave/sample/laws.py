@@ -1,4 +1,4 @@
-"""Samplers with a fixed law: everyone, uniform without replacement, by data size or given probabilities with replacement."""
+"""Samplers with a fixed law: everyone, uniform, by data size, by given probabilities."""
 
 from __future__ import annotations
 

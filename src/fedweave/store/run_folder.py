@@ -12,7 +12,8 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,11 @@ class RunFolder:
         if folder is None:
             return cls(None)
         refuse_used(folder, "run.sqlite")
-        try:
+        with writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for name, content in (("experiment.json", experiment), ("manifest.json", manifest)):
                 write_file(folder / name, (json.dumps(content, indent=1) + "\n").encode())
-            return cls(folder)
-        except OSError as e:
-            raise BadInput(f"The run folder {str(folder)!r} cannot be written: {e.strerror}.") from None
+        return cls(folder)
 
     @classmethod
     def open(cls, folder: Path) -> RunFolder:
@@ -80,7 +79,10 @@ class RunFolder:
     def read_json(self, name: str) -> dict[str, Any]:
         """Return experiment.json or manifest.json."""
         assert self.folder is not None
-        return json.loads((self.folder / name).read_text())
+        try:
+            return json.loads((self.folder / name).read_text())
+        except (OSError, ValueError) as e:
+            raise BadInput(f"{str(self.folder / name)!r} cannot be read: {e}.") from None
 
     def add(self, row: Mapping[str, Any], clients: Mapping[str, Array], refused: list[str]) -> None:
         """Add one round's rows; they become durable with the next saved state."""
@@ -107,6 +109,8 @@ class RunFolder:
             write_file(self.folder / name, content)
             if not self._db.in_transaction:
                 self._db.execute("BEGIN IMMEDIATE")
+            for table in ("rounds", "clients", "refused"):  # a signal may have struck while a round was being added
+                self._db.execute(f"DELETE FROM {table} WHERE round > ?", (state.round,))
             sha = hashlib.sha256(content).hexdigest()
             self._db.execute("INSERT OR REPLACE INTO states VALUES (?, ?, ?)", (state.round, name, sha))
         if self._db.in_transaction:
@@ -162,7 +166,7 @@ def pack(state: ServerState) -> bytes:
     """Return a state as safetensors bytes: flat arrays, and round and clock exactly, as text."""
     slots = {f"{slot}.{name}": a for slot in _SLOTS for name, a in getattr(state, slot).items()}
     header = {"format": str(FORMAT), "round": str(state.round), "clock": float(state.clock).hex()}
-    return save({"x": state.x, **{k: np.ascontiguousarray(v) for k, v in slots.items()}}, header)
+    return save({"x": state.x, **{k: np.asarray(v, order="C") for k, v in slots.items()}}, header)
 
 
 def unpack(content: bytes) -> ServerState:
@@ -186,6 +190,15 @@ def refuse_used(folder: Path, mark: str) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         way = f"`fedweave resume {folder}` continues it" if (folder / mark).exists() else "choose another --out"
         raise BadInput(f"The folder {str(folder)!r} already exists and is not empty: {way}.")
+
+
+@contextmanager
+def writable(path: Path) -> Generator[None]:
+    """Say in one sentence that what the user named cannot be written."""
+    try:
+        yield
+    except OSError as e:
+        raise BadInput(f"{str(path)!r} cannot be written: {e.strerror}.") from None
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,15 +36,16 @@ class Trace(System):
     path: Path
 
     def __post_init__(self) -> None:
+        read_trace.cache_clear()  # the file may have been edited since
         read_trace(self.path)  # a broken file is an error now, not in round 7
 
     def population(self, base: Population, round: int, seed: int) -> Population:
         changed = {name: np.array(getattr(base, name)) for name in ("available", "steps", "loss_rate", "latency")}
-        for row in read_trace(self.path):
-            if row.client >= base.size:
-                raise BadInput(
-                    f"{self.path}: client {row.client} is in the trace, but there are only {base.size} clients."
-                )
+        rows = read_trace(self.path)
+        last = max(row.client for row in rows)
+        if last >= base.size:  # now, not in the round that first speaks of it
+            raise BadInput(f"{self.path}: client {last} is in the trace, but there are only {base.size} clients.")
+        for row in rows:
             if row.round > round:
                 break
             for column, value in row.values.items():
@@ -58,7 +60,11 @@ def read_trace(path: Path) -> list[_Row]:
         raise BadInput(
             f"There is no trace file {str(path)!r}. A trace is a CSV file with columns {', '.join(COLUMNS)}."
         )
-    with path.open(newline="", encoding="utf-8") as file:
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # spreadsheets put a mark in front
+    except (OSError, UnicodeDecodeError) as e:
+        raise BadInput(f"{path}: the trace file cannot be read: {e}.") from None
+    with io.StringIO(text, newline="") as file:
         reader = csv.DictReader(file)
         header = reader.fieldnames or []
         problems = [
@@ -88,14 +94,16 @@ _CHECKS: dict[str, tuple[Callable[[str], float], Callable[[float], bool], str]] 
 }
 
 
-def _row(where: str, cells: dict[str, str | None], problems: list[str]) -> _Row:
+def _row(where: str, cells: dict[Any, Any], problems: list[str]) -> _Row:
     values: dict[str, float] = {}
+    for beyond in cells.pop(None, ()):  # where csv puts the cells that no column names
+        problems.append(f"{where}: there is a cell beyond the last column. Got {beyond!r}.")
     for column, text in cells.items():
         if text is None or not text.strip():
             if column == "client":
                 problems.append(f"{where}: the column 'client' is empty.")
             continue
-        convert, allowed, what = _CHECKS.get(column, (float, lambda _: False, "no cell beyond the header"))
+        convert, allowed, what = _CHECKS[column]
         try:
             value = convert(text)
         except (TypeError, ValueError):

@@ -6,14 +6,24 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from fedweave.randomness import Stream, rng_for
 from fedweave.records import Array, Population
 from fedweave.roles import System
 from fedweave.settings import settings
 
+
+def _in_order(ends: tuple[float, float]) -> tuple[float, float]:
+    if ends[0] > ends[1]:
+        raise ValueError(f"must be a range, the low end first. Got {ends} instead.")
+    return ends
+
+
 Rate = Annotated[float, Field(ge=0, lt=1)]
+Counts = Annotated[tuple[PositiveInt, PositiveInt], AfterValidator(_in_order)]
+Rates = Annotated[tuple[Rate, Rate], AfterValidator(_in_order)]
+Seconds = Annotated[tuple[NonNegativeFloat, PositiveFloat], AfterValidator(_in_order)]
 Unit = Literal["steps", "epochs"]
 
 
@@ -69,10 +79,10 @@ class Dynamic(System):
     The defaults are FedACS I.3.1 (whose text calls the loss rates communication probabilities).
     """
 
-    slow_work: tuple[PositiveInt, PositiveInt] = (1, 10)
-    slow_loss: tuple[Rate, Rate] = (0.4, 0.5)
-    fast_work: tuple[PositiveInt, PositiveInt] = (20, 30)
-    fast_loss: tuple[Rate, Rate] = (0.0, 0.1)
+    slow_work: Counts = (1, 10)
+    slow_loss: Rates = (0.4, 0.5)
+    fast_work: Counts = (20, 30)
+    fast_loss: Rates = (0.0, 0.1)
     unit: Unit = "steps"
     step_seconds: PositiveFloat = 0.1
 
@@ -99,7 +109,7 @@ class HybridPlus(System):
     Batch sizes are uniform on [smallest_batch, samples); a client with no more samples than that uses all of them.
     """
 
-    epochs: tuple[PositiveInt, PositiveInt] = (2, 5)
+    epochs: Counts = (2, 5)
     smallest_batch: PositiveInt = 10
     step_seconds: PositiveFloat = 0.1
 
@@ -116,7 +126,7 @@ class HybridPlus(System):
 class Latency(System):
     """Each client has its own seconds per participation, drawn once, uniform on ``seconds`` (latency paper)."""
 
-    seconds: tuple[Annotated[float, Field(ge=0)], PositiveFloat] = (0.0, 1.0)
+    seconds: Seconds = (0.0, 1.0)
 
     def population(self, base: Population, round: int, seed: int) -> Population:
         low, high = self.seconds

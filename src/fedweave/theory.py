@@ -1,0 +1,117 @@
+"""What the papers prove, as functions of NumPy arrays; client order as given.
+
+FedACS: which objective is really minimised when links fail and compute differs, and how far it is from the wanted one.
+Symbols: ω weights, p sampling probabilities, q loss rates, ‖a‖₁ effort (see ``Solver.effort``), η learning rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedweave.records import Array
+
+
+def acs_probability(weight: Array, loss_rate: Array, effort: Array) -> Array:
+    """FedACS eq. 15: p_m ∝ ω_m / ((1 − q_m) ‖a_m‖₁), the law that makes the surrogate the wanted objective."""
+    weight, loss_rate, effort = _checked(weight, loss_rate, effort)
+    score = weight / ((1 - loss_rate) * effort)
+    return score / score.sum()
+
+
+def link_weight(probability: Array, loss_rate: Array) -> Array:
+    """γ of eq. 5: p_m (1 − q_m), normalised; what unreliable links alone make of the weights."""
+    probability, loss_rate, _ = _checked(probability, loss_rate, np.ones_like(np.asarray(loss_rate, float)))
+    heard = probability * (1 - loss_rate)
+    return heard / heard.sum()
+
+
+def surrogate_weight(probability: Array, loss_rate: Array, effort: Array) -> Array:
+    """Ω of eq. 6: p_m (1 − q_m) ‖a_m‖₁, normalised; Σ Ω_m F_m is what an anonymous sum really minimises."""
+    probability, loss_rate, effort = _checked(probability, loss_rate, effort)
+    share = probability * (1 - loss_rate) * effort
+    return share / share.sum()
+
+
+def effective_rate(probability: Array, loss_rate: Array) -> float:
+    """η_eff / η of eq. 5: Σ p_m (1 − q_m)."""
+    probability, loss_rate, _ = _checked(probability, loss_rate, np.ones_like(np.asarray(loss_rate, float)))
+    return float(probability @ (1 - loss_rate))
+
+
+def effective_steps(probability: Array, loss_rate: Array, effort: Array) -> float:
+    """T_eff of eq. 6: Σ γ_m ‖a_m‖₁."""
+    return float(link_weight(probability, loss_rate) @ np.asarray(effort, float))
+
+
+def effective_step(probability: Array, loss_rate: Array, effort: Array) -> float:
+    """η_eff T_eff / η: Σ p_m (1 − q_m) ‖a_m‖₁, how far a round moves per unit of learning rate and gradient."""
+    probability, loss_rate, effort = _checked(probability, loss_rate, effort)
+    return float(probability @ ((1 - loss_rate) * effort))
+
+
+def chi_square(target: Array, actual: Array) -> float:
+    """χ²(target ‖ actual) = Σ (target − actual)² / actual (eq. 76c); infinite if actual leaves a wanted client out."""
+    target, actual = np.asarray(target, float), np.asarray(actual, float)
+    _refuse("target", target, (target >= 0) & np.isfinite(target), "numbers >= 0")
+    _refuse("actual", actual, (actual >= 0) & np.isfinite(actual), "numbers >= 0")
+    if ((actual == 0) & (target > 0)).any():
+        return float("inf")
+    there = actual > 0
+    return float(((target - actual)[there] ** 2 / actual[there]).sum())
+
+
+def is_consistent(loss_rate: Array, effort: Array, tolerance: float = 1e-9) -> bool:
+    """Eq. 13: sampling by weight is consistent if and only if (1 − q_m) ‖a_m‖₁ is the same for every client."""
+    reach = (1 - np.asarray(loss_rate, float)) * np.asarray(effort, float)
+    return bool(np.ptp(reach) <= tolerance * abs(reach).max())
+
+
+def gradient_bound(weight: Array, probability: Array, loss_rate: Array, effort: Array, kappa: float) -> float:
+    """Eq. 11: the mean squared gradient of the true objective that remains for ever is at most χ²(ω ‖ Ω) κ²."""
+    return chi_square(weight, surrogate_weight(probability, loss_rate, effort)) * kappa**2
+
+
+def local_reach(curvature: Array, steps: int, lr: float, mu: float = 0.0) -> Array:
+    """K_m of eq. 32: u_m = K_m H_m (x_m* − x) after T steps of (proximal) gradient descent on a quadratic, exactly."""
+    H = np.asarray(curvature, float)
+    eye = np.eye(len(H))
+    return (eye - np.linalg.matrix_power(eye - lr * (mu * eye + H), steps)) @ np.linalg.inv(H + mu * eye)
+
+
+def fixed_point(
+    coefficient: Array, curvature: Sequence[Array], optimum: Array, steps: Sequence[int], lr: float, mu: float = 0.0
+) -> Array:
+    """Where a method settles on quadratics F_m = ½ (x − x_m*)' H_m (x − x_m*), at finite η (appendix C).
+
+    ``coefficient`` c_m is the mean weight of u_m in the direction (``Aggregator.coefficients``): ω(1 − q) for FedAvg,
+    ω/‖a‖₁ for FedACS, ω for c-a-FedAvg. The mean iterate is affine, x∞ = (Σ c K H)⁻¹ Σ c K H x*. (Eqs 36 and 38 print
+    I − Σ(…) where Σ(…) is meant; eq. 39 is right.)
+    """
+    pulls = [
+        c * local_reach(H, int(T), lr, mu) @ np.asarray(H, float)
+        for c, H, T in zip(coefficient, curvature, steps, strict=True)
+    ]
+    pulled = sum(pull @ x for pull, x in zip(pulls, np.asarray(optimum, float), strict=True))
+    return np.linalg.solve(sum(pulls), pulled)
+
+
+def _checked(weight: Array, loss_rate: Array, effort: Array) -> tuple[Array, Array, Array]:
+    """Return the three as float arrays of one length, or say which client is wrong."""
+    weight, loss_rate, effort = (np.asarray(a, float) for a in (weight, loss_rate, effort))
+    if not weight.shape == loss_rate.shape == effort.shape or weight.ndim != 1 or not weight.size:
+        shapes = f"{weight.shape}, {loss_rate.shape}, {effort.shape}"
+        raise ValueError(f"weight, loss_rate and effort must be one number per client each. Got shapes {shapes}.")
+    _refuse("weight", weight, (weight >= 0) & np.isfinite(weight), "numbers >= 0")
+    _refuse("loss_rate", loss_rate, (loss_rate >= 0) & (loss_rate < 1), "in [0, 1), or nothing is ever heard")
+    _refuse("effort", effort, (effort > 0) & np.isfinite(effort), "numbers > 0, or nothing is ever done")
+    if abs(weight.sum() - 1) > 1e-6:
+        raise ValueError(f"weight must sum to 1. The sum is {weight.sum()!r}.")
+    return weight, loss_rate, effort
+
+
+def _refuse(name: str, values: Array, good: Array, rule: str) -> None:
+    if not good.all():
+        client = int(np.flatnonzero(~good)[0])
+        raise ValueError(f"{name} must be {rule}. Got {values[client]!r} for client {client}.")

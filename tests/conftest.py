@@ -1,0 +1,27 @@
+"""What several test files share: the digits, and an experiment so small that it takes a tenth of a second."""
+
+import pytest
+
+import fedweave as fw
+
+
+@pytest.fixture(scope="session")
+def digits():
+    return fw.data.load("digits")
+
+
+@pytest.fixture
+def tiny(digits):
+    """Return a maker of small experiments on the digits: six uneven clients, half of them slow and lossy."""
+
+    def make(method=None, **changes):
+        settings = {
+            "data": digits,
+            "partition": fw.partition.Dirichlet(clients=6, alpha=0.5),
+            "system": fw.system.Dynamic(),
+            "rounds": 6,
+            "workers": 1,
+        }
+        return fw.Experiment(method=method or fw.methods.fedavg(3), **(settings | changes))
+
+    return make

@@ -1,0 +1,76 @@
+"""An update that is not finite is refused by name and never averaged; every other one passes as it is."""
+
+import numpy as np
+import pytest
+
+from fedweave.admit import admit
+from fedweave.records import Cohort, Layout, Replies
+
+LAYOUT = Layout(("conv.weight", "bias", "scale"), ((2, 3), (4,), ()), parameters=11)  # D = 6 + 4 + 1
+IDS = np.array([2, 5, 9])
+
+
+def replies(received=(True, True, True)):
+    received = np.array(received)
+    updates = np.arange(33, dtype=np.float32).reshape(3, 11) * received[:, None]
+    return Replies(received, updates, np.full(3, 4), np.full(3, 0.5), np.full(3, 2.0), np.full(3, 44))
+
+
+def cohort():
+    return Cohort(IDS, np.ones(3, int), np.full(3, 0.5))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("entry", "where"), [(0, "conv.weight[0, 0]"), (5, "conv.weight[1, 2]"), (7, "bias[1]"), (10, "scale[]")]
+)
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_a_bad_entry_anywhere_refuses_its_client_alone(bad, entry, where, row):
+    before = replies()
+    before.updates[row, entry] = bad
+    kept = before._replace(**{f: getattr(before, f).copy() for f in before._fields})
+    after, refused = admit(before, cohort(), LAYOUT)
+    assert refused == [f"client {IDS[row]}: 1 of 11 values are not finite, first in {where}"]
+    others = np.arange(3) != row
+    assert after.received.tolist() == others.tolist()
+    assert not after.updates[row].any()
+    assert np.array_equal(after.updates[others], kept.updates[others])
+    for field in ("steps", "loss", "seconds", "bytes_up"):
+        assert np.array_equal(getattr(after, field), getattr(kept, field))
+    for field in before._fields:
+        assert np.array_equal(getattr(before, field), getattr(kept, field), equal_nan=True), "the input was changed"
+
+
+def test_every_bad_client_is_named_and_bad_values_are_counted():
+    before = replies()
+    before.updates[0, [6, 9]] = np.nan, np.inf
+    before.updates[2] = np.nan
+    after, refused = admit(before, cohort(), LAYOUT)
+    assert refused == [
+        "client 2: 2 of 11 values are not finite, first in bias[0]",
+        "client 9: 11 of 11 values are not finite, first in conv.weight[0, 0]",
+    ]
+    assert after.received.tolist() == [False, True, False]
+
+
+def test_huge_but_finite_is_accepted():
+    before = replies()
+    before.updates[:] = np.float32(3e38)
+    before.updates[1] = -np.finfo(np.float32).max
+    after, refused = admit(before, cohort(), LAYOUT)
+    assert refused == []
+    assert after.received.all()
+    assert np.array_equal(after.updates, before.updates)
+
+
+def test_what_was_lost_is_not_refused():
+    after, refused = admit(replies((True, False, True)), cohort(), LAYOUT)
+    assert refused == []
+    assert after.received.tolist() == [True, False, True]
+
+
+def test_an_empty_cohort_passes():
+    none = Replies(*(field[:0] for field in replies()))
+    after, refused = admit(none, Cohort(IDS[:0], IDS[:0], IDS[:0]), LAYOUT)
+    assert refused == []
+    assert after.updates.shape == (0, 11)
