@@ -87,7 +87,7 @@ def fedweave_round(work: Work, x: np.ndarray, y: np.ndarray, workers: Workers) -
     data = ClientData(flat_x, flat_y, flat_x[:1], flat_y[:1], 10, (), (), parts)
     method = methods.fedavg(work.sampled)
     model = lambda: models.build(work.model, (1, 28, 28), 10)  # noqa: E731
-    engine = Simulator(model, data, method.solver, work.lr, 0, workers)
+    engine = Simulator(model, data, method.solver, 0, workers)
     steps = work.epochs * -(-work.samples // work.batch)
     one = np.ones(n)
     population = Population(

@@ -13,7 +13,7 @@ IDS = np.array([2, 5, 9])
 def replies(received=(True, True, True)):
     received = np.array(received)
     updates = np.arange(33, dtype=np.float32).reshape(3, 11) * received[:, None]
-    return Replies(received, updates, np.full(3, 4), np.full(3, 0.5), np.full(3, 2.0), np.full(3, 44))
+    return Replies(received, updates, np.full(3, 4), np.full(3, 0.5), np.full(3, 1.5), np.full(3, 2.0), np.full(3, 44))
 
 
 def cohort():

@@ -80,6 +80,9 @@ class Typed:
     steps: Annotated[Text, _help("Local steps per round, instead of --epochs.", "T")] = None
     batch_size: Annotated[Text, _help("Samples per local step. [20]", "B")] = None
     lr: Annotated[Text, _help("Learning rate of the clients. [0.05]", "ETA")] = None
+    calibrate: Annotated[
+        Text, _help("true: make every method's step as long as FedAvg's, each round. [false]", "BOOL")
+    ] = None
     weights: Annotated[Text, _help("What is minimised: data (clients count by samples) or equal. [data]", "KIND")] = (
         None
     )

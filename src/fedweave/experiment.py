@@ -38,6 +38,7 @@ class Experiment:
     epochs: PositiveFloat | None = None  # local passes per round, 1 if neither is given; fractions are fine
     steps: Count | None = None  # local steps per round, instead
     batch_size: Count = 20
+    calibrate: bool = False  # scale lr each round so that every method's step is as long as FedAvg's (FedACS I.2)
     weights: Literal["data", "equal"] = "data"  # the objective: ω ∝ samples, or 1/N
     target: Share | None = None  # test accuracy whose first reaching is reported
     evaluate_every: PositiveInt = 1

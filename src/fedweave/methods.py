@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedweave import server
-from fedweave.aggregate.linear import Anonymous, InverseProbability
+from fedweave.aggregate import AU, Anonymous, InverseProbability, LinkAware, Nova, Varp, VarpReuse
 from fedweave.local.solvers import Prox
 from fedweave.method import Method
-from fedweave.sample.laws import Everyone, Uniform, Weighted
+from fedweave.sample import ACS, Everyone, Optimal, Uniform, Weighted
 
 
 def fedavg(per_round: int = 10) -> Method:
@@ -59,3 +59,48 @@ def fedavg_us(per_round: int = 10) -> Method:
 def fedavg_full(per_round: int = 10) -> Method:
     """FedAvg with everyone every round (FedACS eq. 21); ``per_round`` has no effect."""
     return Method(Everyone(), aggregator=InverseProbability(), name="fedavg_full")
+
+
+def fedavg_ca(per_round: int = 10) -> Method:
+    """Communication-aware FedAvg: importance sampling, each update divided by its chance to arrive (FedACS eq. 113)."""
+    return Method(Weighted(per_round), aggregator=LinkAware(), name="fedavg_ca")
+
+
+def fedacs(per_round: int = 10) -> Method:
+    """FedACS: sampling that undoes unreliable links and uneven work together, anonymous sum."""
+    return Method(ACS(per_round), aggregator=Anonymous(), name="fedacs")
+
+
+def fedacs_estimated(per_round: int = 10) -> Method:
+    """FedACS with loss rates and steps learned from what the server sees."""
+    return Method(ACS(per_round, links="estimated"), aggregator=Anonymous(), name="fedacs_estimated")
+
+
+def fedacs_measured(per_round: int = 10) -> Method:
+    """FedACS by how far clients really move instead of how many steps they take."""
+    return Method(ACS(per_round, effort="measured"), aggregator=Anonymous(), name="fedacs_measured")
+
+
+def fednova(per_round: int = 10) -> Method:
+    """FedNova: updates divided by their effort, so that uneven work does not weigh (Wang et al.)."""
+    return Method(Uniform(per_round), aggregator=Nova(), name="fednova")
+
+
+def fedvarp(per_round: int = 10) -> Method:
+    """FedVARP: the mean of remembered updates, corrected by the fresh ones (Jhunjhunwala et al.)."""
+    return Method(Uniform(per_round), aggregator=Varp(), name="fedvarp")
+
+
+def fedvarp_reuse(per_round: int = 10) -> Method:
+    """FedVARP as FedACS uses it: a lost answer is replaced by the client's last one (eq. 114)."""
+    return Method(Weighted(per_round), aggregator=VarpReuse(), name="fedvarp_reuse")
+
+
+def fedau(per_round: int = 10, cutoff: int = 50) -> Method:
+    """FedAU: weights learned from how long clients stay away (Wang and Ji)."""
+    return Method(Weighted(per_round), aggregator=AU(cutoff), name="fedau")
+
+
+def fedos(per_round: int = 10) -> Method:
+    """Optimal sampling by the norm of each client's last update (FedACS eq. 20)."""
+    return Method(Optimal(per_round), aggregator=InverseProbability(), name="fedos")

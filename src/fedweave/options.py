@@ -53,6 +53,7 @@ class Options:
     steps: Count | None = None
     batch_size: Count = 20
     lr: float = Field(default=0.05, gt=0)
+    calibrate: bool = False
     weights: Literal["data", "equal"] = "data"
     target: float | None = Field(default=None, ge=0, le=1)
     evaluate_every: PositiveInt = 1

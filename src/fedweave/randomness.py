@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 
 
 class Stream(IntEnum):
@@ -25,18 +27,40 @@ class Stream(IntEnum):
     MODEL = 7
 
 
+class _NoEntropy(ISeedSequence):
+    """Stands in for a seed: the key and counter are set right after, and asking the system for entropy costs 20 µs."""
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
+        return np.zeros(n_words, dtype)
+
+
+_NO_ENTROPY: Any = _NoEntropy()
+
+
+def _philox(seed: int, round: int, stream: Stream, client: int) -> tuple[np.random.Philox, Any]:
+    philox = np.random.Philox(_NO_ENTROPY)
+    state: Any = philox.state
+    state["state"]["key"][:] = seed & _WORD, seed >> 64
+    state["state"]["counter"][:] = 0, client, stream, round
+    philox.state = state
+    return philox, state
+
+
+_WORD = 2**64 - 1
+
+
 def rng_for(seed: int, round: int, stream: Stream, client: int = 0) -> np.random.Generator:
     """Return the generator at this address."""
-    return np.random.Generator(np.random.Philox(key=seed, counter=[0, client, stream, round]))
+    return np.random.Generator(_philox(seed, round, stream, client)[0])
 
 
 def rngs_for(seed: int, round: int, stream: Stream, clients: Iterable[int]) -> Iterator[np.random.Generator]:
     """Yield the generator of each client in turn: one object re-addressed, so use it before asking for the next.
 
-    Re-addressing costs 2 µs, a new generator 30 µs (NumPy first asks the system for entropy that we do not want).
+    Re-addressing costs 2 µs, a new generator 10 µs.
     """
-    philox = np.random.Philox(key=seed, counter=[0, 0, stream, round])
-    rng, state = np.random.Generator(philox), philox.state
+    philox, state = _philox(seed, round, stream, 0)
+    rng = np.random.Generator(philox)
     for client in clients:
         state["state"]["counter"][1] = client
         philox.state = state

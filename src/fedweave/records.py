@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -49,6 +49,7 @@ class Replies(NamedTuple):
     updates: Array  # (k, D) float32, u_i = y_i − x
     steps: Array  # (k,) local steps done
     loss: Array  # (k,) mean training loss over the local steps; nan when nothing was heard
+    first_gradient: Array  # (k,) norm of the first stochastic gradient, at x; nan when nothing was heard
     seconds: Array  # (k,) from asking to answer
     bytes_up: Array  # (k,) sent by the client, whether it arrived or not
 
@@ -88,6 +89,10 @@ class View:
     population: Population
     layout: Layout
     effort: Array  # (N,) ‖a_i‖₁ of the planned steps, from the solver
+    lr: float  # of the clients this round
+    rehearse: Callable[
+        [Array], Array
+    ]  # ids -> the updates (k, D) these clients would send: for oracles, not for fleets
 
 
 class ServerState(NamedTuple):

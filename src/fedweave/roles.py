@@ -15,11 +15,15 @@ from fedweave.records import Array, Cohort, Layout, Population, Replies, State, 
 class Sampler(ABC):
     """Who takes part."""
 
-    law_known: ClassVar[bool] = True  # whether draw() fills Cohort.expected
+    law_known: ClassVar[bool] = True  # whether law() is known and draw() fills Cohort.expected
 
     def init(self, population: Population) -> State:
         """Return what the sampler remembers before the first round."""
         return {}
+
+    def law(self, state: State, view: View) -> Array:
+        """Return E[count] of every client (N,) this round; nan where the choice is greedy."""
+        return np.full(view.population.size, np.nan)
 
     @abstractmethod
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
@@ -80,6 +84,17 @@ class Aggregator(ABC):
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         """Return the direction (D,), a displacement, and the new state."""
 
+    def coefficients(self, view: View, law: Array) -> Array:
+        """Return the mean weight c_i of u_i in the direction (N,), over draws and links; nan where nobody knows.
+
+        Normalised, c·‖a‖₁ is the surrogate objective of FedACS eq. 6; ``theory.fixed_point`` says where it leads.
+        """
+        return np.full(view.population.size, np.nan)
+
+    def step_length(self, view: View, law: Array) -> float:
+        """Return how far a round moves per unit of learning rate and gradient, Σ c_i ‖a_i‖₁ (FedACS I.2)."""
+        return float(self.coefficients(view, law) @ view.effort)
+
 
 class ServerOptimizer(ABC):
     """How the server walks along the direction."""
@@ -106,8 +121,12 @@ class Engine(Protocol):
 
     layout: Layout
 
-    def train(self, round: int, x: Array, cohort: Cohort, population: Population) -> Replies:
-        """Ask the cohort to train from ``x`` and return what was heard."""
+    def train(self, round: int, x: Array, cohort: Cohort, population: Population, lr: float) -> Replies:
+        """Ask the cohort to train from ``x`` with step ``lr`` and return what was heard."""
+        ...
+
+    def rehearse(self, round: int, x: Array, ids: Array, population: Population, lr: float) -> Array:
+        """Return the updates these clients would send this round, whatever their links."""
         ...
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:

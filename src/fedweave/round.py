@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ class Round(NamedTuple):
     cohort: Cohort
     replies: Replies
     refused: list[str]  # why an update that arrived was not used, one sentence each
+    lr: float  # of the clients
 
 
 def first_state(method: Method, x: Array, population: Population, parameters: int) -> ServerState:
@@ -35,16 +37,34 @@ def first_state(method: Method, x: Array, population: Population, parameters: in
 
 
 def run_round(
-    method: Method, state: ServerState, population: Population, engine: Engine, lr: float, seed: int
+    method: Method,
+    state: ServerState,
+    population: Population,
+    engine: Engine,
+    lr: float,
+    seed: int,
+    calibrate: bool = False,
 ) -> tuple[ServerState, Round]:
     """Sample, train, admit, combine, step, learn."""
     r = state.round + 1
     effort = method.solver.effort(population.steps, lr)
-    view = View(r, state.x, population, engine.layout, effort)
+    rehearse = partial(engine.rehearse, r, state.x, population=population, lr=lr)
+    view = View(r, state.x, population, engine.layout, effort, lr, rehearse)
+    lr = calibrated(method, state, view) if calibrate else lr
     cohort = method.sampler.draw(state.sampler, view, rng_for(seed, r, Stream.SAMPLER))
-    replies, refused = admit(engine.train(r, state.x, cohort, population), cohort, engine.layout)
+    replies, refused = admit(engine.train(r, state.x, cohort, population, lr), cohort, engine.layout)
     direction, aggregator = method.aggregator.combine(state.aggregator, view, cohort, replies)
     x, server = advance(method.server, state.server, state.x, direction, engine.layout)
     sampler = method.sampler.learn(state.sampler, view, cohort, replies)
     clock = state.clock + float(np.max(replies.seconds, initial=0.0))
-    return ServerState(r, x, clock, sampler, aggregator, server), Round(cohort, replies, refused)
+    return ServerState(r, x, clock, sampler, aggregator, server), Round(cohort, replies, refused, lr)
+
+
+def calibrated(method: Method, state: ServerState, view: View) -> float:
+    """Return the learning rate at which this method's round is as long as FedAvg's by importance sampling (FedACS I.2).
+
+    FedAvg moves η Σ ω (1 − q) ‖a‖₁ per unit gradient, the method η' Σ c ‖a‖₁; efforts are taken at the nominal η.
+    """
+    p = view.population
+    fedavg = float(p.weight @ ((1 - p.loss_rate) * view.effort))
+    return view.lr * fedavg / method.aggregator.step_length(view, method.sampler.law(state.sampler, view))

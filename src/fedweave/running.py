@@ -98,7 +98,9 @@ def _go(session: Session, state: ServerState, store: RunFolder, watch: Watch | N
         while state.round < experiment.rounds:
             begin = time.perf_counter()
             population = experiment.system.population(session.base, state.round + 1, experiment.seed)
-            after, happened = run_round(experiment.method, state, population, engine, experiment.lr, experiment.seed)
+            after, happened = run_round(
+                experiment.method, state, population, engine, experiment.lr, experiment.seed, experiment.calibrate
+            )
             due = after.round % experiment.evaluate_every == 0 or after.round == experiment.rounds
             scores = engine.evaluate(after.x) if due else {}
             totals["wall_seconds"] += time.perf_counter() - begin

@@ -46,7 +46,7 @@ def prepare(experiment: Experiment, workers: Workers, command: str | None = None
     client_data = ClientData(data.x, data.y, data.test_x, data.test_y, data.classes, data.mean, data.std, shares.train)
     x = first_vector(name, model, data, experiment.seed)
     device, why = choose_device(experiment.device)
-    engine = Simulator(model, client_data, experiment.method.solver, experiment.lr, experiment.seed, workers, device)
+    engine = Simulator(model, client_data, experiment.method.solver, experiment.seed, workers, device)
     manifest = {
         "command": command,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -69,8 +69,8 @@ def train(model, workers, round=3, loss_rate=0.0, seed=0):
     torch.manual_seed(0)
     x = initial_vector(model())
     with Workers(workers) as processes:
-        engine = Simulator(model, data(), SGD(momentum=0.5), 0.1, seed, processes)
-        return engine.train(round, x, everyone(), population(loss_rate)), engine.evaluate(x)
+        engine = Simulator(model, data(), SGD(momentum=0.5), seed, processes)
+        return engine.train(round, x, everyone(), population(loss_rate), 0.1), engine.evaluate(x)
 
 
 @pytest.mark.parametrize("model", [dense, conv])
@@ -101,9 +101,9 @@ def test_losses_happen_at_their_rate():
 
 
 def test_nobody_asked_is_fine():
-    engine = Simulator(dense, data(), SGD(), 0.1, 0, Workers(1))
+    engine = Simulator(dense, data(), SGD(), 0, Workers(1))
     nobody = Cohort(np.empty(0, int), np.empty(0, int), np.empty(0))
-    replies = engine.train(1, initial_vector(dense()), nobody, population())
+    replies = engine.train(1, initial_vector(dense()), nobody, population(), 0.1)
     assert replies.updates.shape == (0, engine.layout.dim)
 
 
@@ -115,12 +115,12 @@ def test_workers_end_with_the_simulator():
 
 def test_a_dead_worker_is_an_error_that_says_so():
     with Workers(2) as workers:
-        engine, x = Simulator(dense, data(), SGD(), 0.1, 0, workers), initial_vector(dense())
-        engine.train(1, x, everyone(), population())
+        engine, x = Simulator(dense, data(), SGD(), 0, workers), initial_vector(dense())
+        engine.train(1, x, everyone(), population(), 0.1)
         workers._processes[0].kill()
         workers._processes[0].wait()
         with pytest.raises(WorkerDied, match="-9"):
-            engine.train(2, x, everyone(), population())
+            engine.train(2, x, everyone(), population(), 0.1)
 
 
 def test_an_error_in_a_worker_arrives_with_its_traceback():
@@ -165,8 +165,8 @@ def test_workers_serve_one_simulator_after_another():
         for model in (dense, conv, dense):
             torch.manual_seed(0)
             x = initial_vector(model())
-            engine = Simulator(model, data(), SGD(), 0.1, 0, workers)
-            found.append(engine.train(1, x, everyone(), population()).updates)
+            engine = Simulator(model, data(), SGD(), 0, workers)
+            found.append(engine.train(1, x, everyone(), population(), 0.1).updates)
     assert np.array_equal(found[0], found[2])
 
 

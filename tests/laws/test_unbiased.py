@@ -6,13 +6,15 @@ from math import comb
 import numpy as np
 import pytest
 
-from fedweave.aggregate import Anonymous, InverseProbability, Mean
+from fedweave.aggregate import Anonymous, Consistent, InverseProbability, LinkAware, Mean, Nova
 from fedweave.records import Layout, Population, Replies, View
-from fedweave.sample import Everyone, Fixed, Uniform, Weighted
+from fedweave.sample import ACS, Everyone, Fixed, Optimal, Uniform, Weighted
+from fedweave.theory import acs_probability
 
 N, D = 4, 3
 WEIGHT = np.array([0.4, 0.3, 0.2, 0.1])
 LOSS = np.array([0.0, 0.5, 0.2, 0.35])
+EFFORT = np.array([2.0, 4.0, 10.0, 1.0])
 UPDATES = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
 
 
@@ -36,7 +38,9 @@ def view(loss=LOSS, available=None):
     one = np.ones(N)
     there = np.ones(N, bool) if available is None else np.array(available)
     population = Population(WEIGHT, 100 * WEIGHT, 5 * one, 5 * one, loss, one, there)
-    return View(1, np.zeros(D, np.float32), population, Layout(("w",), ((D,),), D), 5 * one)
+    return View(
+        1, np.zeros(D, np.float32), population, Layout(("w",), ((D,),), D), EFFORT, 0.1, lambda ids: UPDATES[ids]
+    )
 
 
 def multinomial_draws(p, draws):
@@ -61,7 +65,7 @@ def outcomes(sampler, p=None):
 def replies(cohort, received):
     rows = np.where(np.array(received)[:, None], UPDATES[cohort.ids], 0).astype(np.float32)
     nothing = np.zeros(cohort.ids.size)
-    return Replies(np.array(received, bool), rows, nothing, nothing, nothing, nothing)
+    return Replies(np.array(received, bool), rows, nothing, nothing, nothing, nothing, nothing)
 
 
 def mean_direction(sampler, aggregator, p=None, loss=LOSS):
@@ -96,6 +100,7 @@ def test_expected_is_the_exact_mean_count(sampler, p):
         mean[cohort.ids] += chance * cohort.count
         promised[cohort.ids] = cohort.expected
     assert np.allclose(mean, promised, atol=1e-14)
+    assert np.allclose(mean, sampler.law({}, view()), atol=1e-14)
 
 
 @pytest.mark.parametrize(("sampler", "p"), SAMPLERS, ids=lambda v: str(v)[:30])
@@ -103,6 +108,58 @@ def test_inverse_probability_is_unbiased_for_every_sampler(sampler, p):
     """FedACS eqs 19, 20, 21 in one rule: E = Σ ω (1 − q) u, and Σ ω u when no link fails."""
     assert np.allclose(mean_direction(sampler, InverseProbability(), p), (WEIGHT * (1 - LOSS)) @ UPDATES, atol=1e-6)
     assert np.allclose(mean_direction(sampler, InverseProbability(), p, 0 * LOSS), WEIGHT @ UPDATES, atol=1e-6)
+
+
+LINEAR = [Anonymous(), InverseProbability(), LinkAware(), Nova("sampled"), Consistent()]
+
+
+@pytest.mark.parametrize(("sampler", "p"), SAMPLERS, ids=lambda v: str(v)[:30])
+@pytest.mark.parametrize("aggregator", LINEAR, ids=str)
+def test_coefficients_are_the_exact_mean_weights(sampler, p, aggregator):
+    """What an aggregator declares as its mean weights, and a sampler as its law, is what enumeration finds."""
+    declared = aggregator.coefficients(view(), sampler.law({}, view()))
+    assert np.allclose(mean_direction(sampler, aggregator, p), declared @ UPDATES, atol=1e-5)
+
+
+@pytest.mark.parametrize(("sampler", "p"), SAMPLERS, ids=lambda v: str(v)[:30])
+def test_consistent_makes_every_law_consistent(sampler, p):
+    """E = τ Σ ω u/‖a‖₁ for every sampler: links and uneven work are both undone."""
+    tau = 1 / (WEIGHT / ((1 - LOSS) * EFFORT)).sum()
+    mean = mean_direction(sampler, Consistent(), p)
+    assert np.allclose(mean, tau * (WEIGHT / EFFORT) @ UPDATES, atol=1e-6)
+
+
+def test_link_aware_undoes_links_and_nova_undoes_work():
+    assert np.allclose(mean_direction(Uniform(2), LinkAware()), WEIGHT @ UPDATES, atol=1e-6)
+    mean = mean_direction(Uniform(2), Nova("sampled"), loss=0 * LOSS)
+    assert np.allclose(mean, (WEIGHT @ EFFORT) * (WEIGHT / EFFORT) @ UPDATES, atol=1e-5)
+
+
+@pytest.mark.parametrize("draws", [1, 2, 3])
+def test_acs_with_the_anonymous_sum_is_consistent(draws):
+    """FedACS eq. 16: the law alone undoes both; no weight and no identity is needed."""
+    p = acs_probability(WEIGHT, LOSS, EFFORT)
+    assert np.allclose(ACS(draws).law({}, view()), draws * p)
+    tau = 1 / (WEIGHT / ((1 - LOSS) * EFFORT)).sum()
+    assert np.allclose(mean_direction(ACS(draws), Anonymous(), p), tau * (WEIGHT / EFFORT) @ UPDATES, atol=1e-6)
+
+
+def test_fedacs_is_the_law_that_makes_the_consistent_weight_constant():
+    p = acs_probability(WEIGHT, LOSS, EFFORT)
+    for chance, rng in multinomial_draws(p, 2):
+        cohort = ACS(2).draw({}, view(), rng)
+        answer = replies(cohort, [True] * cohort.ids.size)
+        anonymous, _ = Anonymous().combine({}, view(), cohort, answer)
+        consistent, _ = Consistent().combine({}, view(), cohort, answer)
+        assert chance > 0
+        assert np.allclose(anonymous, consistent, atol=1e-6)
+
+
+def test_optimal_sampling_oracle_goes_by_the_true_norms():
+    norms = WEIGHT * np.linalg.norm(UPDATES, axis=1)
+    assert np.allclose(Optimal(3, norms="oracle").law({}, view()), 3 * norms / norms.sum())
+    mean = mean_direction(Optimal(2, norms="oracle"), InverseProbability(), norms / norms.sum())
+    assert np.allclose(mean, (WEIGHT * (1 - LOSS)) @ UPDATES, atol=1e-6)
 
 
 @pytest.mark.parametrize("draws", [1, 2, 3])

@@ -23,6 +23,7 @@ def _one_thread():
 
 RNG = np.random.default_rng(0)
 SIZES = [23, 7, 40, 12, 31]
+LR = 0.1
 JOBS = [Job(0, 9, 5), Job(1, 4, 5), Job(2, 12, 8), Job(3, 1, 12), Job(4, 9, 5)]
 
 
@@ -74,10 +75,10 @@ def line():
     return nn.Sequential(nn.Linear(6, 1))
 
 
-def trainer_of(model, data, solver=None, lr=0.1, seed=0):
+def trainer_of(model, data, solver=None, seed=0):
     torch.manual_seed(0)
     module = model()
-    return TorchTrainer(module, data, solver or SGD(), lr, seed), initial_vector(module)
+    return TorchTrainer(module, data, solver or SGD(), seed), initial_vector(module)
 
 
 def reference(model, data, x, job, lr=0.1, seed=0):
@@ -118,7 +119,7 @@ def test_every_path_trains_like_a_plain_torch_loop(model, data, stacked):
     assert (trainer.stack is not None) == stacked
     for chunk in trainer.chunks(JOBS):
         jobs = [JOBS[i] for i in chunk]
-        updates, losses = trainer.train(x, 1, jobs)
+        updates, losses, _ = trainer.train(x, 1, jobs, LR)
         for job, update, loss in zip(jobs, updates, losses, strict=True):
             expected, expected_loss = reference(model, data, x, job)
             assert np.allclose(update, expected, rtol=1e-3, atol=1e-5)
@@ -131,9 +132,9 @@ def test_company_does_not_change_a_single_bit(model, solver):
     data = image_data()
     trainer, x = trainer_of(model, data, solver)
     jobs = [Job(c, t, 5) for c, t in zip((2, 0, 4, 3, 1), (12, 9, 9, 5, 1), strict=True)]
-    together, losses = trainer.train(x, 1, jobs)
+    together, losses, _ = trainer.train(x, 1, jobs, LR)
     for i, job in enumerate(jobs):
-        alone, loss = trainer.train(x, 1, [job])
+        alone, loss, _ = trainer.train(x, 1, [job], LR)
         assert np.array_equal(alone[0], together[i])
         assert loss[0] == losses[i]
 
@@ -141,18 +142,15 @@ def test_company_does_not_change_a_single_bit(model, solver):
 @pytest.mark.parametrize("model", [logistic, mlp, Own, cnn])
 def test_prox_zero_is_sgd_bit_for_bit(model):
     data = image_data()
-    found = [
-        trainer_of(model, data, solver)[0].train(trainer_of(model, data)[1], 1, JOBS[:1])
-        for solver in (SGD(), Prox(0.0))
-    ]
-    assert np.array_equal(found[0][0], found[1][0])
+    (plain, x), (pulled, _) = trainer_of(model, data, SGD()), trainer_of(model, data, Prox(0.0))
+    assert np.array_equal(plain.train(x, 1, JOBS[:1], LR)[0], pulled.train(x, 1, JOBS[:1], LR)[0])
 
 
 def test_prox_keeps_clients_nearer():
     data = image_data()
     trainer, x = trainer_of(mlp, data)
-    free = trainer.train(x, 1, JOBS[2:3])[0]
-    held = trainer_of(mlp, data, Prox(5.0))[0].train(x, 1, JOBS[2:3])[0]
+    free = trainer.train(x, 1, JOBS[2:3], LR)[0]
+    held = trainer_of(mlp, data, Prox(5.0))[0].train(x, 1, JOBS[2:3], LR)[0]
     assert np.linalg.norm(held) < np.linalg.norm(free)
 
 
@@ -173,13 +171,13 @@ def test_dropout_draws_at_the_clients_address():
 
     trainer, x = trainer_of(model, image_data())
     assert trainer.stack is None
-    first, _ = trainer.train(x, 1, JOBS[:2])
+    first, *_ = trainer.train(x, 1, JOBS[:2], LR)
     torch.rand(7)  # the global stream is neither read nor moved
     before = torch.get_rng_state()
-    second, _ = trainer.train(x, 1, JOBS[1::-1])
+    second, *_ = trainer.train(x, 1, JOBS[1::-1], LR)
     assert np.array_equal(first, second[::-1])
     assert torch.equal(before, torch.get_rng_state())
-    assert not np.array_equal(first, trainer.train(x, 2, JOBS[:2])[0])
+    assert not np.array_equal(first, trainer.train(x, 2, JOBS[:2], LR)[0])
 
 
 def test_dropout_called_as_a_function_goes_one_by_one():
@@ -193,7 +191,7 @@ def test_dropout_called_as_a_function_goes_one_by_one():
 
     trainer, x = trainer_of(Hidden, image_data())
     assert trainer.stack is None
-    assert np.array_equal(trainer.train(x, 1, JOBS[:1])[0], trainer.train(x, 1, JOBS[:1])[0])
+    assert np.array_equal(trainer.train(x, 1, JOBS[:1], LR)[0], trainer.train(x, 1, JOBS[:1], LR)[0])
 
 
 def batch_norm():
@@ -205,10 +203,10 @@ def test_batch_norm_buffers_are_part_of_the_vector():
     layout = trainer.layout
     assert layout.dim - layout.parameters == 6
     assert layout.names[-2:] == ("1.running_mean", "1.running_var")
-    update, _ = trainer.train(x, 1, JOBS[:1])
+    update, *_ = trainer.train(x, 1, JOBS[:1], LR)
     buffers = layout.split(update[0])
     assert buffers["1.running_mean"].any()
-    again, _ = trainer.train(x, 1, JOBS[:1])
+    again, *_ = trainer.train(x, 1, JOBS[:1], LR)
     assert np.array_equal(update, again)  # nothing is left over from the last participation
 
 

@@ -13,7 +13,7 @@ from fedweave.settings import settings
 
 def weigh(weights: Array, replies: Replies) -> Array:
     """Return Σ_i weights_i u_i over the received rows; nothing heard gives a zero direction."""
-    return np.where(replies.received, weights, 0.0).astype(np.float32) @ replies.updates
+    return np.where(replies.received, weights, 0.0).astype(replies.updates.dtype) @ replies.updates
 
 
 @settings
@@ -23,6 +23,11 @@ class Mean(Aggregator):
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         w = view.population.weight[cohort.ids] * cohort.count * replies.received
         return weigh(w / max(w.sum(), np.finfo(float).tiny), replies), state
+
+    def step_length(self, view: View, law: Array) -> float:
+        """The weights sum to one: to first order, a mean of the efforts of those that are heard."""
+        heard = view.population.weight * (1 - view.population.loss_rate) * law
+        return float(heard @ view.effort / heard.sum())
 
 
 @settings
@@ -34,6 +39,9 @@ class Anonymous(Aggregator):
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         return weigh(cohort.count / max(cohort.count.sum(), 1), replies), state
+
+    def coefficients(self, view: View, law: Array) -> Array:
+        return law / law.sum() * (1 - view.population.loss_rate)
 
 
 @settings
@@ -54,3 +62,77 @@ class InverseProbability(Aggregator):
         if self.normalise == "received":
             w = w * cohort.count.sum() / max(cohort.count[replies.received].sum(), 1)
         return weigh(w, replies), state
+
+    def coefficients(self, view: View, law: Array) -> Array:
+        heard = np.ones_like(law) if self.normalise == "received" else 1 - view.population.loss_rate
+        return view.population.weight * heard * (law > 0)
+
+
+@settings
+class LinkAware(Aggregator):
+    """Σ (ω_i c_i / (E[c_i] (1 − q_i))) u_i over what was received: c-a-FedAvg (FedACS eq. 113), for any known law.
+
+    Undoes the links but not the uneven work: the mean is Σ ω_i u_i.
+    """
+
+    needs_law: ClassVar[bool] = True
+
+    def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
+        p, ids = view.population, cohort.ids
+        return weigh(p.weight[ids] * cohort.count / (cohort.expected * (1 - p.loss_rate[ids])), replies), state
+
+    def coefficients(self, view: View, law: Array) -> Array:
+        return view.population.weight * (law > 0)
+
+
+@settings
+class Nova(Aggregator):
+    """τ Σ w_i u_i / ‖a_i‖₁ with the unbiased weights w = ω c / E[c] (FedNova, Wang et al., for any solver and law).
+
+    Undoes the uneven work but not the links. "received": w is normalised over what arrived and τ = Σ w_i ‖a_i‖₁, the
+    original. "sampled": nothing is normalised and τ = Σ γ_i ‖a_i‖₁ with the known link weights γ, so that the step is
+    as long as FedAvg's (FedACS eq. 116).
+    """
+
+    normalise: Literal["received", "sampled"] = "received"
+    needs_law: ClassVar[bool] = True
+
+    def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
+        p, effort = view.population, view.effort[cohort.ids]
+        w = p.weight[cohort.ids] * cohort.count / cohort.expected * replies.received
+        if self.normalise == "received":
+            w = w / max(w.sum(), np.finfo(float).tiny)
+        tau = w @ effort if self.normalise == "received" else self._link_mean(view)
+        return weigh(tau * w / effort, replies), state
+
+    def coefficients(self, view: View, law: Array) -> Array:
+        if self.normalise == "received":  # a ratio: no closed mean
+            return super().coefficients(view, law)
+        p = view.population
+        return self._link_mean(view) * p.weight * (1 - p.loss_rate) / view.effort * (law > 0)
+
+    @staticmethod
+    def _link_mean(view: View) -> float:
+        heard = view.population.weight * (1 - view.population.loss_rate)
+        return float(heard @ view.effort / heard.sum())
+
+
+@settings
+class Consistent(Aggregator):
+    """τ Σ (ω_i c_i / (E[c_i] (1 − q_i) ‖a_i‖₁)) u_i over what was received: any known law made consistent.
+
+    Undoes links and uneven work together: the mean is τ Σ ω_i u_i/‖a_i‖₁ for *every* law. FedACS is the law that makes
+    this weight the same for everyone, so that an anonymous sum will do; τ = 1/Σ ω/((1 − q)‖a‖₁) is its step.
+    """
+
+    needs_law: ClassVar[bool] = True
+
+    def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
+        reach = (1 - view.population.loss_rate) * view.effort
+        tau = 1 / (view.population.weight @ (1 / reach))
+        w = view.population.weight[cohort.ids] * cohort.count / (cohort.expected * reach[cohort.ids])
+        return weigh(tau * w, replies), state
+
+    def coefficients(self, view: View, law: Array) -> Array:
+        reach = (1 - view.population.loss_rate) * view.effort
+        return view.population.weight / view.effort / (view.population.weight @ (1 / reach)) * (law > 0)

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedweave.engine.links import heard
 from fedweave.engine.workers import Call, Workers
 from fedweave.local.batches import Job
-from fedweave.local.torch_trainer import EVALUATION_BATCH, ClientData, Score, TorchTrainer
-from fedweave.randomness import Stream, rng_for
+from fedweave.local.torch_trainer import EVALUATION_BATCH, ClientData, Score, TorchTrainer, Trained
 from fedweave.records import Array, Cohort, Population, Replies
 from fedweave.roles import Solver
 from fedweave.settings import BadInput
@@ -32,32 +32,44 @@ class Simulator:
         model: Callable[[], nn.Module],
         data: ClientData,
         solver: Solver,
-        lr: float,
         seed: int,
         workers: Workers,
         device: str = "cpu",
     ):
         self.seed, self.data = seed, data
-        self._build = partial(_trainer, model, solver, lr, seed, device)
+        self._build = partial(_trainer, model, solver, seed, device)
         self._trainer = self._build(data)
         self.layout = self._trainer.layout
         self._workers, self._loaded = workers, False
 
-    def train(self, round: int, x: Array, cohort: Cohort, population: Population) -> Replies:
+    def train(self, round: int, x: Array, cohort: Cohort, population: Population, lr: float) -> Replies:
         """Train the cohort from ``x``. Clients whose answer will be lost are not trained: nobody would know."""
         ids = cohort.ids
-        fate = rng_for(self.seed, round, Stream.LINK).random(population.size)  # one draw per client, asked or not
-        received = fate[ids] >= population.loss_rate[ids]
+        received = heard(self.seed, round, ids, population)
         rows = np.flatnonzero(received)
-        jobs = [Job(int(c), int(population.steps[c]), int(population.batch_size[c])) for c in ids[rows]]
-        updates, loss = np.zeros((ids.size, x.size), np.float32), np.full(ids.size, np.nan)
-        chunks = self._trainer.chunks(jobs) if jobs else []
-        calls: list[Call] = [("train", (x, round, [jobs[i] for i in chunk])) for chunk in chunks]
-        for n, (update, mean_loss) in self._each(calls):
-            where = rows[chunks[n]]
-            updates[where], loss[where] = update, mean_loss
+        updates = np.zeros((ids.size, x.size), np.float32)
+        loss, first = np.full(ids.size, np.nan), np.full(ids.size, np.nan)
+        for some, trained in self._trained(round, x, ids[rows], population, lr):
+            updates[rows[some]], loss[rows[some]], first[rows[some]] = trained
         size = np.full(ids.size, x.nbytes)
-        return Replies(received, updates, population.steps[ids], loss, population.latency[ids], size)
+        return Replies(received, updates, population.steps[ids], loss, first, population.latency[ids], size)
+
+    def rehearse(self, round: int, x: Array, ids: Array, population: Population, lr: float) -> Array:
+        """Return the updates these clients would send this round, whatever their links."""
+        updates = np.zeros((ids.size, x.size), np.float32)
+        for some, trained in self._trained(round, x, ids, population, lr):
+            updates[some] = trained.updates
+        return updates
+
+    def _trained(
+        self, round: int, x: Array, ids: Array, population: Population, lr: float
+    ) -> Iterator[tuple[list[int], Trained]]:
+        """Yield positions in ``ids`` and what those clients did, piece by piece."""
+        jobs = [Job(int(c), int(population.steps[c]), int(population.batch_size[c])) for c in ids]
+        chunks = self._trainer.chunks(jobs) if jobs else []
+        calls: list[Call] = [("train", (x, round, [jobs[i] for i in chunk], lr)) for chunk in chunks]
+        for n, trained in self._each(calls):
+            yield chunks[n], trained
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:
         """Return accuracy, loss and class_accuracy of ``x`` on the test set."""
@@ -87,11 +99,9 @@ class Simulator:
             self._workers.patience -= time.perf_counter() - begin
 
 
-def _trainer(
-    model: Callable[[], nn.Module], solver: Solver, lr: float, seed: int, device: str, data: ClientData
-) -> TorchTrainer:
+def _trainer(model: Callable[[], nn.Module], solver: Solver, seed: int, device: str, data: ClientData) -> TorchTrainer:
     with torch.random.fork_rng(devices=[]):  # its values are loaded later; the caller's random numbers stay as they are
-        return TorchTrainer(model(), data, solver, lr, seed, device)
+        return TorchTrainer(model(), data, solver, seed, device)
 
 
 def workers_for(workers: int | Literal["auto"], device: str) -> Workers:

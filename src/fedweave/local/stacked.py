@@ -69,22 +69,26 @@ class Stack:
     @torch.no_grad()
     def train(
         self, start: Tensor, plans: Sequence[Batches], samples: Samples, solver: Solver, lr: float
-    ) -> tuple[Tensor, Tensor]:
-        """Return the trained rows (c, D) and mean losses (c,). ``plans`` are longest first: the active are a prefix."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the trained rows (c, D), mean losses and norms of the first gradient (c,).
+
+        ``plans`` are longest first, so that the active clients are a prefix.
+        """
         index, weight = (torch.from_numpy(a).to(start.device) for a in _pad(plans))
         steps = np.array([p.size.size for p in plans])
         rows, total = start.repeat(len(plans), 1), torch.zeros(len(plans), device=start.device)
-        state, y, gradient = solver.begin(rows), rows, self.bind(rows)
+        state, y, gradient, first = solver.begin(rows), rows, self.bind(rows), total
         for t in range(steps.max()):
             active = int(np.count_nonzero(steps > t))
             if active < len(y):
                 y, state = rows[:active], tuple(s[:active] for s in state)
                 gradient = self.bind(y)
             g, loss = gradient(*samples.take(index[:active, t]), weight[:active, t])
+            first = g.norm(dim=1) if t == 0 else first
             d, state = solver.direction(state, g, y, start, lr, t)
             y.sub_(d, alpha=lr)
             total[:active] += loss
-        return rows, total / torch.from_numpy(steps).to(total)
+        return rows, total / torch.from_numpy(steps).to(total), first
 
 
 def _pad(plans: Sequence[Batches]) -> tuple[np.ndarray, np.ndarray]:

@@ -33,6 +33,14 @@ class ClientData(NamedTuple):
     parts: Sequence[Array]
 
 
+class Trained(NamedTuple):
+    """What one piece of clients did."""
+
+    updates: Array  # (c, D)
+    loss: Array  # (c,) mean over the local steps
+    first_gradient: Array  # (c,) norm of the first stochastic gradient
+
+
 class Score(NamedTuple):
     """Sums over a slice of the test set."""
 
@@ -63,9 +71,9 @@ class Samples:
 class TorchTrainer:
     """Trains clients from a given model and measures models; the same object in the main process and in workers."""
 
-    def __init__(self, model: nn.Module, data: ClientData, solver: Solver, lr: float, seed: int, device: str = "cpu"):
+    def __init__(self, model: nn.Module, data: ClientData, solver: Solver, seed: int, device: str = "cpu"):
         self.device = torch.device(device)
-        self.data, self.solver, self.lr, self.seed = data, solver, lr, seed
+        self.data, self.solver, self.seed = data, solver, seed
         self.train_set = Samples(data.x, data.y, data.mean, data.std, self.device)
         self.test_set = Samples(data.test_x, data.test_y, data.mean, data.std, self.device)
         self.flat = FlatModule(model.to(self.device))
@@ -81,23 +89,24 @@ class TorchTrainer:
         """Split jobs into pieces that train together. The pieces depend on the jobs alone, never on the workers."""
         return self.stack.chunks(jobs) if self.stack else [[i] for i in range(len(jobs))]
 
-    def train(self, x: Array, round: int, jobs: Sequence[Job]) -> tuple[Array, Array]:
-        """Return the updates (c, D) and mean training losses (c,) of one piece."""
+    def train(self, x: Array, round: int, jobs: Sequence[Job], lr: float) -> Trained:
+        """Train one piece from ``x`` with step ``lr``."""
         if self.stack is None:
-            rows = [self._train_one(x, round, job) for job in jobs]
-            return np.stack([update for update, _ in rows]), np.array([loss for _, loss in rows])
+            rows = [self._train_one(x, round, job, lr) for job in jobs]
+            return Trained(*(np.stack(column) for column in zip(*rows, strict=True)))
         start = torch.from_numpy(x).to(self.device)
         plans = list(batches(self.seed, round, jobs, self.data.parts))
-        y, loss = self.stack.train(start, plans, self.train_set, self.solver, self.lr)
-        return (y - start).cpu().numpy(), loss.cpu().numpy()
+        y, loss, first = self.stack.train(start, plans, self.train_set, self.solver, lr)
+        return Trained((y - start).cpu().numpy(), loss.cpu().numpy(), first.cpu().numpy())
 
-    def _train_one(self, x: Array, round: int, job: Job) -> tuple[Array, float]:
+    def _train_one(self, x: Array, round: int, job: Job, lr: float) -> tuple[Array, float, float]:
         (plan,) = batches(self.seed, round, [job], self.data.parts)
         index = torch.from_numpy(plan.where).to(self.device)
         flat, solver = self.flat, self.solver
         flat.load(x)
         flat.module.train()
         y = flat.parameters
+        first = float("nan")
         start, state, total = y.clone(), solver.begin(y), torch.zeros((), device=self.device)
         with torch.random.fork_rng(devices=[]):  # layers with randomness draw at the client's own address
             torch.manual_seed(int(rng_for(self.seed, round, Stream.NOISE, job.client).integers(2**63)))
@@ -105,11 +114,12 @@ class TorchTrainer:
                 xb, yb = self.train_set.take(index[t, : int(plan.size[t])])
                 loss = self._loss(flat.module(flat.fit(xb)), yb)
                 g = flat.gradient(loss)
+                first = float(g.norm()) if t == 0 else first
                 with torch.no_grad():
-                    d, state = solver.direction(state, g, y, start, self.lr, t)
-                    y.sub_(d, alpha=self.lr)
+                    d, state = solver.direction(state, g, y, start, lr, t)
+                    y.sub_(d, alpha=lr)
                     total += loss
-        return flat.read() - x, float(total) / job.steps
+        return flat.read() - x, float(total) / job.steps, first
 
     def _loss(self, out: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
         if self.data.classes:

@@ -12,14 +12,19 @@ from fedweave.roles import Sampler
 from fedweave.settings import BadInput, settings
 
 
-def draw_with_replacement(probability: Array, draws: int, rng: np.random.Generator) -> Cohort:
-    """Draw ``draws`` times from ``probability`` (N,), which need not be normalised: E[count] = K·p."""
-    cumulative = np.cumsum(probability)
+def mean_count(score: Array, draws: int) -> Array:
+    """Return E[count] = K·p of ``draws`` draws with replacement, p ∝ ``score``; nobody has a score, nobody is drawn."""
+    return draws * score / max(score.sum(), np.finfo(float).tiny)
+
+
+def draw_with_replacement(law: Array, draws: int, rng: np.random.Generator) -> Cohort:
+    """Draw ``draws`` times with replacement so that E[count] is ``law`` (N,)."""
+    cumulative = np.cumsum(law)
     if not cumulative.size or cumulative[-1] == 0:
         return nobody()
     where = np.searchsorted(cumulative, rng.random(draws) * cumulative[-1], side="right")
     ids, count = np.unique(where, return_counts=True)
-    return Cohort(ids, count, draws * probability[ids] / cumulative[-1])
+    return Cohort(ids, count, law[ids])
 
 
 def nobody() -> Cohort:
@@ -30,6 +35,9 @@ def nobody() -> Cohort:
 @settings
 class Everyone(Sampler):
     """Full participation of whoever is available."""
+
+    def law(self, state: State, view: View) -> Array:
+        return view.population.available.astype(float)
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
         ids = np.flatnonzero(view.population.available)
@@ -47,6 +55,10 @@ class Uniform(Sampler):
             raise BadInput(f"{self} asks for more clients than there are: {population.size}. Lower per_round.")
         return {}
 
+    def law(self, state: State, view: View) -> Array:
+        there = view.population.available
+        return there * min(self.per_round / max(there.sum(), 1), 1.0)
+
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
         there = np.flatnonzero(view.population.available)
         if not there.size:
@@ -62,9 +74,11 @@ class Weighted(Sampler):
 
     per_round: PositiveInt
 
+    def law(self, state: State, view: View) -> Array:
+        return mean_count(view.population.weight * view.population.available, self.per_round)
+
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
-        there = view.population
-        return draw_with_replacement(there.weight * there.available, self.per_round, rng)
+        return draw_with_replacement(self.law(state, view), self.per_round, rng)
 
 
 @settings
@@ -86,6 +100,8 @@ class Fixed(Sampler):
             raise BadInput(f"Fixed has {len(self.probability)} probabilities, but there are {population.size} clients.")
         return {}
 
+    def law(self, state: State, view: View) -> Array:
+        return mean_count(np.asarray(self.probability) * view.population.available, self.per_round)
+
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
-        there = view.population
-        return draw_with_replacement(np.asarray(self.probability) * there.available, self.per_round, rng)
+        return draw_with_replacement(self.law(state, view), self.per_round, rng)

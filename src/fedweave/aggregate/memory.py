@@ -1,0 +1,65 @@
+"""Aggregators that remember what clients sent: FedVARP in two readings."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from fedweave.aggregate.linear import weigh
+from fedweave.records import Array, Cohort, Population, Replies, State, View
+from fedweave.roles import Aggregator
+from fedweave.settings import settings
+
+
+def _table(population: Population, dim: int) -> State:
+    return {"last": np.zeros((population.size, dim), np.float32)}  # y_i: the update each client sent last
+
+
+def _refreshed(last: Array, cohort: Cohort, replies: Replies) -> State:
+    after = last.astype(replies.updates.dtype)
+    after[cohort.ids[replies.received]] = replies.updates[replies.received]
+    return {"last": after}
+
+
+@settings
+class Varp(Aggregator):
+    """Σ_j ω_j y_j + (K/|R|) Σ_R (ω_i c_i / E[c_i]) (u_i − y_i), then y_i ← u_i for the received R (FedVARP).
+
+    With full participation this is the mean of the fresh updates, whatever is remembered.
+    """
+
+    needs_law: ClassVar[bool] = True
+
+    def init(self, population: Population, dim: int) -> State:
+        return _table(population, dim)
+
+    def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
+        weight, last = view.population.weight, state["last"]
+        scale = cohort.count.sum() / max(cohort.count[replies.received].sum(), 1)
+        w = scale * weight[cohort.ids] * cohort.count / cohort.expected
+        news = replies._replace(updates=replies.updates - last[cohort.ids])
+        return weight.astype(last.dtype) @ last + weigh(w, news), _refreshed(last, cohort, replies)
+
+    def coefficients(self, view: View, law: Array) -> Array:
+        return view.population.weight
+
+
+@settings
+class VarpReuse(Aggregator):
+    """(1/K) [Σ_received c_i u_i + Σ_lost c_i y_i]: a lost answer is replaced by the client's last one (FedACS eq. 114).
+
+    The paper says that this corrects nothing; its own eq. 115 and the simulation say that it corrects the links, where
+    links and work do not change over time.
+    """
+
+    def init(self, population: Population, dim: int) -> State:
+        return _table(population, dim)
+
+    def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
+        filled = np.where(replies.received[:, None], replies.updates, state["last"][cohort.ids])
+        w = cohort.count / max(cohort.count.sum(), 1)
+        return w.astype(filled.dtype) @ filled, _refreshed(state["last"], cohort, replies)
+
+    def coefficients(self, view: View, law: Array) -> Array:
+        return law / law.sum()

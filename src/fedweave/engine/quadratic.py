@@ -1,0 +1,113 @@
+"""Clients with quadratic objectives, solved exactly: the oracle world of FedACS appendix C.
+
+F_m(x) = ½ (x − x_m*)' H_m (x − x_m*). A solver that is linear in its gradients moves each eigenvector of H_m by itself:
+u = Q k_T(h) Q' (x* − x), where k_T(h) is how far T steps get from 0 towards 1 on ½ h (y − 1)². The solver itself, run
+once on these one-dimensional problems, fills the table of k; a round is then a lookup and a product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedweave.engine.links import heard
+from fedweave.local.solvers import SGD, Adam
+from fedweave.records import Array, Cohort, Layout, Population, Replies
+from fedweave.roles import Solver
+from fedweave.settings import BadInput
+
+
+@dataclass(frozen=True)
+class Quadratics:
+    """One quadratic per client."""
+
+    optimum: Array  # (N, d), each client's own x_m*
+    curvature: Array | None = None  # (N, d, d) symmetric positive definite; None: the identity
+
+    @classmethod
+    def random(cls, clients: int, dim: int, seed: int = 0) -> Quadratics:
+        """FedACS's toy example: x_m* ~ N(0, I), H = I."""
+        return cls(np.random.default_rng(seed).standard_normal((clients, dim)))
+
+    @cached_property
+    def eigen(self) -> tuple[Array, Array | None]:
+        """Eigenvalues (N, d) and eigenvectors (N, d, d) of the curvatures; no vectors for the identity."""
+        if self.curvature is None:
+            return np.ones_like(self.optimum), None
+        values, vectors = np.linalg.eigh(self.curvature)
+        return values, vectors
+
+    def minimiser(self, weight: Array) -> Array:
+        """Return the optimum of Σ weight_m F_m."""
+        if self.curvature is None:
+            return weight @ self.optimum / weight.sum()
+        H = np.einsum("n,nij->ij", weight, self.curvature)
+        return np.linalg.solve(H, np.einsum("n,nij,nj->i", weight, self.curvature, self.optimum))
+
+    def value(self, weight: Array, x: Array) -> float:
+        """Return Σ weight_m F_m(x)."""
+        away = self.optimum - x
+        pull = away if self.curvature is None else np.einsum("nij,nj->ni", self.curvature, away)
+        return float(weight @ np.einsum("ni,ni->n", away, pull) / 2)
+
+
+class QuadraticEngine:
+    """Trains quadratic clients, in float64 and without any sampling of data."""
+
+    def __init__(self, problem: Quadratics, solver: Solver, seed: int, weight: Array):
+        if isinstance(solver, Adam):
+            raise BadInput("Adam is not linear in its gradients: quadratic clients need SGD or Prox around it.")
+        self.problem, self.solver, self.seed, self.weight = problem, solver, seed, weight
+        dim = problem.optimum.shape[1]
+        self.layout = Layout(("x",), ((dim,),), dim)
+        self._tables: dict[float, Array] = {}
+
+    def train(self, round: int, x: Array, cohort: Cohort, population: Population, lr: float) -> Replies:
+        """Return what the cohort sends, exactly."""
+        ids = cohort.ids
+        received = heard(self.seed, round, ids, population)
+        updates = self.rehearse(round, x, ids, population, lr) * received[:, None]
+        nothing = np.full(ids.size, np.nan)
+        first = np.where(received, self._gradient_norms(x, ids), np.nan)
+        size = np.full(ids.size, 8 * x.size)
+        return Replies(received, updates, population.steps[ids], nothing, first, population.latency[ids], size)
+
+    def rehearse(self, round: int, x: Array, ids: Array, population: Population, lr: float) -> Array:
+        """Return the updates these clients would send."""
+        away, (h, vectors) = self.problem.optimum[ids] - x, self.problem.eigen
+        if self.solver == SGD():  # no table needed, and a calibrated world asks for another lr every round
+            reach = 1 - (1 - lr * h[ids]) ** population.steps[ids, None]
+        else:
+            reach = self._reach(lr, int(population.steps.max()))[population.steps[ids], ids]
+        if vectors is None:
+            return reach * away
+        along = np.einsum("kji,kj->ki", vectors[ids], away)
+        return np.einsum("kij,kj->ki", vectors[ids], reach * along)
+
+    def _reach(self, lr: float, top: int) -> Array:
+        """Return k_T(h) for T = 0 … top: (top + 1, N, d)."""
+        table = self._tables.get(lr)
+        if table is None or len(table) <= top:
+            h = self.problem.eigen[0]
+            y = np.zeros_like(h)
+            state, rows, start = self.solver.begin(y), [y], y
+            for t in range(1 << (top - 1).bit_length()):
+                d, state = self.solver.direction(state, h * (y - 1), y, start, lr, t)
+                y = y - lr * d
+                rows.append(y)
+            table = np.stack(rows)
+            self._tables = {lr: table}  # the last one: lr changes every round, or never
+        return table
+
+    def _gradient_norms(self, x: Array, ids: Array) -> Array:
+        away = self.problem.optimum[ids] - x
+        H = self.problem.curvature
+        return np.linalg.norm(away if H is None else np.einsum("kij,kj->ki", H[ids], away), axis=1)
+
+    def evaluate(self, x: Array) -> Mapping[str, Any]:
+        """Return the global objective as loss; there is nothing to classify."""
+        return {"accuracy": np.nan, "loss": self.problem.value(self.weight, x), "class_accuracy": np.zeros(0)}

@@ -1,0 +1,63 @@
+"""FedACS: sample those more who are heard less and do less, so that an anonymous sum minimises the wanted objective."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, NonNegativeFloat, PositiveInt
+
+from fedweave.records import Array, Cohort, Population, Replies, State, View
+from fedweave.roles import Sampler
+from fedweave.sample import estimate
+from fedweave.sample.laws import draw_with_replacement, mean_count
+from fedweave.settings import settings
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+@settings
+class ACS(Sampler):
+    """``per_round`` draws with replacement, p_m ∝ ω_m / ((1 − q_m) ‖a_m‖₁) (FedACS eq. 15), anew every round.
+
+    ``links``: "known" uses this round's true loss rates and steps, as the paper does. "estimated" learns both from what
+    it has seen (``fedweave.sample.estimate``): a real server knows neither.
+    ``effort``: "counted" takes ‖a‖₁ of the steps. "measured" takes what clients really moved, κ = ‖u‖/(η‖g₀‖), smoothed
+    over their visits: where local training saturates, twice the steps are not twice the displacement, and counting
+    over-corrects. Where it does not, κ is ‖a‖₁ and this is FedACS again.
+    A client that is unavailable, never heard (q = 1) or idle (no steps) cannot be represented and is left out; the
+    others keep their proportions.
+    """
+
+    per_round: PositiveInt
+    links: Literal["known", "estimated"] = "known"
+    effort: Literal["counted", "measured"] = "counted"
+    memory: Share = 0.99  # how much of a visit is left after the next one; 1: never forget
+    prior: NonNegativeFloat = 1.0  # visits' worth of belief that a link is like all others
+    floor: Share = 0.05  # smallest believed success rate
+
+    def init(self, population: Population) -> State:
+        return estimate.fresh(population.size) if self._learns else {}
+
+    @property
+    def _learns(self) -> bool:
+        return self.links == "estimated" or self.effort == "measured"
+
+    def law(self, state: State, view: View) -> Array:
+        p = view.population
+        success = 1 - p.loss_rate if self.links == "known" else estimate.success_rate(state, self.prior, self.floor)
+        effort = view.effort
+        if self.effort == "measured":
+            effort = estimate.mean_effort(state, "reach", effort)
+        elif self.links == "estimated":
+            # Steps of this round are not known beforehand either. Before anyone was heard all look alike.
+            effort = estimate.mean_effort(state, "effort", np.full(p.size, view.effort.mean()))
+        reach = success * effort
+        able = p.available & (reach > 0)
+        return mean_count(np.divide(p.weight, reach, out=np.zeros(p.size), where=able), self.per_round)
+
+    def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
+        return draw_with_replacement(self.law(state, view), self.per_round, rng)
+
+    def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
+        return estimate.remember(state, view, cohort, replies, self.memory) if self._learns else state

@@ -1,0 +1,158 @@
+"""Quadratic clients: exact against a plain loop, and every method of FedACS settles where its closed form says."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedweave import methods, theory
+from fedweave.aggregate import Consistent, Nova
+from fedweave.engine.quadratic import QuadraticEngine, Quadratics
+from fedweave.local.solvers import SGD, Adam, Prox
+from fedweave.method import Method
+from fedweave.records import Population
+from fedweave.round import first_state, run_round
+from fedweave.sample import Everyone, Fixed, Weighted
+from fedweave.settings import BadInput
+
+RNG = np.random.default_rng(3)
+N, D = 6, 4
+
+
+def bent(n=N, d=D):
+    roots = RNG.standard_normal((n, d, d))
+    return Quadratics(RNG.standard_normal((n, d)), roots @ roots.transpose(0, 2, 1) / d + 0.3 * np.eye(d))
+
+
+def world(n=N, loss=None, steps=None):
+    one = np.ones(n)
+    loss = np.linspace(0.4, 0.02, n) if loss is None else loss * one
+    steps = np.arange(1, 2 * n, 2) if steps is None else np.full(n, steps)
+    return Population(one / n, 10 * one, steps, one, loss, one, one > 0)
+
+
+def walk(method, problem, population, lr, rounds, seed=0, calibrate=False):
+    engine = QuadraticEngine(problem, method.solver, seed, population.weight)
+    state = first_state(method, np.zeros(problem.optimum.shape[1]), population, problem.optimum.shape[1])
+    path = np.empty((rounds, state.x.size))
+    for r in range(rounds):
+        state, _ = run_round(method, state, population, engine, lr, seed, calibrate)
+        path[r] = state.x
+    return path
+
+
+@pytest.mark.parametrize("solver", [SGD(), SGD(momentum=0.6), SGD(decay=0.1), Prox(0.5), Prox(0.5, SGD(momentum=0.3))])
+@pytest.mark.parametrize("curved", [False, True])
+def test_updates_are_those_of_a_plain_loop(solver, curved):
+    problem = bent() if curved else Quadratics.random(N, D, seed=1)
+    H = np.broadcast_to(np.eye(D), (N, D, D)) if problem.curvature is None else problem.curvature
+    x, population, lr = RNG.standard_normal(D), world(), 0.07
+    got = QuadraticEngine(problem, solver, 0, population.weight).rehearse(1, x, np.arange(N), population, lr)
+    for m in range(N):
+        y, state = x.copy(), solver.begin(x)
+        for t in range(population.steps[m]):
+            d, state = solver.direction(state, H[m] @ (y - problem.optimum[m]), y, x, lr, t)
+            y = y - lr * d
+        assert np.allclose(got[m], y - x, atol=1e-12)
+
+
+def test_minimiser_has_no_gradient():
+    problem, w = bent(), RNG.dirichlet(np.ones(N))
+    best = problem.minimiser(w)
+    for i in range(D):
+        step = 1e-5 * np.eye(D)[i]
+        assert problem.value(w, best + step) > problem.value(w, best)
+        assert problem.value(w, best - step) > problem.value(w, best)
+
+
+METHODS = {
+    "fedavg_is": methods.fedavg_is(4),
+    "fedavg_us": methods.fedavg_us(3),
+    "fedavg_full": methods.fedavg_full(),
+    "fedavg_ca": methods.fedavg_ca(4),
+    "fednova": Method(Weighted(4), aggregator=Nova("sampled")),
+    "fedvarp": methods.fedvarp(3),
+    "fedvarp_reuse": methods.fedvarp_reuse(4),
+    "fedau": methods.fedau(4),
+    "fedos": methods.fedos(4),
+    "fedacs": methods.fedacs(4),
+    "consistent": Method(Fixed((0.3, 0.1, 0.1, 0.2, 0.2, 0.1), 4), aggregator=Consistent()),
+}
+# FedACS 1.2: mean weights c of each method on static links and work, up to scale.
+EXPECTED = {
+    "fedavg_is": lambda w, q, a: w * (1 - q),
+    "fedavg_us": lambda w, q, a: w * (1 - q),
+    "fedavg_full": lambda w, q, a: w * (1 - q),
+    "fedavg_ca": lambda w, q, a: w,
+    "fednova": lambda w, q, a: w * (1 - q) / a,
+    "fedvarp": lambda w, q, a: w,
+    "fedvarp_reuse": lambda w, q, a: w,
+    "fedau": lambda w, q, a: w,
+    "fedos": lambda w, q, a: w * (1 - q),
+    "fedacs": lambda w, q, a: w / a,
+    "consistent": lambda w, q, a: w / a,
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_settles_on_its_closed_form(name):
+    """The averaged iterate after burn-in lies within 4 standard errors (by batch means) of the finite-η fixed point."""
+    problem, population, lr = bent(), world(), 0.01
+    path = walk(METHODS[name], problem, population, lr, rounds=4000)[1000:]
+    c = EXPECTED[name](population.weight, population.loss_rate, population.steps.astype(float))
+    settled = theory.fixed_point(c, list(problem.curvature), problem.optimum, population.steps.tolist(), lr)
+    batches = path.reshape(15, -1, D).mean(1)
+    error = batches.std(0, ddof=1) / np.sqrt(len(batches))
+    slack = 0.02 if name in ("fedau", "fedvarp") else 0.0  # ratios: unbiased only to first order
+    assert (np.abs(path.mean(0) - settled) < 4.5 * error + slack + 1e-9).all()
+
+
+def test_nova_undoes_work_ca_undoes_links_only_acs_undoes_both():
+    """In the mean, by closed form: distance of the fixed point from the true optimum, as η → 0."""
+    problem, q, T = bent(), np.linspace(0.5, 0.0, N), np.arange(1, 2 * N, 2)
+    best, w, H = problem.minimiser(np.ones(N) / N), np.ones(N) / N, list(problem.curvature)
+
+    def away(c, T):
+        return np.linalg.norm(theory.fixed_point(c, H, problem.optimum, T.tolist(), 1e-6) - best)
+
+    same = np.full(N, 5)
+    assert away(w * 1.0 / T, T) < 1e-4  # Nova, perfect links
+    assert away(w, same) < 1e-4  # c-a-FedAvg, equal work
+    assert away(w * (1 - q) / T, T) > 0.01  # Nova with lossy links
+    assert away(w, T) > 0.01  # c-a-FedAvg with uneven work
+    assert away(w / T, T) < 1e-4  # FedACS, both
+
+
+def test_equal_links_and_work_make_fedacs_importance_sampling_exactly():
+    problem, population = bent(), world(loss=0.3, steps=5)
+    assert np.array_equal(
+        walk(methods.fedacs(4), problem, population, 0.05, 50),
+        walk(methods.fedavg_is(4), problem, population, 0.05, 50),
+    )
+
+
+def test_equal_work_makes_nova_the_mean():
+    """With equal effort Nova's normalised weights are Mean's: w = ω c/E[c], uniform law."""
+    problem, population = bent(), world(steps=5)
+    nova = walk(methods.fednova(3), problem, population, 0.05, 50)
+    assert np.allclose(nova, walk(methods.fedavg(3), problem, population, 0.05, 50), atol=1e-12)
+
+
+def test_full_participation_makes_varp_the_mean():
+    problem, population = bent(), world(loss=0.0)
+    varp = walk(replace(methods.fedvarp(3), sampler=Everyone()), problem, population, 0.05, 30)
+    assert np.allclose(varp, walk(methods.fedavg_full(), problem, population, 0.05, 30), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if n not in ("fedau", "fedvarp", "fedvarp_reuse")])
+def test_calibrated_methods_take_equally_long_steps(name):
+    """Where all clients agree the mean step of every method is FedAvg's, η Σ ω(1−q)‖a‖₁ times the gradient."""
+    problem, population, lr = Quadratics(np.full((N, D), 1.0)), world(), 1e-6
+    steps = [walk(METHODS[name], problem, population, lr, 1, seed, calibrate=True)[0, 0] for seed in range(1500)]
+    fedavg = lr * population.weight @ ((1 - population.loss_rate) * population.steps)
+    assert np.mean(steps) == pytest.approx(fedavg, abs=4.5 * np.std(steps) / np.sqrt(len(steps)))
+
+
+def test_adam_is_refused():
+    with pytest.raises(BadInput, match="linear"):
+        QuadraticEngine(bent(), Adam(), 0, np.ones(N) / N)
