@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
-from fedweave.admit import admit
-from fedweave.records import Cohort, Layout, Replies
+from fedweave.admit import admit, sensible
+from fedweave.aggregate import InverseProbability, Mean
+from fedweave.method import Method
+from fedweave.records import Cohort, Layout, Population, Replies
+from fedweave.sample import Everyone
 
 LAYOUT = Layout(("conv.weight", "bias", "scale"), ((2, 3), (4,), ()), parameters=11)  # D = 6 + 4 + 1
 IDS = np.array([2, 5, 9])
@@ -74,3 +77,43 @@ def test_an_empty_cohort_passes():
     after, refused = admit(none, Cohort(IDS[:0], IDS[:0], IDS[:0]), LAYOUT)
     assert refused == []
     assert after.updates.shape == (0, 11)
+
+
+def odd(ids, count=None, expected=None, aggregator=None):
+    """Let a method see a cohort as some sampler might return it."""
+    ids = np.array(ids, int)
+    cohort = Cohort(
+        ids, np.ones(ids.size, int) if count is None else count, np.ones(ids.size) if expected is None else expected
+    )
+    return sensible(cohort, Method(Everyone(), aggregator=aggregator or Mean()), FIVE)
+
+
+FIVE = Population(*(np.ones(5) for _ in range(7)))
+
+
+@pytest.mark.parametrize(
+    ("cohort", "words"),
+    [
+        ({"ids": [1, 1]}, "distinct"),
+        ({"ids": [3, 1]}, "ascending"),
+        ({"ids": [5]}, "0 … 4"),
+        ({"ids": [-1]}, "0 … 4"),
+        ({"ids": [1, 2], "count": np.ones(3)}, "one length"),
+        ({"ids": [1], "count": np.zeros(1)}, "at least 1"),
+        ({"ids": [1], "expected": np.full(1, np.nan), "aggregator": InverseProbability()}, "law_known"),
+        ({"ids": [1], "expected": np.zeros(1), "aggregator": InverseProbability()}, "law_known"),
+    ],
+)
+def test_a_cohort_that_makes_no_sense_is_explained(cohort, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        odd(**cohort)
+    assert "Everyone.draw" in str(caught.value)
+
+
+def test_what_is_no_cohort_is_explained():
+    with pytest.raises(ValueError, match="must return a Cohort"):
+        sensible([1, 2], Method(Everyone()), FIVE)
+
+
+def test_an_unknown_law_is_fine_where_nobody_weighs_by_it():
+    odd([1, 4], expected=np.full(2, np.nan))

@@ -111,7 +111,8 @@ def test_every_listed_method_and_system_can_be_asked_for():
 def test_typed_options_reach_the_experiment():
     typed = {
         "data": "digits", "partition": "classes:2-5", "clients": "8", "per_round": "3", "model": "mlp",
-        "system": "hybrid+", "rounds": "4", "epochs": "0.5", "batch_size": "6", "lr": "0.2", "calibrate": "true", "weights": "equal",
+        "system": "hybrid+", "rounds": "4", "epochs": "0.5", "batch_size": "6", "lr": "0.2",
+        "calibrate": "true", "weights": "equal",
         "target": "0.8", "evaluate_every": "2", "seed": "5", "workers": "1", "device": "cpu",
     }  # fmt: skip
     (experiment,), _ = experiments_of(["fedprox"], typed)

@@ -21,18 +21,20 @@ from fedweave.local import solvers as solvers
 from fedweave.method import Method as Method
 from fedweave.results import Result as Result
 from fedweave.settings import BadInput as BadInput
+from fedweave.settings import settings as settings
 
 if TYPE_CHECKING:
-    from fedweave.running import Comparison as Comparison
+    from fedweave.comparing import Comparison as Comparison
+    from fedweave.comparing import compare as compare
+    from fedweave.comparing import resume_comparison as resume_comparison
     from fedweave.running import Interrupted as Interrupted
-    from fedweave.running import compare as compare
     from fedweave.running import load_result as load_result
     from fedweave.running import resume as resume
     from fedweave.running import run as run
 
 __version__ = "0.1.0"
 
-_NEEDS_TORCH = ("Comparison", "Interrupted", "compare", "load_result", "resume", "run")
+_NEEDS_TORCH = ("Comparison", "Interrupted", "compare", "load_result", "resume", "resume_comparison", "run")
 
 
 def __getattr__(name: str) -> Any:
@@ -40,9 +42,13 @@ def __getattr__(name: str) -> Any:
     if name not in _NEEDS_TORCH:
         raise AttributeError(f"module 'fedweave' has no attribute {name!r}")
     try:
-        from fedweave import running
+        from fedweave import comparing, running
     except ModuleNotFoundError as e:
         if e.name not in ("torch", "cloudpickle"):
             raise
         raise ImportError(f"fedweave.{name} needs torch: pip install 'fedweave[torch]'") from None
-    return getattr(running, name)
+    return getattr(running if hasattr(running, name) else comparing, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NEEDS_TORCH} - {"Any", "TYPE_CHECKING", "annotations"})

@@ -1,17 +1,38 @@
-"""What the server lets in: an update that is not finite is refused by name and never averaged."""
+"""What the server lets in: cohorts that make sense, and updates that are finite; others are named and not used."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from fedweave.records import Cohort, Layout, Replies
+from fedweave.method import Method
+from fedweave.records import Cohort, Layout, Population, Replies
+
+
+def sensible(cohort: Any, method: Method, population: Population) -> Cohort:
+    """Return the cohort a sampler drew, or say in one sentence what is wrong with it."""
+    who = f"{type(method.sampler).__name__}.draw"
+    if not isinstance(cohort, Cohort):
+        raise ValueError(f"{who} must return a Cohort. It returned {cohort!r}.")
+    ids, sizes = np.asarray(cohort.ids), {np.size(a) for a in (cohort.ids, cohort.count, cohort.expected)}
+    if len(sizes) > 1:
+        raise ValueError(f"{who} must return ids, count and expected of one length. They have {sorted(sizes)} entries.")
+    if ids.size and (ids.min() < 0 or ids.max() >= population.size or (np.diff(ids) <= 0).any()):
+        raise ValueError(f"{who} must return distinct ids of 0 … {population.size - 1} in ascending order. Got {ids}.")
+    if (np.asarray(cohort.count) < 1).any():
+        raise ValueError(f"{who} must return counts of at least 1. Got {cohort.count}.")
+    if method.aggregator.needs_law and not (np.asarray(cohort.expected) > 0).all():
+        raise ValueError(
+            f"{type(method.aggregator).__name__} weighs by E[count], but {who} returned {cohort.expected}. A sampler "
+            "without a known law sets law_known = False and goes with Mean()."
+        )
+    return cohort
 
 
 def admit(replies: Replies, cohort: Cohort, layout: Layout) -> tuple[Replies, list[str]]:
     """Return the replies with every bad update turned into a lost one, and a sentence for each."""
-    # One pass over U: a sum of squares in float64 is finite exactly when every float32 entry is.
-    norms = np.einsum("ij,ij->i", replies.updates, replies.updates, dtype=np.float64)
-    bad = np.flatnonzero(replies.received & ~np.isfinite(norms))
+    bad = np.flatnonzero(replies.received & ~np.isfinite(replies.updates).all(axis=1))
     if not bad.size:
         return replies, []
     refused = [_why(int(cohort.ids[i]), replies.updates[i], layout) for i in bad]

@@ -153,7 +153,7 @@ def run(method: str, /, *, options: Typed = NO_OPTIONS, set_: Set = (), out: Out
     (experiment,), checked = experiments_of([method], options.given(), set_)
     if checked.seeds != 1:
         raise BadInput("--seeds is for compare, which runs every method with every seed. Use --seed here.")
-    running = _training()
+    running, _ = _training()
     with Show(1, running.device_sentence(experiment)) as show:
         result = running.run(experiment, out or _folder(experiment.method.name), show.watch, _command())
     _say([result], None, json)
@@ -163,23 +163,27 @@ def run(method: str, /, *, options: Typed = NO_OPTIONS, set_: Set = (), out: Out
     help_epilogue="Example: fedweave compare fedavg fedprox --data digits --system dynamic --seeds 3 --target 0.9"
 )
 def compare(*methods: str, options: Typed = NO_OPTIONS, set_: Set = (), out: Out = None, json: Json = False) -> None:
-    """Run several methods on the same data, worlds and seeds; leaves a table and report.html."""
+    """Run several methods on the same data, worlds and seeds; leaves a table and report.html.
+
+    METHODS are names or TOML files; without any: fedavg fedprox fedavgm fedyogi.
+    """
     wanted = methods or ("fedavg", "fedprox", "fedavgm", "fedyogi")
     experiments, checked = experiments_of(wanted, options.given(), set_)
-    running, folder, zoo = _training(), out or _folder("compare"), [e.method for e in experiments]
+    running, comparing = _training()
+    folder, zoo = out or _folder("compare"), [e.method for e in experiments]
     with Show(len(zoo) * checked.seeds, running.device_sentence(experiments[0])) as show:
-        results = running.compare(zoo, experiments[0], checked.seeds, folder, show.watch, _command()).results
+        results = comparing.compare(zoo, experiments[0], checked.seeds, folder, show.watch, _command()).results
     _say(results, folder / "report.html", json)
 
 
 @app.command(help_epilogue="Example: fedweave resume runs/fedavg-20260101-120000")
 def resume(folder: Folder, /, *, json: Json = False) -> None:
     """Continue an interrupted run or comparison, bit for bit."""
-    running = _training()
+    running, comparing = _training()
     several = (folder / "compare.json").is_file()
-    with Show(len(running.runs_in(folder))) as show:
+    with Show(len(comparing.runs_in(folder))) as show:
         if several:
-            results = running.resume_comparison(folder, show.watch).results
+            results = comparing.resume_comparison(folder, show.watch).results
         else:
             results = [running.resume(folder, watch=show.watch)]
     _say(results, folder / "report.html" if several else None, json)
@@ -194,8 +198,8 @@ def report(
     """Show a table and write one self-contained HTML page over runs or comparisons."""
     if not folders:
         raise BadInput("report needs at least one run folder, such as: fedweave report runs/fedavg-20260101-120000")
-    running = _training()
-    results = [running.load_result(run) for folder in folders for run in running.begun_in(folder)]
+    running, comparing = _training()
+    results = [running.load_result(run) for folder in folders for run in comparing.begun_in(folder)]
     page = html or folders[0] / "report.html"
     with writable(page):
         _say(results, page, json)
@@ -204,23 +208,23 @@ def report(
 @app.command(help_epilogue="Example: fedweave export runs/fedavg-20260101-120000 --to csv")
 def export(folder: Folder, /, *, to: Literal["csv", "parquet"] = "csv", json: Json = False) -> None:
     """Write the rows per round and per client as tables into the run folder."""
-    running = _training()
-    files = [str(path) for run in running.begun_in(folder) for path in write_tables(running.load_result(run), to)]
+    running, comparing = _training()
+    files = [str(path) for run in comparing.begun_in(folder) for path in write_tables(running.load_result(run), to)]
     if json:
         _print_json({"files": files})
     else:
         print("\n".join(files))
 
 
-def _training() -> ModuleType:
-    """Import what trains, which takes seconds, only once the input is known to be good."""
+def _training() -> tuple[ModuleType, ModuleType]:
+    """Import what runs and compares, which takes seconds, only once the input is known to be good."""
     try:
-        from fedweave import running
+        from fedweave import comparing, running
     except ModuleNotFoundError as e:
         if e.name not in ("torch", "cloudpickle"):
             raise
         raise BadInput("Training needs torch: pip install 'fedweave[torch]'") from None
-    return running
+    return running, comparing
 
 
 def _folder(name: str) -> Path:
@@ -245,6 +249,9 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
         _print_json(runs[0] if page is None else {"runs": runs, "summary": compare_rows(results), "report": str(page)})
         return
     Console().print(terminal_table(results))
+    for result in results:
+        if not result.rounds["asked"].any():
+            print(f"warning: nobody was ever available in {result.folder}: nothing was trained", file=sys.stderr)
     print(f"run: {results[0].folder}" if page is None else f"report: {page}")
 
 

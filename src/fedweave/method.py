@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import is_dataclass
+
 from pydantic import Field
 
 from fedweave.aggregate.linear import Mean
@@ -23,6 +25,12 @@ class Method:
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit, from the facts they declare."""
+        for part in (self.sampler, self.solver, self.aggregator, self.server):
+            if not is_dataclass(part):
+                raise ValueError(
+                    f"{type(part).__name__} must be declared with @settings (fedweave.settings), so that it is frozen, "
+                    "checked and kept with the run."
+                )
         if self.aggregator.needs_law and not self.sampler.law_known:
             raise ValueError(
                 f"{type(self.aggregator).__name__} needs a sampler with a known law, got {self.sampler}: it does not "

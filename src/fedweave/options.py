@@ -148,6 +148,11 @@ def experiments_of(
             if name.endswith(".toml"):
                 content, line = read_file(path), line_of(path)
                 method = content.pop("method", "fedavg")
+                problems += [
+                    f"{line(k)} = {v!r} contradicts {places[k](k)} = {given[k]!r}: a comparison has one for all."
+                    for k, v in content.items()
+                    if k in places and given[k] != v
+                ]
                 places |= {k: line for k in content if k not in given}  # what was typed counts more than what was read
                 given = {**content, **given}
             at = line_of(path)("method").removesuffix("method") if name.endswith(".toml") else ""

@@ -88,11 +88,14 @@ class View:
     x: Array  # (D,) float32, the global model
     population: Population
     layout: Layout
-    effort: Array  # (N,) ‖a_i‖₁ of the planned steps, from the solver
     lr: float  # of the clients this round
-    rehearse: Callable[
-        [Array], Array
-    ]  # ids -> the updates (k, D) these clients would send: for oracles, not for fleets
+    effort_of: Callable[[Array, float], Array]  # the solver's: steps and lr -> ‖a‖₁
+    rehearse: Callable[[Array], Array]  # ids -> the updates (k, D) they would send: for oracles, no fleet can do it
+
+    @cached_property
+    def effort(self) -> Array:
+        """(N,) ‖a_i‖₁ of the planned steps; computed only for methods that ask."""
+        return self.effort_of(self.population.steps, self.lr)
 
 
 class ServerState(NamedTuple):

@@ -55,8 +55,9 @@ def to_target(rounds: Columns, target: float | None) -> dict[str, float | int | 
 
 def summarise(rounds: Columns, target: float | None) -> dict[str, Any]:
     """Return the numbers of ``fedweave run --json`` that come from the rows alone."""
-    accuracy = rounds["accuracy"][np.isfinite(rounds["accuracy"])].tolist()
-    loss = rounds["loss"][~np.isnan(rounds["loss"])].tolist()
+    seen = np.flatnonzero(np.isfinite(rounds["accuracy"]))  # a regression has no accuracy: then the last round counts
+    accuracy = rounds["accuracy"][seen].tolist()
+    loss = rounds["loss"][seen[-1] if seen.size else -1].item() if rounds["loss"].size else np.nan
     last = {
         c: rounds[c][-1].item() if rounds[c].size else 0 for c in ("clock", "wall_seconds", "bytes_up", "bytes_down")
     }
@@ -64,7 +65,7 @@ def summarise(rounds: Columns, target: float | None) -> dict[str, Any]:
         "rounds": int(rounds["round"].size),
         "accuracy": accuracy[-1] if accuracy else None,
         "best_accuracy": max(accuracy, default=None),
-        "loss": loss[-1] if loss and np.isfinite(loss[-1]) else None,  # None after divergence
+        "loss": loss if np.isfinite(loss) else None,  # None after divergence
         **to_target(rounds, target),
         "simulated_seconds": last["clock"],
         "wall_seconds": last["wall_seconds"],

@@ -37,7 +37,8 @@ class Sampler(ABC):
 class Solver(ABC):
     """How a client walks: the training loop is written once, a solver only bends the gradient.
 
-    The arrays are NumPy or torch, one client (D,) or several in lockstep (c, D); only operators are used on them.
+    The arrays are NumPy or torch, one client (D,) or several in lockstep (c, D); use only operators on them. ``y`` is
+    changed in place after each step: a solver that remembers it must copy it.
     """
 
     @abstractmethod
@@ -54,7 +55,8 @@ class Solver(ABC):
         """Return ‖a‖₁ for each number of steps: how far the solver carries a constant gradient, in units of lr.
 
         For solvers that are linear in the gradients (all but Adam) u = −η Σ_t a_t g_t, and a constant gradient 1
-        gives |u|/η = Σ_t a_t exactly; so the solver itself, run once on that line, is the table.
+        gives |u|/η = Σ_t a_t exactly, which is ‖a‖₁ where no a_t is negative (η μ ≤ 1 for a proximal pull); so the
+        solver itself, run once on that line, is the table.
         """
         top = int(steps.max(initial=1))
         return _reach(self, lr, 1 << (top - 1).bit_length())[steps]  # rounded up, so that few tables serve all rounds

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedweave.admit import admit
+from fedweave.admit import admit, sensible
 from fedweave.method import Method
 from fedweave.randomness import Stream, rng_for
 from fedweave.records import Array, Cohort, Population, Replies, ServerState, View
@@ -47,17 +47,20 @@ def run_round(
 ) -> tuple[ServerState, Round]:
     """Sample, train, admit, combine, step, learn."""
     r = state.round + 1
-    effort = method.solver.effort(population.steps, lr)
     rehearse = partial(engine.rehearse, r, state.x, population=population, lr=lr)
-    view = View(r, state.x, population, engine.layout, effort, lr, rehearse)
+    view = View(r, state.x, population, engine.layout, lr, method.solver.effort, rehearse)
     lr = calibrated(method, state, view) if calibrate else lr
-    cohort = method.sampler.draw(state.sampler, view, rng_for(seed, r, Stream.SAMPLER))
+    cohort = sensible(method.sampler.draw(state.sampler, view, rng_for(seed, r, Stream.SAMPLER)), method, population)
     replies, refused = admit(engine.train(r, state.x, cohort, population, lr), cohort, engine.layout)
     direction, aggregator = method.aggregator.combine(state.aggregator, view, cohort, replies)
     x, server = advance(method.server, state.server, state.x, direction, engine.layout)
     sampler = method.sampler.learn(state.sampler, view, cohort, replies)
     clock = state.clock + float(np.max(replies.seconds, initial=0.0))
-    return ServerState(r, x, clock, sampler, aggregator, server), Round(cohort, replies, refused, lr)
+    happened = Round(cohort, replies, refused, lr)
+    if not np.isfinite(x).all():  # nothing of such a round may stay
+        refused.append(f"server: {type(method.server).__name__} made the model not finite; the round is abandoned")
+        return state._replace(round=r, clock=clock), happened
+    return ServerState(r, x, clock, sampler, aggregator, server), happened
 
 
 def calibrated(method: Method, state: ServerState, view: View) -> float:

@@ -16,8 +16,9 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 def advance(server: ServerOptimizer, state: State, x: Array, direction: Array, layout: Layout) -> tuple[Array, State]:
     """Step the parameters; buffers (running averages) only follow the direction, no optimiser may overshoot them."""
-    p = layout.parameters
+    p, direction = layout.parameters, direction.astype(x.dtype, copy=False)  # a part may have computed in float64
     moved, state = server.step(state, x[:p], direction[:p])
+    moved = moved.astype(x.dtype, copy=False)
     return np.concatenate([moved, x[p:] + direction[p:]]) if p < x.size else moved, state
 
 

@@ -17,7 +17,7 @@ from fedweave.data.partition import label_counts
 from fedweave.engine.simulator import Simulator, choose_device
 from fedweave.engine.workers import Workers
 from fedweave.experiment import Experiment, load_data, model_factory
-from fedweave.local.flat_module import initial_vector
+from fedweave.local.flat_module import initial_vector, made
 from fedweave.local.torch_trainer import ClientData
 from fedweave.randomness import Stream, rng_for
 from fedweave.records import Array, Population, ServerState
@@ -83,9 +83,9 @@ def versions() -> dict[str, str]:
 
 def first_vector(name: str, model: Callable[[], nn.Module], data: Dataset, seed: int) -> Array:
     """Return the model's initial values, drawn at the experiment's own address, once it is known to fit the data."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(rng_for(seed, 0, Stream.MODEL).integers(2**63)))
-        module = model()
+    if isinstance(model, nn.Module):
+        raise BadInput("The 'model' of an Experiment must be a name or a function that makes a module: lambda: module.")
+    module = made(model, seed)
     if not isinstance(module, nn.Module):
         raise BadInput(f"The 'model' of an Experiment must be a name or make a torch module. It made {module!r}.")
     shape = "×".join(map(str, data.shape))

@@ -1,5 +1,6 @@
 """The simulator: the same bits for any number of workers, lost links, workers that end, errors that arrive."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -14,11 +15,13 @@ from torch import nn
 import fedweave as fw
 from fedweave.engine.simulator import Simulator, choose_device, workers_for
 from fedweave.engine.workers import WorkerDied, Workers
+from fedweave.local.batches import Job
 from fedweave.local.flat_module import initial_vector
 from fedweave.local.solvers import SGD
 from fedweave.local.torch_trainer import ClientData
 from fedweave.randomness import Stream, rng_for
 from fedweave.records import Cohort, Population
+from fedweave.settings import BadInput
 
 N = 8
 
@@ -186,3 +189,104 @@ def test_a_thousand_rounds_leak_nothing():
 
     fw.run(replace(tiny, workers=1), watch=watch)
     assert (seen[1200] - seen[200]) / 2**20 < 5
+
+
+def test_answers_of_an_abandoned_call_never_reach_the_next():
+    calls = [("evaluate", (0, 10)), ("evaluate", (0, 20)), ("evaluate", (0, 30))]
+    x = initial_vector(dense())
+    with Workers(2) as workers:
+        engine = Simulator(dense, data(), SGD(), 0, workers)
+        engine.evaluate(x)
+        some = workers.map(x, calls)
+        next(some)
+        some.close()
+        replies = engine.train(1, x, everyone(), population(), 0.1)  # starts anew by itself
+        assert np.array_equal(replies.updates, train_from(x).updates)
+
+
+def train_from(x):
+    return Simulator(dense, data(), SGD(), 0, Workers(1)).train(1, x, everyone(), population(), 0.1)
+
+
+def test_two_simulators_may_take_turns():
+    x, y = initial_vector(dense()), initial_vector(conv())
+    with Workers(2) as workers:
+        one, two = Simulator(dense, data(), SGD(), 0, workers), Simulator(conv, data(), SGD(), 0, workers)
+        first = one.train(1, x, everyone(), population(), 0.1)
+        two.train(1, y, everyone(), population(), 0.1)
+        assert np.array_equal(one.train(1, x, everyone(), population(), 0.1).updates, first.updates)
+
+
+def test_busy_workers_are_ended_too():
+    with Workers(2) as workers:
+        Simulator(conv, data(), SGD(), 0, workers).evaluate(initial_vector(conv()))
+        workers._send(workers._links[0], ("model", initial_vector(conv())))
+        workers._send(workers._links[0], ("train", (1, [Job(4, 10_000_000, 7)], 0.1)))
+        processes = list(workers._processes)
+        workers._stop(patience=0)
+    assert all(p.returncode is not None for p in processes)
+
+
+def test_a_model_that_cannot_be_sent():
+    import threading
+
+    held = threading.Lock()
+
+    def model():
+        assert held
+        return dense()
+
+    with Workers(2) as workers, pytest.raises(BadInput, match="workers=1"):
+        Simulator(model, data(), SGD(), 0, workers).evaluate(initial_vector(dense()))
+    with Workers(2, patience=1e-9) as workers:  # "auto" works alone then
+        engine = Simulator(model, data(), SGD(), 0, workers)
+        engine.evaluate(initial_vector(dense()))
+        assert np.isfinite(engine.evaluate(initial_vector(dense()))["loss"])
+
+
+class Features(nn.Module):
+    """Has a random constant that is neither parameter nor buffer, and behaves differently in evaluation."""
+
+    def __init__(self):
+        super().__init__()
+        self.constant = torch.randn(64, 32)
+        self.f = nn.Linear(32, 10)
+
+    def forward(self, x):
+        out = self.f(torch.tanh(x.flatten(1) @ self.constant))
+        return out if self.training else out.softmax(-1)
+
+
+@pytest.mark.parametrize("evaluate_every", [1, 4])
+def test_constants_and_modes_of_own_modules_do_not_depend_on_workers(evaluate_every, digits):
+    def digest(workers):
+        e = fw.Experiment(fw.methods.fedavg(6), digits, fw.partition.IID(8), model=Features, rounds=4)
+        return fw.run(replace(e, workers=workers, evaluate_every=evaluate_every)).summary["digest"]
+
+    assert digest(1) == digest(2)
+
+
+def test_the_number_of_blas_threads_does_not_matter(tmp_path):
+    """Uneven weights and 60,000 parameters: a threaded product on the server would add up in another order."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import fedweave as fw\n"
+        "e = fw.Experiment(fw.methods.fedavg(10), 'digits', fw.partition.Dirichlet(20, 0.5), model='mlp', rounds=2,\n"
+        "    workers=1, steps=2)\n"
+        "import torch\n"
+        "big = lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 900), torch.nn.ReLU(),\n"
+        "    torch.nn.Linear(900, 10))\n"
+        "from dataclasses import replace\n"
+        "print(fw.run(replace(e, model=big)).summary['digest'])\n"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, str(script)],
+            env={**os.environ, "OPENBLAS_NUM_THREADS": n},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for n in ("1", "2")
+    }
+    assert len(found) == 1

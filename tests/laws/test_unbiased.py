@@ -39,7 +39,13 @@ def view(loss=LOSS, available=None):
     there = np.ones(N, bool) if available is None else np.array(available)
     population = Population(WEIGHT, 100 * WEIGHT, 5 * one, 5 * one, loss, one, there)
     return View(
-        1, np.zeros(D, np.float32), population, Layout(("w",), ((D,),), D), EFFORT, 0.1, lambda ids: UPDATES[ids]
+        1,
+        np.zeros(D, np.float32),
+        population,
+        Layout(("w",), ((D,),), D),
+        0.1,
+        lambda steps, lr: EFFORT,
+        lambda ids: UPDATES[ids],
     )
 
 

@@ -249,3 +249,52 @@ def test_evaluation_adds_up():
         torch.manual_seed(0)
         guess = mlp()(images).argmax(1).numpy()
     assert np.array_equal(whole.correct, np.bincount(data.test_y[guess == data.test_y], minlength=4))
+
+
+class Masked(nn.Module):
+    """Constants of all kinds: a bool mask, a -inf mask, a table that is not saved, a frozen layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("keep", torch.ones(4, dtype=torch.bool))
+        self.register_buffer("causal", torch.full((2, 2), float("-inf")))
+        self.register_buffer("table", torch.arange(4.0), persistent=False)
+        self.frozen = nn.Linear(144, 8).requires_grad_(False)
+        self.f = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.f(self.frozen(x.flatten(1))) * self.keep + self.table
+
+
+def test_constants_stay_and_do_not_travel():
+    data = image_data()
+    trainer, x = trainer_of(Masked, data)
+    assert trainer.layout.names == ("f.weight", "f.bias")
+    frozen = trainer.flat.module.frozen.weight.clone()
+    for job in JOBS:
+        update, *_ = trainer.train(x, 1, [job], LR)
+        assert np.isfinite(update).all()
+        assert update.any()
+    module = trainer.flat.module
+    assert module.keep.all()
+    assert torch.equal(module.frozen.weight, frozen)
+    assert trainer.evaluate(x, 0, 30).loss > 0
+
+
+def test_a_linear_layer_on_part_of_a_sample_is_not_mistaken_for_a_flat_one():
+    def model():
+        return nn.Sequential(nn.Linear(12, 4), nn.ReLU(), nn.Flatten(), nn.Linear(48, 4))
+
+    data = image_data()
+    trainer, x = trainer_of(model, data)
+    update, *_ = trainer.train(x, 1, JOBS[:1], LR)
+    assert np.allclose(update[0], reference(model, data, x, JOBS[0])[0], rtol=1e-3, atol=1e-5)
+
+
+def test_a_last_batch_of_one_sample_is_no_trouble_for_batch_norm():
+    def model():
+        return nn.Sequential(nn.Flatten(), nn.Linear(144, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
+
+    trainer, x = trainer_of(model, image_data())
+    update, *_ = trainer.train(x, 1, [Job(4, 4, 10)], LR)  # 31 samples: batches of 10, 10, 10 and 1
+    assert np.isfinite(update).all()

@@ -89,9 +89,33 @@ def test_a_flipped_bit_in_the_state_is_noticed(tmp_path, where):
     content = bytearray(file.read_bytes())
     content[int(where * (len(content) - 1))] ^= 1
     file.write_bytes(content)
-    with pytest.raises(BadInput, match="is damaged") as caught:
+    with pytest.warns(UserWarning, match=file.name), pytest.raises(BadInput, match="missing or damaged"):
         store.load_state()
-    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_the_state_before_is_used_when_the_newest_is_bad(tmp_path, gone):
+    store = new(tmp_path)
+    for r in (1, 2):
+        store.add(row(r), clients(r), [])
+        store.save(state(r), always=True)
+    newest = tmp_path / "state-000002.safetensors"
+    newest.unlink() if gone else newest.write_bytes(newest.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="round 2"):
+        found = store.load_state()
+    assert_same(state(1), found)
+    store.rewind(found.round)
+    assert store.columns("rounds")["round"].tolist() == [1]
+    store.add(row(2), clients(2), [])  # and the run can go on
+
+
+def test_a_folder_has_one_writer(tmp_path):
+    store = new(tmp_path)
+    with pytest.raises(BadInput, match=f"is being written by process {os.getpid()}"):
+        RunFolder.open(tmp_path)
+    RunFolder.open(tmp_path, write=False).close()  # readers are welcome
+    store.close()
+    RunFolder.open(tmp_path).close()
 
 
 def test_at_most_two_states_are_kept(tmp_path):

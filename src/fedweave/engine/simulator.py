@@ -16,6 +16,7 @@ from torch import nn
 from fedweave.engine.links import heard
 from fedweave.engine.workers import Call, Workers
 from fedweave.local.batches import Job
+from fedweave.local.flat_module import made
 from fedweave.local.torch_trainer import EVALUATION_BATCH, ClientData, Score, TorchTrainer, Trained
 from fedweave.records import Array, Cohort, Population, Replies
 from fedweave.roles import Solver
@@ -40,7 +41,7 @@ class Simulator:
         self._build = partial(_trainer, model, solver, seed, device)
         self._trainer = self._build(data)
         self.layout = self._trainer.layout
-        self._workers, self._loaded = workers, False
+        self._workers = workers
 
     def train(self, round: int, x: Array, cohort: Cohort, population: Population, lr: float) -> Replies:
         """Train the cohort from ``x``. Clients whose answer will be lost are not trained: nobody would know."""
@@ -67,15 +68,15 @@ class Simulator:
         """Yield positions in ``ids`` and what those clients did, piece by piece."""
         jobs = [Job(int(c), int(population.steps[c]), int(population.batch_size[c])) for c in ids]
         chunks = self._trainer.chunks(jobs) if jobs else []
-        calls: list[Call] = [("train", (x, round, [jobs[i] for i in chunk], lr)) for chunk in chunks]
-        for n, trained in self._each(calls):
+        calls: list[Call] = [("train", (round, [jobs[i] for i in chunk], lr)) for chunk in chunks]
+        for n, trained in self._each(x, calls):
             yield chunks[n], trained
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:
         """Return accuracy, loss and class_accuracy of ``x`` on the test set."""
         n = len(self.data.test_y)
-        calls: list[Call] = [("evaluate", (x, i, min(i + EVALUATION_BATCH, n))) for i in range(0, n, EVALUATION_BATCH)]
-        scores: list[Score] = [score for _, score in sorted(self._each(calls), key=lambda pair: pair[0])]
+        calls: list[Call] = [("evaluate", (i, min(i + EVALUATION_BATCH, n))) for i in range(0, n, EVALUATION_BATCH)]
+        scores: list[Score] = [score for _, score in sorted(self._each(x, calls), key=lambda pair: pair[0])]
         loss = sum(score.loss for score in scores) / n
         if not self.data.classes:
             return {"accuracy": np.nan, "loss": loss, "class_accuracy": np.zeros(0)}
@@ -83,25 +84,28 @@ class Simulator:
         each = np.divide(correct, count, out=np.full(count.size, np.nan), where=count > 0)
         return {"accuracy": float(correct.sum() / n), "loss": loss, "class_accuracy": each}
 
-    def _each(self, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
-        """Yield (position, result) of the calls, done here or by the workers."""
-        if self._workers.worthwhile:
-            if not self._loaded:
-                self._workers.load(self._build, self.data)
-                self._loaded = True
-            yield from self._workers.map(calls)
+    def _each(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
+        """Yield (position, result) of the calls at ``x``, done here or by the workers."""
+        if self._workers.worthwhile and self._known(len(calls)):
+            yield from self._workers.map(x, calls)
             return
         begin = time.perf_counter()
         with _one_thread():
             for n, (name, args) in enumerate(calls):
-                yield n, getattr(self._trainer, name)(*args)
+                yield n, getattr(self._trainer, name)(x, *args)
         if len(calls) > 1:  # a round of one piece would gain nothing from workers
             self._workers.patience -= time.perf_counter() - begin
 
+    def _known(self, pieces: int) -> bool:
+        """Return whether the workers have this simulator's trainer, after giving it to them if they had not."""
+        if self._workers.holds is self._build:
+            return True
+        most = max(pieces, -(-len(self.data.test_y) // EVALUATION_BATCH))
+        return self._workers.load(self._build, self.data, most)
+
 
 def _trainer(model: Callable[[], nn.Module], solver: Solver, seed: int, device: str, data: ClientData) -> TorchTrainer:
-    with torch.random.fork_rng(devices=[]):  # its values are loaded later; the caller's random numbers stay as they are
-        return TorchTrainer(model(), data, solver, seed, device)
+    return TorchTrainer(made(model, seed), data, solver, seed, device)
 
 
 def workers_for(workers: int | Literal["auto"], device: str) -> Workers:

@@ -18,16 +18,19 @@ def main(descriptor: int) -> None:
     """Serve the pipe at file ``descriptor``; an exception is an answer too, with its traceback as a note."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's affair; it closes the pipe
     torch.set_num_threads(1)
-    link, trainer = Connection(descriptor), None
+    link, trainer, x = Connection(descriptor), None, None
     with suppress(EOFError, BrokenPipeError, ConnectionError):
         while True:
             name, arguments = link.recv()
             try:
+                if name == "model":
+                    x = arguments
+                    continue
                 if name == "load":
                     build, data = pickle.loads(arguments)  # from our own parent, over an inherited pipe
                     trainer, answer = build(opened(data)), None
                 else:
-                    answer = getattr(trainer, name)(*arguments)
+                    answer = getattr(trainer, name)(x, *arguments)
                 link.send((True, answer))
             except Exception as error:
                 link.send((False, _portable(error)))

@@ -7,11 +7,13 @@ guard; a worker ends by itself when the main process is gone. What crosses the p
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Pipe, wait
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +23,9 @@ import numpy as np
 
 from fedweave.local.torch_trainer import ClientData, TorchTrainer
 from fedweave.records import Array
+from fedweave.settings import BadInput
 
-Call = tuple[str, Any]  # a method of the trainer and its arguments, or "load" and a trainer to build
+Call = tuple[str, Any]  # a method of the trainer and its arguments after x; or "load", "model" and what they need
 
 
 class WorkerDied(RuntimeError):  # noqa: N818 - it says what happened
@@ -37,6 +40,8 @@ class Workers(AbstractContextManager["Workers"]):
     def __init__(self, count: int, patience: float = 0.0):
         """Plan ``count`` processes; they become worthwhile after ``patience`` seconds of work done without them."""
         self.count, self.patience = count, patience
+        self.asked = not patience  # a number that the user chose, not "auto"
+        self.holds: Any = None  # the ``build`` whose trainer they have now
         self._processes: list[subprocess.Popen[bytes]] = []
         self._links: list[Any] = []
 
@@ -48,24 +53,45 @@ class Workers(AbstractContextManager["Workers"]):
         """Whether to use them now."""
         return self.count > 1 and self.patience <= 0
 
-    def load(self, build: Callable[[ClientData], TorchTrainer], data: ClientData) -> None:
-        """Give every worker the trainer ``build(data)``."""
-        while len(self._processes) < self.count:
-            process, link = _start()
-            self._processes.append(process)
-            self._links.append(link)
+    def load(self, build: Callable[[ClientData], TorchTrainer], data: ClientData, pieces: int) -> bool:
+        """Give every worker the trainer ``build(data)``; no more workers than a round has ``pieces``.
+
+        Return whether it could be done: a model that cannot be pickled has to train here.
+        """
         with tempfile.TemporaryDirectory(prefix="fedweave-") as folder:
-            blob = cloudpickle.dumps((build, _share(data, Path(folder))))
+            try:
+                blob = cloudpickle.dumps((build, _share(data, Path(folder))))
+            except (TypeError, pickle.PicklingError) as e:
+                if self.asked:
+                    raise BadInput(f"The model cannot be sent to worker processes: {e}. Use workers=1.") from None
+                self.count = 1
+                return False
+            while len(self._processes) < min(self.count, pieces):
+                process, link = _start()
+                self._processes.append(process)
+                self._links.append(link)
             for link in self._links:
                 self._send(link, ("load", blob))
             for link in self._links:  # once all have mapped the files, their names can go
                 self._receive(link)
+        self.holds = build
+        return True
 
-    def map(self, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
-        """Do each call on whichever worker is free; yield (position, result) as they end."""
+    def map(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
+        """Do each call, with ``x`` in front of its arguments, on whichever worker is free; yield (position, result)."""
+        if not self._links:
+            raise WorkerDied("The worker processes have ended.")
+        try:
+            yield from self._map(x, calls)
+        except BaseException:  # answers may still be under way: nobody must take them for answers to later calls
+            self._stop(patience=0)
+            raise
+
+    def _map(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
         todo = iter(enumerate(calls))
         doing: dict[Any, int] = {}
         for link, (i, call) in zip(self._links, todo, strict=False):
+            self._send(link, ("model", x))
             self._send(link, call)
             doing[link] = i
         while doing:
@@ -80,38 +106,47 @@ class Workers(AbstractContextManager["Workers"]):
         try:
             link.send(call)
         except (BrokenPipeError, ConnectionError):
-            raise self._died() from None
+            raise self._died(link) from None
 
     def _receive(self, link: Any) -> Any:
         try:
             ok, value = link.recv()
         except (EOFError, ConnectionError):
-            raise self._died() from None
+            raise self._died(link) from None
         if not ok:
             raise value
         return value
 
-    def _died(self) -> WorkerDied:
-        codes = {p.pid: p.wait(timeout=5) for p in self._processes if p.poll() is not None}
-        return WorkerDied(f"A training process died (exit codes by pid: {codes}); -9 usually means out of memory.")
+    def _died(self, link: Any) -> WorkerDied:
+        process = self._processes[self._links.index(link)]
+        with suppress(subprocess.TimeoutExpired):  # its pipe closes a moment before its exit code is known
+            process.wait(timeout=2)
+        return WorkerDied(f"A training process died with exit code {process.returncode}; -9 often means out of memory.")
 
-    def __exit__(self, *_: object) -> None:
-        for link in self._links:  # a worker ends when its pipe closes
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._stop(patience=5.0 if kind is None else 0.5)
+
+    def _stop(self, patience: float) -> None:
+        """End the workers: each one ends when its pipe closes, unless it is busy for longer than all have."""
+        for link in self._links:
             link.close()
+        deadline = time.monotonic() + patience
         for process in self._processes:
-            try:
-                process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=max(deadline - time.monotonic(), 0))
+        for process in self._processes:
+            if process.poll() is None:
                 process.kill()
                 process.wait()
         self._links, self._processes = [], []
+        self.holds = None
 
 
 def _start() -> tuple[subprocess.Popen[bytes], Any]:
     ours, theirs = Pipe()
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    env = {**os.environ, **one_thread, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    command = [sys.executable, "-m", "fedweave.engine.worker", str(theirs.fileno())]
+    env = {**os.environ, **one_thread, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
+    command = [sys.executable, "-P", "-m", "fedweave.engine.worker", str(theirs.fileno())]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env, pass_fds=[theirs.fileno()])
     theirs.close()
     return process, ours

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedweave.randomness import Stream, rng_for
 from fedweave.records import Array, Layout
 
 
@@ -18,17 +21,17 @@ class FlatModule:
 
     def __init__(self, module: nn.Module):
         self.module = module
-        weights = dict(module.named_parameters())
-        buffers = {n: b for n, b in module.named_buffers() if b.is_floating_point()}
-        self._counters = [b for b in module.buffers() if not b.is_floating_point()]
+        weights, buffers = travelling(module)
         tensors = {**weights, **buffers}
+        self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
         self.layout = Layout(
             names=tuple(tensors),
             shapes=tuple(tuple(t.shape) for t in tensors.values()),
             parameters=sum(w.numel() for w in weights.values()),
         )
         self._images = any(w.dim() == 4 for w in weights.values())
-        self._vector = torch.empty(self.layout.dim, device=next(iter(tensors.values())).device)
+        device = next(iter(tensors.values())).device
+        self._vector = torch.empty(self.layout.dim, dtype=torch.float32, device=device)
         pieces = self._vector.split(self.layout.sizes)
         self._views = [_view(p, s) for p, s in zip(pieces, self.layout.shapes, strict=True)]
         self._weights = list(weights.values())
@@ -54,8 +57,8 @@ class FlatModule:
                 view.copy_(piece.view(view.shape))
                 if name.endswith("running_var"):  # weights that do not sum to one can push a variance below zero
                     view.clamp_(min=0)
-            for counter in self._counters:
-                counter.zero_()
+            for counter, initial in self._counters:  # num_batches_tracked and the like start anew
+                counter.copy_(initial)
 
     def read(self) -> Array:
         """Return the module as a flat vector."""
@@ -81,7 +84,26 @@ def _inner(g: Tensor) -> Tensor:
     return (g.permute(0, 2, 3, 1) if g.dim() == 4 else g).reshape(-1)
 
 
+def travelling(module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, Tensor]]:
+    """Return the trained parameters and the running averages: what goes between server and clients.
+
+    Everything else is a constant of the model, the same in every process (see ``made``): frozen parameters, buffers
+    that are not saved with the model, masks and tables.
+    """
+    weights = {n: w for n, w in module.named_parameters() if w.requires_grad}
+    saved = module.state_dict()
+    buffers = {n: b for n, b in module.named_buffers() if b.is_floating_point() and n in saved and b.isfinite().all()}
+    return weights, buffers
+
+
+def made(model: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Return a new module whose random values are drawn at the seed's own address, in every process alike."""
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
+        torch.manual_seed(int(rng_for(seed, 0, Stream.MODEL).integers(2**63)))
+        return model()
+
+
 def initial_vector(module: nn.Module) -> Array:
-    """Return a module's values as a flat float32 vector: parameters, then floating-point buffers."""
-    tensors = [*module.parameters(), *(b for b in module.buffers() if b.is_floating_point())]
+    """Return a module's values as a flat float32 vector: parameters, then buffers."""
+    tensors = [t for part in travelling(module) for t in part.values()]
     return np.concatenate([t.detach().cpu().numpy().reshape(-1) for t in tensors]).astype(np.float32)

@@ -54,7 +54,7 @@ class Stack:
         below = [m for m in model.modules() if m is not model]
         if layout.parameters != layout.dim or not all(isinstance(m, ELIGIBLE) for m in below):
             return None
-        bind = _dense(model, layout, classify) or _general(model, layout, classify, sample)
+        bind = _dense(model, layout, classify, sample.numel()) or _general(model, layout, classify, sample)
         return cls(bind, layout.dim) if bind else None
 
     def chunks(self, jobs: Sequence[Job]) -> list[list[int]]:
@@ -102,13 +102,17 @@ def _pad(plans: Sequence[Batches]) -> tuple[np.ndarray, np.ndarray]:
     return index, weight
 
 
-def _dense(model: nn.Module, layout: Layout, classify: bool) -> Bind | None:
+def _dense(model: nn.Module, layout: Layout, classify: bool, width: int) -> Bind | None:
     """Return the written-out gradient of Linear (ReLU Linear)*, or None for any other model."""
     kinds = [type(m) for m in model.modules() if type(m) not in (nn.Sequential, nn.Flatten, nn.Identity)]
     depth = kinds.count(nn.Linear)
     pattern = [nn.Linear, *[nn.ReLU, nn.Linear] * (depth - 1)]
     if kinds != pattern or len(layout.names) != 2 * depth:  # a layer without bias goes the general way
         return None
+    for rows, columns in layout.shapes[::2]:  # and so does one that works on a part of each sample
+        if columns != width:
+            return None
+        width = rows
 
     def bind(P: Tensor) -> Gradient:
         tensors = _split(P, layout)

@@ -17,6 +17,7 @@ from fedweave.randomness import Stream, rng_for
 from fedweave.records import Array, Layout
 from fedweave.roles import Solver
 
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 EVALUATION_BATCH = 500  # fixed, so that the sums over the test set do not depend on who computes them
 
 
@@ -56,8 +57,12 @@ class Samples:
         self.x = torch.from_numpy(np.asarray(x)).to(device)
         self.y = torch.from_numpy(np.asarray(y)).to(device)
         one = (-1,) + (1,) * (self.x.dim() - 2)
-        self.scale = (1 / (255 * torch.tensor(std))).reshape(one).to(device) if std else None
-        self.shift = (-torch.tensor(mean) / torch.tensor(std)).reshape(one).to(device) if std else None
+        self.scale = (1 / (255 * torch.tensor(std, dtype=torch.float32))).reshape(one).to(device) if std else None
+        self.shift = (
+            (-torch.tensor(mean, dtype=torch.float32) / torch.tensor(std, dtype=torch.float32)).reshape(one).to(device)
+            if std
+            else None
+        )
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return inputs and labels at ``index``, of any shape."""
@@ -73,10 +78,14 @@ class TorchTrainer:
 
     def __init__(self, model: nn.Module, data: ClientData, solver: Solver, seed: int, device: str = "cpu"):
         self.device = torch.device(device)
+        if device != "cpu":  # same seed, same bits: no algorithm that is chosen by timing or adds up in any order
+            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+            torch.backends.cudnn.allow_tf32 = False
         self.data, self.solver, self.seed = data, solver, seed
         self.train_set = Samples(data.x, data.y, data.mean, data.std, self.device)
         self.test_set = Samples(data.test_x, data.test_y, data.mean, data.std, self.device)
         self.flat = FlatModule(model.to(self.device))
+        self.batch_norm = any(isinstance(m, BATCH_NORMS) for m in model.modules())
         sample, _ = self.train_set.take(torch.zeros((), dtype=torch.int64, device=self.device))
         self.stack = Stack.of(model, self.flat.layout, sample, bool(data.classes))
 
@@ -91,6 +100,7 @@ class TorchTrainer:
 
     def train(self, x: Array, round: int, jobs: Sequence[Job], lr: float) -> Trained:
         """Train one piece from ``x`` with step ``lr``."""
+        self.flat.module.train()
         if self.stack is None:
             rows = [self._train_one(x, round, job, lr) for job in jobs]
             return Trained(*(np.stack(column) for column in zip(*rows, strict=True)))
@@ -104,13 +114,14 @@ class TorchTrainer:
         index = torch.from_numpy(plan.where).to(self.device)
         flat, solver = self.flat, self.solver
         flat.load(x)
-        flat.module.train()
         y = flat.parameters
         first = float("nan")
-        start, state, total = y.clone(), solver.begin(y), torch.zeros((), device=self.device)
+        start, state, total = y.clone(), solver.begin(y), torch.zeros((), dtype=torch.float32, device=self.device)
         with torch.random.fork_rng(devices=[]):  # layers with randomness draw at the client's own address
             torch.manual_seed(int(rng_for(self.seed, round, Stream.NOISE, job.client).integers(2**63)))
             for t in range(job.steps):
+                if self.batch_norm:  # one sample has no spread: such a batch uses the running averages
+                    flat.module.train(bool(plan.size[t] > 1))
                 xb, yb = self.train_set.take(index[t, : int(plan.size[t])])
                 loss = self._loss(flat.module(flat.fit(xb)), yb)
                 g = flat.gradient(loss)

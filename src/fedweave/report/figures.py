@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from fedweave.report.clients import Participation
 from fedweave.report.curves import Band, band, curve
@@ -157,6 +157,8 @@ def _limits(axes: Axes, drawn: dict[str, Band], y: str, scale: float) -> None:
     values = scale * np.concatenate(lines)
     if y == "loss" and values.min() > 0 and values.max() > 100 * values.min():
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")  # the usual one is written in mathtext, which is off
+        axes.yaxis.set_minor_formatter(NullFormatter())
     elif y == "accuracy":
         low, high = axes.get_ylim()
         axes.set_ylim(max(0.0, low), min(100.0, high) if values.max() < 99 else 100.5)

@@ -131,11 +131,7 @@ def _mean_std(name: str, values: Sequence[float | None]) -> Row:
 
 
 def _value(run: Result, quantity: str) -> float | None:
-    value = run.summary.get(quantity)
-    if value is None and quantity == "loss":  # a regression has a loss in its rows and no accuracy to go with it
-        losses = np.asarray(run.rounds.get("loss", ()), dtype=float)
-        value = next((float(v) for v in losses[::-1] if np.isfinite(v)), None)
-    return value
+    return run.summary.get(quantity)
 
 
 def _target(run: Result) -> float | None:

@@ -22,7 +22,8 @@ def draw_with_replacement(law: Array, draws: int, rng: np.random.Generator) -> C
     cumulative = np.cumsum(law)
     if not cumulative.size or cumulative[-1] == 0:
         return nobody()
-    where = np.searchsorted(cumulative, rng.random(draws) * cumulative[-1], side="right")
+    last = np.searchsorted(cumulative, cumulative[-1])  # the last client with a chance, should a product round up
+    where = np.minimum(np.searchsorted(cumulative, rng.random(draws) * cumulative[-1], side="right"), last)
     ids, count = np.unique(where, return_counts=True)
     return Cohort(ids, count, law[ids])
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import sqlite3
 import time
+import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from safetensors.numpy import load, save
 
 from fedweave.records import Array, ServerState
 from fedweave.settings import BadInput
+from fedweave.store import lock
 
 FORMAT = 1
 SAVE_SECONDS = 2.0  # a state is written at most this often, and always at the end: writing must not slow short rounds
@@ -42,8 +45,9 @@ CLIENTS = {
 class RunFolder:
     """The store of one run; without a folder it lives in memory and keeps no states."""
 
-    def __init__(self, folder: Path | None):
+    def __init__(self, folder: Path | None, write: bool = True):
         self.folder = folder
+        self._lock = lock.take(folder) if folder is not None and write else None
         self._db = sqlite3.connect(":memory:" if folder is None else folder / "run.sqlite", isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
@@ -63,18 +67,29 @@ class RunFolder:
         if folder is None:
             return cls(None)
         refuse_used(folder, "run.sqlite")
+        files = {
+            name: (json.dumps(content, indent=1) + "\n").encode()
+            for name, content in (("experiment.json", experiment), ("manifest.json", manifest))
+        }
+        # Made under another name and renamed: a run folder is either all there or not there.
+        new = folder.with_name(f".{folder.name}.new")
         with writable(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, content in (("experiment.json", experiment), ("manifest.json", manifest)):
-                write_file(folder / name, (json.dumps(content, indent=1) + "\n").encode())
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir(parents=True)
+            for name, content in files.items():
+                write_file(new / name, content)
+            cls(new).close()
+            if folder.exists():
+                folder.rmdir()
+            new.rename(folder)
         return cls(folder)
 
     @classmethod
-    def open(cls, folder: Path) -> RunFolder:
-        """Open an existing run."""
+    def open(cls, folder: Path, write: bool = True) -> RunFolder:
+        """Open an existing run, to continue it or only to read."""
         if not (folder / "run.sqlite").is_file() or not (folder / "experiment.json").is_file():
             raise BadInput(f"{str(folder)!r} is not a run folder: it has no run.sqlite and experiment.json.")
-        return cls(folder)
+        return cls(folder, write)
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Return experiment.json or manifest.json."""
@@ -130,16 +145,23 @@ class RunFolder:
     def load_state(self) -> ServerState | None:
         """Return the last committed state, checked against its digest; None when no round was finished."""
         assert self.folder is not None
-        found = self._db.execute("SELECT file, sha256 FROM states ORDER BY round DESC LIMIT 1").fetchone()
-        if found is None:
-            return None
-        name, sha = found
-        content = (self.folder / name).read_bytes()
-        if hashlib.sha256(content).hexdigest() != sha:
-            raise BadInput(
-                f"The state file {str(self.folder / name)!r} is damaged: its SHA-256 is not the recorded one."
+        found = self._db.execute("SELECT round, file, sha256 FROM states ORDER BY round DESC").fetchall()
+        for round, name, sha in found:
+            file = self.folder / name
+            content = file.read_bytes() if file.is_file() else b""
+            if hashlib.sha256(content).hexdigest() == sha:
+                return unpack(content)
+            warnings.warn(
+                f"The state of round {round} ({file}) is missing or damaged; trying the one before.", stacklevel=2
             )
-        return unpack(content)
+        if found:
+            raise BadInput(f"No state of the run {str(self.folder)!r} can be read: all are missing or damaged.")
+        return None
+
+    def rewind(self, round: int) -> None:
+        """Forget everything after ``round``, the state that a run goes on from."""
+        for table in ("rounds", "clients", "refused", "states"):
+            self._db.execute(f"DELETE FROM {table} WHERE round > ?", (round,))
 
     def columns(self, table: str) -> dict[str, Array]:
         """Return the rows of ``rounds`` or ``clients`` as arrays."""
@@ -157,6 +179,8 @@ class RunFolder:
     def close(self) -> None:
         """Close the database; rows after the last saved state are dropped."""
         self._db.close()
+        if self._lock is not None:
+            self._lock.close()
 
 
 _DTYPES = {"INTEGER": np.int64, "REAL": np.float64, "TEXT": object}

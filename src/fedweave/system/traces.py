@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedweave.records import Population
+from fedweave.records import Array, Population
 from fedweave.roles import System
 from fedweave.settings import BadInput, nearest, settings
 
@@ -34,35 +35,67 @@ class Trace(System):
     """
 
     path: Path
+    sha256: str = ""  # of the file, filled in: a run that is resumed must find the same world
 
     def __post_init__(self) -> None:
-        read_trace.cache_clear()  # the file may have been edited since
-        read_trace(self.path)  # a broken file is an error now, not in round 7
+        found = hashlib.sha256(_content(self.path)).hexdigest()
+        path = self.path.expanduser().absolute()
+        if self.sha256 not in ("", found):
+            raise ValueError(f"The trace file {str(path)!r} has changed: its SHA-256 was {self.sha256}, it is {found}.")
+        object.__setattr__(self, "path", path)
+        object.__setattr__(self, "sha256", found)
+        read_trace(path, found)  # a broken file is an error now, not in round 7
 
     def population(self, base: Population, round: int, seed: int) -> Population:
-        changed = {name: np.array(getattr(base, name)) for name in ("available", "steps", "loss_rate", "latency")}
-        rows = read_trace(self.path)
-        last = max(row.client for row in rows)
+        last, columns = read_trace(self.path, self.sha256)
         if last >= base.size:  # now, not in the round that first speaks of it
             raise BadInput(f"{self.path}: client {last} is in the trace, but there are only {base.size} clients.")
-        for row in rows:
-            if row.round > round:
-                break
-            for column, value in row.values.items():
-                changed["latency" if column == "seconds" else column][row.client] = value
+        changed = {}
+        for name, column in columns.items():
+            values = np.array(getattr(base, name))
+            so_far = slice(np.searchsorted(column.round, round, side="right"))
+            values[column.client[so_far]] = column.value[so_far]  # in order of rounds: later ones win
+            changed[name] = values
         return replace(base, **changed)
 
 
+class _Column(NamedTuple):
+    """The filled cells of one column, in order of rounds."""
+
+    round: Array
+    client: Array
+    value: Array
+
+
 @cache
-def read_trace(path: Path) -> list[_Row]:
-    """Return the rows in order of rounds; every error names line and column, all of them at once."""
+def read_trace(path: Path, sha256: str) -> tuple[int, dict[str, _Column]]:
+    """Return the last client and the columns as fields of Population; ``sha256`` makes an edited file another one."""
+    rows = _rows(path)
+    columns = {}
+    for name in ("available", "steps", "loss_rate", "seconds"):
+        filled = [(row.round, row.client, row.values[name]) for row in rows if name in row.values]
+        round, client, value = (np.array(c) for c in zip(*filled, strict=True)) if filled else (np.empty(0, int),) * 3
+        columns["latency" if name == "seconds" else name] = _Column(round, client, value)
+    return max(row.client for row in rows), columns
+
+
+def _content(path: Path) -> bytes:
+    path = path.expanduser()
     if not path.is_file():
         raise BadInput(
             f"There is no trace file {str(path)!r}. A trace is a CSV file with columns {', '.join(COLUMNS)}."
         )
     try:
-        text = path.read_text(encoding="utf-8-sig")  # spreadsheets put a mark in front
-    except (OSError, UnicodeDecodeError) as e:
+        return path.read_bytes()
+    except OSError as e:
+        raise BadInput(f"{path}: the trace file cannot be read: {e}.") from None
+
+
+def _rows(path: Path) -> list[_Row]:
+    """Return the rows in order of rounds; every error names line and column, all of them at once."""
+    try:
+        text = _content(path).decode("utf-8-sig")  # spreadsheets put a mark in front
+    except UnicodeDecodeError as e:
         raise BadInput(f"{path}: the trace file cannot be read: {e}.") from None
     with io.StringIO(text, newline="") as file:
         reader = csv.DictReader(file)

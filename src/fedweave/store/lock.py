@@ -1,0 +1,39 @@
+"""One writer per run folder: a lock that the system gives back when its holder dies, however it dies."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import IO
+
+from fedweave.settings import BadInput
+
+
+def take(folder: Path) -> IO[str]:
+    """Return the lock of a folder, held until it is closed; refuse while another process holds it."""
+    file = (folder / ".lock").open("a+")
+    try:
+        _lock(file)
+    except OSError:
+        file.seek(0)
+        holder = file.read().strip() or "another process"
+        file.close()
+        raise BadInput(
+            f"The run {str(folder)!r} is being written by {holder}. Wait for it, or stop it first."
+        ) from None
+    file.truncate(0)
+    file.write(f"process {os.getpid()}")
+    file.flush()
+    return file
+
+
+def _lock(file: IO[str]) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
