@@ -11,8 +11,8 @@ export FEDWEAVE_DATA
 
 demo: $(VENV)/.demo
 	rm -rf demo
-	$(BIN)/fedweave compare fedavg fedprox fedavgm fedyogi --data mnist5k --partition dirichlet:0.3 --clients 50 \
-	  --per-round 10 --model cnn_small --system dynamic --rounds 40 --batch-size 20 --lr 0.05 --target 0.8 --seeds 2 --out demo
+	$(BIN)/fedweave compare fedavg fedprox fedavgm fedyogi --data mnist5k --partition dirichlet:0.1 --clients 50 \
+	  --per-round 10 --model cnn_small --system dynamic --rounds 40 --batch-size 20 --lr 0.05 --target 0.9 --seeds 2 --out demo
 	@echo "Open demo/report.html in a browser."
 
 test: $(VENV)/.dev
