@@ -1,0 +1,174 @@
+"""FedACS's sampler: known, estimated and measured, and what happens at the edges."""
+
+import numpy as np
+import pytest
+
+from fedweave import methods, theory
+from fedweave.aggregate import AU
+from fedweave.engine.quadratic import QuadraticEngine, Quadratics
+from fedweave.local.solvers import SGD
+from fedweave.records import Cohort, Layout, Population, Replies, View
+from fedweave.round import first_state, run_round
+from fedweave.sample import ACS, Optimal, estimate
+
+N = 5
+
+
+def population(loss=None, steps=None, available=None, n=N):
+    one = np.ones(n)
+    loss = np.zeros(n) if loss is None else np.asarray(loss, float)
+    steps = np.full(n, 4) if steps is None else np.asarray(steps)
+    there = np.ones(n, bool) if available is None else np.asarray(available)
+    return Population(one / n, 10 * one, steps, one, loss, one, there)
+
+
+def view(p, lr=0.1):
+    return View(1, np.zeros(2), p, Layout(("x",), ((2,),), 2), lr, SGD().effort, lambda ids: np.ones((len(ids), 2)))
+
+
+def replies(received, length=1.0, first=1.0):
+    k = len(received)
+    updates = np.tile([length, 0.0], (k, 1)) * np.array(received)[:, None]
+    ok = np.where(received, first, np.nan)
+    return Replies(np.array(received), updates, np.full(k, 4), ok, ok, np.ones(k), np.ones(k))
+
+
+def everyone(n=N):
+    return Cohort(np.arange(n), np.ones(n, int), np.ones(n))
+
+
+def test_known_law_is_equation_15():
+    p = population([0.1, 0.2, 0.3, 0.4, 0.5], [1, 3, 5, 7, 9])
+    assert np.allclose(ACS(7).law({}, view(p)), 7 * theory.acs_probability(p.weight, p.loss_rate, p.steps))
+
+
+def test_who_cannot_be_represented_is_left_out_and_the_rest_keeps_its_proportions():
+    p = population([0.0, 1.0, 0.5, 0.0, 0.0], [2, 2, 2, 2, 0], [True, True, True, False, True])
+    law = ACS(3).law({}, view(p))
+    assert law[[1, 3, 4]].tolist() == [0, 0, 0]
+    assert law[2] / law[0] == pytest.approx(2)
+    assert law.sum() == pytest.approx(3)
+    nobody = population(np.ones(N))
+    assert ACS(3).draw({}, view(nobody), np.random.default_rng(0)).ids.size == 0
+
+
+def test_a_server_that_has_seen_nothing_samples_by_weight():
+    sampler, p = ACS(4, links="estimated"), population([0, 0.9, 0, 0.5, 0], [1, 2, 3, 4, 5])
+    assert np.allclose(sampler.law(sampler.init(p), view(p)), 4 / N)
+
+
+def test_estimates_become_the_known_law():
+    """10,000 rounds of Bernoulli links without forgetting: the learned law is the known one within a few per cent."""
+    rng, q, steps = np.random.default_rng(0), np.array([0.0, 0.2, 0.4, 0.6, 0.8]), [1, 3, 5, 7, 9]
+    sampler, p = ACS(4, links="estimated", memory=1.0), population(q, steps)
+    state = sampler.init(p)
+    for _ in range(10_000):
+        state = sampler.learn(state, view(p), everyone(), replies(rng.random(N) >= q))
+    assert np.allclose(sampler.law(state, view(p)), ACS(4).law({}, view(p)), rtol=0.06)
+
+
+def test_forgetting_follows_a_link_that_changes():
+    sampler, p = ACS(4, links="estimated", memory=0.9), population()
+    state = sampler.init(p)
+    for good in [True] * 200 + [False] * 60:
+        state = sampler.learn(state, view(p), everyone(), replies([good, True, True, True, True]))
+    rate = estimate.success_rate(state, sampler.prior, sampler.floor)
+    assert rate[0] < 0.1 < 0.9 < rate[1]
+
+
+def test_a_client_that_failed_a_few_times_is_neither_starved_nor_asked_all_the_time():
+    sampler, p = ACS(4, links="estimated"), population()
+    state = sampler.init(p)
+    for _ in range(50):
+        state = sampler.learn(state, view(p), everyone(), replies([False, True, True, True, True]))
+    law = sampler.law(state, view(p))
+    assert law[1] > 0.04
+    assert law[0] / law[1] <= 1 / sampler.floor + 1e-9
+
+
+def test_measured_effort_is_the_counted_one_where_gradients_do_not_change():
+    """u = −η T g₀: κ = T exactly, so the measured law is FedACS's."""
+    p, lr = population([0.1, 0.2, 0.3, 0.4, 0.5], [1, 3, 5, 7, 9]), 0.1
+    sampler = ACS(4, effort="measured")
+    state = sampler.init(p)
+    updates = np.stack([lr * p.steps * 2.0, np.zeros(N)], axis=1)
+    answer = replies([True] * N, first=2.0)._replace(updates=updates)
+    state = sampler.learn(state, view(p, lr), everyone(), answer)
+    assert np.allclose(sampler.law(state, view(p, lr)), ACS(4).law({}, view(p, lr)))
+
+
+def test_measured_effort_sees_saturation():
+    """All clients move as far whatever their steps: then they are sampled by weight, not by steps."""
+    p = population(steps=[4, 8, 16, 32, 40])
+    sampler = ACS(4, effort="measured")
+    state = sampler.learn(sampler.init(p), view(p), everyone(), replies([True] * N, length=0.3, first=1.0))
+    assert np.allclose(sampler.law(state, view(p)), 4 / N)
+
+
+@pytest.mark.parametrize(("length", "first"), [(0.0, 1.0), (1e9, 1.0), (1.0, 0.0)])
+def test_measured_effort_is_bounded(length, first):
+    p, sampler = population(), ACS(4, effort="measured")
+    state = sampler.learn(sampler.init(p), view(p), everyone(), replies([True] * N, length, first))
+    reach = state["reach"] / state["heard"]
+    assert (reach >= estimate.SMALLEST_SHARE * 4).all()
+    assert (reach <= 4).all()
+    assert np.isfinite(sampler.law(state, view(p))).all()
+
+
+def test_a_client_never_heard_from_is_corrected_like_the_others():
+    p, sampler = population(steps=[10, 10, 10, 10, 20]), ACS(4, effort="measured")
+    state = sampler.learn(sampler.init(p), view(p), everyone(), replies([True] * 4 + [False], length=0.5, first=1.0))
+    law = sampler.law(state, view(p))  # κ = 5 of 10 for those heard, so 10 of 20 for the other
+    assert law[4] / law[0] == pytest.approx(0.5)
+
+
+def walk(method, world, rounds, lr=0.002, seed=0):
+    problem = Quadratics.random(20, 10, seed)
+    base = population(n=20)
+    engine = QuadraticEngine(problem, method.solver, seed, base.weight)
+    state = first_state(method, np.zeros(10), base, 10)
+    mean = np.zeros(10)
+    for r in range(rounds):
+        state, _ = run_round(method, state, world.population(base, r + 1, seed), engine, lr, seed)
+        mean += state.x * (r >= rounds // 3) / (rounds - rounds // 3)
+    return np.linalg.norm(mean - problem.minimiser(base.weight))
+
+
+@pytest.mark.parametrize("world", ["Static", "Dynamic"])
+def test_learned_links_come_close_to_known_ones_and_far_from_none(world):
+    """FedACS figure 7's worlds: distance of the averaged iterate from the true optimum, one seed, 4500 rounds."""
+    from fedweave import system
+
+    known, learned, none = (
+        walk(m, getattr(system, world)(), 4500)
+        for m in (methods.fedacs(6), methods.fedacs_estimated(6), methods.fedavg_is(6))
+    )
+    assert known < none / 2
+    assert learned < none / 2
+
+
+def test_au_learns_the_mean_interval():
+    """Bernoulli(p) participation: the mean interval tends to (1 − (1 − p)^cutoff)/p."""
+    rng, p, cutoff = np.random.default_rng(0), np.array([0.05, 0.2, 0.5, 0.9, 1.0]), 30
+    aggregator, pop = AU(cutoff), population()
+    state = aggregator.init(pop, 2)
+    for _ in range(20_000):
+        heard = rng.random(N) < p
+        _, state = aggregator.combine(state, view(pop), everyone(), replies(heard))
+    assert np.allclose(state["mean"], (1 - (1 - p) ** cutoff) / p, rtol=0.05)
+
+
+def test_au_is_the_mean_when_everybody_always_answers():
+    aggregator, pop = AU(), population()
+    direction, _ = aggregator.combine(aggregator.init(pop, 2), view(pop), everyone(), replies([True] * N))
+    assert direction == pytest.approx([1.0, 0.0])
+
+
+def test_optimal_sampling_goes_by_the_last_norms_and_the_mean_for_the_unseen():
+    sampler, p = Optimal(4), population()
+    state = sampler.init(p)
+    assert np.allclose(sampler.law(state, view(p)), 4 / N)
+    heard = Cohort(np.array([1, 3]), np.ones(2, int), np.ones(2))
+    answer = replies([True, True])._replace(updates=np.array([[3.0, 0.0], [0.0, 5.0]]))
+    law = sampler.law(sampler.learn(state, view(p), heard, answer), view(p))
+    assert np.allclose(law, 4 * np.array([4, 3, 4, 5, 4]) / 20)
