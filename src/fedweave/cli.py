@@ -19,7 +19,7 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 from rich.table import Table
 
-from fedweave import __version__, data, models
+from fedweave import __version__, data, models, papers
 from fedweave.data import partition
 from fedweave.options import SYSTEMS, as_option, experiments_of, method_names
 from fedweave.progress import Show
@@ -121,7 +121,7 @@ NO_OPTIONS = Typed()
 
 @app.command(name="list", help_epilogue="Example: fedweave list methods")
 def list_(
-    what: Literal["methods", "data", "models", "partitions", "systems"] | None = None, *, json: Json = False
+    what: Literal["methods", "data", "models", "partitions", "systems", "papers"] | None = None, *, json: Json = False
 ) -> None:
     """Show the names that options take."""
     known = {
@@ -133,6 +133,7 @@ def list_(
             **{name: about for name, (_, about) in SYSTEMS.items()},
             "TRACE.csv": "a world from a file",
         },
+        "papers": papers.ITEMS,
     }
     chosen = {what: known[what]} if what else known
     if json:
@@ -203,6 +204,30 @@ def report(
     page = html or folders[0] / "report.html"
     with writable(page):
         _say(results, page, json)
+
+
+@app.command(help_epilogue="Example: fedweave reproduce fedacs/fig7 --scale smoke")
+def reproduce(
+    item: Annotated[str, Parameter(metavar="ITEM")],
+    /,
+    *,
+    scale: Annotated[
+        Literal["smoke", "laptop", "paper"], _help("smoke: seconds; laptop: minutes; paper: as published. [smoke]")
+    ] = "smoke",
+    json: Json = False,
+) -> None:
+    """Make a figure or table of a paper again, with a verdict on each of its claims: see `fedweave list papers`."""
+    outcome = papers.reproduce(item, scale)
+    if json:
+        _print_json(outcome.plain())
+        return
+    table = Table(*outcome.rows[0], title=f"{outcome.item}, scale {outcome.scale}", title_justify="left")
+    for row in outcome.rows:
+        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
+    Console().print(table)
+    for claim in outcome.claims:
+        print(f"{claim.verdict}: {claim.text} ({claim.evidence})")
+    print("\n".join(outcome.notes))
 
 
 @app.command(help_epilogue="Example: fedweave export runs/fedavg-20260101-120000 --to csv")
