@@ -15,6 +15,7 @@ from fedweave import models as models
 from fedweave import sample as sample
 from fedweave import server as server
 from fedweave import system as system
+from fedweave import theory as theory
 from fedweave.data import partition as partition
 from fedweave.experiment import Experiment as Experiment
 from fedweave.local import solvers as solvers
