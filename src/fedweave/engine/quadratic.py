@@ -20,6 +20,8 @@ from fedweave.records import Array, Cohort, Layout, Population, Replies
 from fedweave.roles import Solver
 from fedweave.settings import BadInput
 
+PLAIN = SGD()
+
 
 @dataclass(frozen=True)
 class Quadratics:
@@ -79,7 +81,7 @@ class QuadraticEngine:
     def rehearse(self, round: int, x: Array, ids: Array, population: Population, lr: float) -> Array:
         """Return the updates these clients would send."""
         away, (h, vectors) = self.problem.optimum[ids] - x, self.problem.eigen
-        if self.solver == SGD():  # no table needed, and a calibrated world asks for another lr every round
+        if self.solver == PLAIN:  # no table needed, and a calibrated world asks for another lr every round
             reach = 1 - (1 - lr * h[ids]) ** population.steps[ids, None]
         else:
             reach = self._reach(lr, int(population.steps.max()))[population.steps[ids], ids]
