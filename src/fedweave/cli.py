@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -26,6 +26,7 @@ from fedweave.progress import Show
 from fedweave.settings import BadInput, nearest
 from fedweave.store.run_folder import writable
 from fedweave.store.tables import write_tables
+from fedweave.typed import Typed, help_text
 
 if TYPE_CHECKING:
     from fedweave.results import Result
@@ -46,64 +47,6 @@ Json = Annotated[
 ]
 
 
-Text = str | None
-
-
-def _help(text: str, metavar: str | None = None) -> Parameter:
-    return Parameter(help=text, metavar=metavar, show_default=False)
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Typed:
-    """The options of run and compare as typed; ``fedweave.options`` checks them all at once."""
-
-    data: Annotated[
-        Text,
-        _help("digits, mnist5k, mnist, fashion_mnist, cifar10, ..., or a folder of images. [mnist5k]", "NAME"),
-    ] = None
-    partition: Annotated[
-        Text,
-        _help(
-            "iid, dirichlet:0.1, shards:2, classes:3, classes:2-10, one-class, split:0.1:0.9, natural. [dirichlet:0.5]",
-            "FORM",
-        ),
-    ] = None
-    clients: Annotated[Text, _help("Number of clients. [20]", "N")] = None
-    per_round: Annotated[Text, _help("How many clients take part in a round. [5]", "K")] = None
-    model: Annotated[Text, _help("A name of `fedweave list models`. [fits the data]", "NAME")] = None
-    system: Annotated[
-        Text, _help("uniform, static, dynamic, latency, hybrid, hybrid+ or TRACE.csv. [uniform]", "NAME")
-    ] = None
-    rounds: Annotated[Text, _help("Number of rounds. [30]", "R")] = None
-    epochs: Annotated[Text, _help("Local passes over the data per round; fractions are fine. [1]", "E")] = None
-    steps: Annotated[Text, _help("Local steps per round, instead of --epochs.", "T")] = None
-    batch_size: Annotated[Text, _help("Samples per local step. [20]", "B")] = None
-    lr: Annotated[Text, _help("Learning rate of the clients. [0.05]", "ETA")] = None
-    calibrate: Annotated[
-        Text, _help("true: make every method's step as long as FedAvg's, each round. [false]", "BOOL")
-    ] = None
-    weights: Annotated[Text, _help("What is minimised: data (clients count by samples) or equal. [data]", "KIND")] = (
-        None
-    )
-    target: Annotated[
-        Text, _help("Test accuracy, 0 to 1: report rounds, time and bytes until it is reached.", "ACC")
-    ] = None
-    evaluate_every: Annotated[Text, _help("Evaluate every so many rounds. [1]", "R")] = None
-    seed: Annotated[Text, _help("Same seed, same bits. [0]", "S")] = None
-    seeds: Annotated[Text, _help("How many seeds to compare over, from --seed on; only for compare. [1]", "COUNT")] = (
-        None
-    )
-    workers: Annotated[
-        Text, _help("Training processes: auto or a number; the results do not depend on it. [auto]", "N")
-    ] = None
-    device: Annotated[Text, _help("auto, cpu or cuda. [auto]", "NAME")] = None
-
-    def given(self) -> dict[str, str]:
-        """Return the options that were typed."""
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
-
-
 Set = Annotated[
     tuple[str, ...],
     Parameter(
@@ -114,7 +57,7 @@ Set = Annotated[
         help="Any field by its path, such as method.sampler.per_round=3 or partition.alpha=1.",
     ),
 ]
-Out = Annotated[Path | None, _help("Folder to keep the run in. [runs/NAME-DATE]", "RUN")]
+Out = Annotated[Path | None, help_text("Folder to keep the run in. [runs/NAME-DATE]", "RUN")]
 Folder = Annotated[Path, Parameter(metavar="RUN")]
 NO_OPTIONS = Typed()
 
@@ -193,7 +136,7 @@ def resume(folder: Folder, /, *, json: Json = False) -> None:
 @app.command(help_epilogue="Example: fedweave report runs/compare-20260101-120000 --html page.html")
 def report(
     *folders: Folder,
-    html: Annotated[Path | None, _help("Where to write the page. [report.html in the first RUN]")] = None,
+    html: Annotated[Path | None, help_text("Where to write the page. [report.html in the first RUN]")] = None,
     json: Json = False,
 ) -> None:
     """Show a table and write one self-contained HTML page over runs or comparisons."""
@@ -212,7 +155,7 @@ def reproduce(
     /,
     *,
     scale: Annotated[
-        Literal["smoke", "laptop", "paper"], _help("smoke: seconds; laptop: minutes; paper: as published. [smoke]")
+        Literal["smoke", "laptop", "paper"], help_text("smoke: seconds; laptop: minutes; paper: as published. [smoke]")
     ] = "smoke",
     json: Json = False,
 ) -> None:

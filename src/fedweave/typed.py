@@ -1,0 +1,64 @@
+"""The options of ``run`` and ``compare`` as they are typed, with their help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+from cyclopts import Parameter
+
+Text = str | None
+
+
+def help_text(text: str, metavar: str | None = None) -> Parameter:
+    """Return the help of an option; its default is said in the text, in brackets."""
+    return Parameter(help=text, metavar=metavar, show_default=False)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Typed:
+    """The options of run and compare as typed; ``fedweave.options`` checks them all at once."""
+
+    data: Annotated[
+        Text,
+        help_text("digits, mnist5k, mnist, fashion_mnist, cifar10, ..., or a folder of images. [mnist5k]", "NAME"),
+    ] = None
+    partition: Annotated[
+        Text,
+        help_text(
+            "iid, dirichlet:0.1, shards:2, classes:3, classes:2-10, one-class, split:0.1:0.9, natural. [dirichlet:0.5]",
+            "FORM",
+        ),
+    ] = None
+    clients: Annotated[Text, help_text("Number of clients. [20]", "N")] = None
+    per_round: Annotated[Text, help_text("How many clients take part in a round. [5]", "K")] = None
+    model: Annotated[Text, help_text("A name of `fedweave list models`. [fits the data]", "NAME")] = None
+    system: Annotated[
+        Text, help_text("uniform, static, dynamic, latency, hybrid, hybrid+ or TRACE.csv. [uniform]", "NAME")
+    ] = None
+    rounds: Annotated[Text, help_text("Number of rounds. [30]", "R")] = None
+    epochs: Annotated[Text, help_text("Local passes over the data per round; fractions are fine. [1]", "E")] = None
+    steps: Annotated[Text, help_text("Local steps per round, instead of --epochs.", "T")] = None
+    batch_size: Annotated[Text, help_text("Samples per local step. [20]", "B")] = None
+    lr: Annotated[Text, help_text("Learning rate of the clients. [0.05]", "ETA")] = None
+    calibrate: Annotated[
+        Text, help_text("true: make every method's step as long as FedAvg's, each round. [false]", "BOOL")
+    ] = None
+    weights: Annotated[Text, help_text("The objective: data (clients count by samples) or equal. [data]", "KIND")] = (
+        None
+    )
+    target: Annotated[
+        Text, help_text("Test accuracy, 0 to 1: report rounds, time and bytes until it is reached.", "ACC")
+    ] = None
+    evaluate_every: Annotated[Text, help_text("Evaluate every so many rounds. [1]", "R")] = None
+    seed: Annotated[Text, help_text("Same seed, same bits. [0]", "S")] = None
+    seeds: Annotated[Text, help_text("How many seeds, from --seed on; only for compare. [1]", "COUNT")] = None
+    workers: Annotated[
+        Text, help_text("Training processes: auto or a number; the results do not depend on it. [auto]", "N")
+    ] = None
+    device: Annotated[Text, help_text("auto, cpu or cuda. [auto]", "NAME")] = None
+
+    def given(self) -> dict[str, str]:
+        """Return the options that were typed."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
