@@ -18,8 +18,6 @@ import fedweave as fw
 from fedweave import methods
 from fedweave.comparing import resume_comparison
 from fedweave.results import summarise, to_target
-from fedweave.roles import Aggregator, Sampler, ServerOptimizer, Solver
-from fedweave.settings import settings
 from fedweave.store import run_folder
 
 METHODS = [name for name, f in inspect.getmembers(methods, inspect.isfunction) if f.__module__ == methods.__name__]
@@ -386,79 +384,3 @@ def test_a_run_in_memory_leaves_nothing(tiny, tmp_path, monkeypatch):
     with pytest.raises(fw.Interrupted) as stopped:
         fw.run(tiny(), watch=stop_after(1))
     assert stopped.value.folder is None
-
-
-@settings
-class Doubles(Aggregator):
-    """Computes in float64, as NumPy does by itself."""
-
-    def combine(self, state, view, cohort, replies):
-        return np.full(cohort.ids.size, 1 / cohort.ids.size) @ replies.updates.astype(np.float64), state
-
-
-def test_the_model_stays_float32_whatever_a_part_computes_in(tiny):
-    result = fw.run(tiny(fw.Method(fw.sample.Uniform(3), aggregator=Doubles())))
-    assert result.x.dtype == np.float32
-
-
-@settings
-class Explodes(ServerOptimizer):
-    """Divides by zero from the third round on."""
-
-    def init(self, dim):
-        return {"round": np.zeros(1)}
-
-    def step(self, state, x, direction):
-        r = state["round"] + 1
-        return (x + direction if r < 3 else x + direction * np.float32(np.inf)), {"round": r}
-
-
-def test_a_server_step_that_is_not_finite_is_abandoned_and_told(tiny):
-    result = fw.run(tiny(fw.Method(fw.sample.Uniform(3), server=Explodes())))
-    assert np.isfinite(result.x).all()
-    assert result.rounds["refused"][2:].all()
-    assert not result.rounds["refused"][:2].any()
-
-
-def test_a_solver_with_torch_operations_trains(tiny):
-    result = fw.run(tiny(fw.Method(fw.sample.Uniform(3), solver=Clips())))
-    assert result.summary["accuracy"] > 0.2
-
-
-@settings
-class Clips(Solver):
-    """Clips the gradient: only torch knows norm()."""
-
-    def begin(self, y):
-        return ()
-
-    def direction(self, state, g, y, x, lr, t):
-        return g / g.norm(dim=-1, keepdim=True).clamp(min=1.0), state
-
-
-def test_a_part_without_settings_is_refused_when_the_method_is_built():
-    class Plain(Sampler):
-        def draw(self, state, view, rng):
-            return None
-
-    with pytest.raises(fw.BadInput, match="@settings"):
-        fw.Method(Plain())
-
-
-def test_a_comparison_goes_on_when_called_again(tiny, tmp_path):
-    base, zoo = tiny(), [fw.methods.fedavg(3), fw.Method(fw.sample.Uniform(3), server=Explodes(), name="own")]
-
-    def stop(name, experiment):
-        def told(row):
-            if name == "own" and row["round"] == 2:
-                raise KeyboardInterrupt
-
-        return told
-
-    with pytest.raises(fw.Interrupted):
-        fw.compare(zoo, base, out=tmp_path / "c", watch=stop)
-    again = fw.compare(zoo, base, out=tmp_path / "c")
-    whole = fw.compare(zoo, base)
-    assert [r.summary["digest"] for r in again.results] == [r.summary["digest"] for r in whole.results]
-    with pytest.raises(fw.BadInput, match="already exists"):
-        fw.compare(zoo, replace(base, lr=0.9), out=tmp_path / "c")

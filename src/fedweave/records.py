@@ -89,13 +89,13 @@ class View:
     population: Population
     layout: Layout
     lr: float  # of the clients this round
-    effort_of: Callable[[Array, float], Array]  # the solver's: steps and lr -> ‖a‖₁
+    effort_of: Callable[[Array], Array]  # steps -> ‖a‖₁ of the solver, at the nominal lr
     rehearse: Callable[[Array], Array]  # ids -> the updates (k, D) they would send: for oracles, no fleet can do it
 
     @cached_property
     def effort(self) -> Array:
         """(N,) ‖a_i‖₁ of the planned steps; computed only for methods that ask."""
-        return self.effort_of(self.population.steps, self.lr)
+        return self.effort_of(self.population.steps)
 
 
 class ServerState(NamedTuple):

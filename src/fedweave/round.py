@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from fedweave.randomness import Stream, rng_for
 from fedweave.records import Array, Cohort, Population, Replies, ServerState, View
 from fedweave.roles import Engine
 from fedweave.server import advance
+from fedweave.settings import BadInput
 
 
 class Round(NamedTuple):
@@ -47,27 +49,38 @@ def run_round(
 ) -> tuple[ServerState, Round]:
     """Sample, train, admit, combine, step, learn."""
     r = state.round + 1
-    rehearse = partial(engine.rehearse, r, state.x, population=population, lr=lr)
-    view = View(r, state.x, population, engine.layout, lr, method.solver.effort, rehearse)
-    lr = calibrated(method, state, view) if calibrate else lr
+    view = view_of(method, state, population, engine, lr)
+    view = calibrated(method, state, view) if calibrate else view
     cohort = sensible(method.sampler.draw(state.sampler, view, rng_for(seed, r, Stream.SAMPLER)), method, population)
-    replies, refused = admit(engine.train(r, state.x, cohort, population, lr), cohort, engine.layout)
+    replies, refused = admit(engine.train(r, state.x, cohort, population, view.lr), cohort, engine.layout)
     direction, aggregator = method.aggregator.combine(state.aggregator, view, cohort, replies)
     x, server = advance(method.server, state.server, state.x, direction, engine.layout)
     sampler = method.sampler.learn(state.sampler, view, cohort, replies)
     clock = state.clock + float(np.max(replies.seconds, initial=0.0))
-    happened = Round(cohort, replies, refused, lr)
+    happened = Round(cohort, replies, refused, view.lr)
     if not np.isfinite(x).all():  # nothing of such a round may stay
         refused.append(f"server: {type(method.server).__name__} made the model not finite; the round is abandoned")
         return state._replace(round=r, clock=clock), happened
     return ServerState(r, x, clock, sampler, aggregator, server), happened
 
 
-def calibrated(method: Method, state: ServerState, view: View) -> float:
-    """Return the learning rate at which this method's round is as long as FedAvg's by importance sampling (FedACS I.2).
+def view_of(method: Method, state: ServerState, population: Population, engine: Engine, lr: float) -> View:
+    """Return what the stages of the next round may see."""
+    r = state.round + 1
+    effort_of = partial(method.solver.effort, lr=lr)
+    rehearse = partial(engine.rehearse, r, state.x, population=population, lr=lr)
+    return View(r, state.x, population, engine.layout, lr, effort_of, rehearse)
 
-    FedAvg moves η Σ ω (1 − q) ‖a‖₁ per unit gradient, the method η' Σ c ‖a‖₁; efforts are taken at the nominal η.
+
+def calibrated(method: Method, state: ServerState, view: View) -> View:
+    """Return the view with the learning rate at which this round is as long as that of FedAvg by importance sampling.
+
+    FedAvg moves η Σ ω (1 − q) ‖a‖₁ per unit gradient, the method η' Σ c ‖a‖₁, efforts at the nominal η (FedACS I.2).
     """
     p = view.population
     fedavg = float(p.weight @ ((1 - p.loss_rate) * view.effort))
-    return view.lr * fedavg / method.aggregator.step_length(view, method.sampler.law(state.sampler, view))
+    length = method.aggregator.step_length(view, method.sampler.law(state.sampler, view))
+    if not 0 < length < np.inf:
+        parts = f"{type(method.sampler).__name__} with {type(method.aggregator).__name__}"
+        raise BadInput(f"{method.name} cannot be calibrated: the step length of {parts} is not known.")
+    return replace(view, lr=view.lr * fedavg / length)

@@ -21,7 +21,7 @@ from fedweave.local.flat_module import initial_vector, made
 from fedweave.local.torch_trainer import ClientData
 from fedweave.randomness import Stream, rng_for
 from fedweave.records import Array, Population, ServerState
-from fedweave.round import first_state
+from fedweave.round import calibrated, first_state, view_of
 from fedweave.settings import BadInput
 from fedweave.system.worlds import steps_of
 
@@ -42,7 +42,9 @@ def prepare(experiment: Experiment, workers: Workers, command: str | None = None
     shares = experiment.partition.split(data, rng_for(experiment.seed, 0, Stream.PARTITION))
     name, model = model_factory(experiment, data)
     base = nominal_population(experiment, np.array([part.size for part in shares.train]))
-    experiment.system.population(base, 1, experiment.seed)  # a world that does not fit these clients says so now
+    world = experiment.system.population(
+        base, 1, experiment.seed
+    )  # a world that does not fit these clients says so now
     client_data = ClientData(data.x, data.y, data.test_x, data.test_y, data.classes, data.mean, data.std, shares.train)
     x = first_vector(name, model, data, experiment.seed)
     device, why = choose_device(experiment.device)
@@ -57,6 +59,8 @@ def prepare(experiment: Experiment, workers: Workers, command: str | None = None
         "labels": label_counts(data, shares.train).tolist() if data.classes else None,
     }
     start = first_state(experiment.method, x, base, engine.layout.parameters)
+    if experiment.calibrate:  # a method whose step length nobody knows says so now
+        calibrated(experiment.method, start, view_of(experiment.method, start, world, engine, experiment.lr))
     return Session(experiment, engine, base, start, manifest)
 
 

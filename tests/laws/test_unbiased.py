@@ -44,7 +44,7 @@ def view(loss=LOSS, available=None):
         population,
         Layout(("w",), ((D,),), D),
         0.1,
-        lambda steps, lr: EFFORT,
+        lambda steps: EFFORT,
         lambda ids: UPDATES[ids],
     )
 
@@ -226,18 +226,19 @@ def test_only_available_clients_are_asked(sampler):
     for _ in range(50):
         cohort = sampler.draw({}, view(available=there), rng)
         assert set(cohort.ids) <= {1, 3}
-        assert np.isclose((cohort.count / cohort.expected).mean(), 1) or cohort.ids.size
+        assert cohort.ids.size
+        assert np.array_equal(cohort.expected, sampler.law({}, view(available=there))[cohort.ids])
     nobody = sampler.draw({}, view(available=[False] * N), rng)
     assert nobody.ids.size == nobody.count.size == nobody.expected.size == 0
 
 
 def test_frequencies_match_the_law():
-    """The real generator: counts over 20,000 rounds lie within 4 standard errors of what the cohort promises."""
+    """The real generator: counts over 20,000 rounds lie within 5 standard errors of what the cohort promises."""
     rng, rounds = np.random.default_rng(1), 20_000
     for sampler, expected in ((Uniform(2), np.full(N, 0.5)), (Weighted(3), 3 * WEIGHT)):
         seen = np.zeros(N)
         for _ in range(rounds):
             cohort = sampler.draw({}, view(), rng)
             seen[cohort.ids] += cohort.count
-        sigma = np.sqrt(expected * (1 - expected / max(expected.max(), 3)) / rounds) + 1e-9
-        assert (np.abs(seen / rounds - expected) < 5 * sigma + 0.01).all()
+        sigma = np.sqrt(expected / rounds)  # of a Poisson count, at least that of either law
+        assert (np.abs(seen / rounds - expected) < 5 * sigma).all()

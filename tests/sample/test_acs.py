@@ -23,7 +23,15 @@ def population(loss=None, steps=None, available=None, n=N):
 
 
 def view(p, lr=0.1):
-    return View(1, np.zeros(2), p, Layout(("x",), ((2,),), 2), lr, SGD().effort, lambda ids: np.ones((len(ids), 2)))
+    return View(
+        1,
+        np.zeros(2),
+        p,
+        Layout(("x",), ((2,),), 2),
+        lr,
+        lambda steps: SGD().effort(steps, lr),
+        lambda ids: np.ones((len(ids), 2)),
+    )
 
 
 def replies(received, length=1.0, first=1.0):

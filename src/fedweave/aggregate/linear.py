@@ -16,6 +16,12 @@ def weigh(weights: Array, replies: Replies) -> Array:
     return np.where(replies.received, weights, 0.0).astype(replies.updates.dtype) @ replies.updates
 
 
+def _mean_effort(view: View, weight: Array) -> float:
+    """Return the mean effort of those that are heard, weighted by how much each counts."""
+    heard = weight * (1 - view.population.loss_rate)
+    return float(heard @ view.effort / heard.sum())
+
+
 @settings
 class Mean(Aggregator):
     """Σ ω_i c_i u_i / Σ ω_i c_i over what was received: FedAvg's data-weighted mean of the heard."""
@@ -26,8 +32,7 @@ class Mean(Aggregator):
 
     def step_length(self, view: View, law: Array) -> float:
         """The weights sum to one: to first order, a mean of the efforts of those that are heard."""
-        heard = view.population.weight * (1 - view.population.loss_rate) * law
-        return float(heard @ view.effort / heard.sum())
+        return _mean_effort(view, view.population.weight * law)
 
 
 @settings
@@ -102,19 +107,19 @@ class Nova(Aggregator):
         w = p.weight[cohort.ids] * cohort.count / cohort.expected * replies.received
         if self.normalise == "received":
             w = w / max(w.sum(), np.finfo(float).tiny)
-        tau = w @ effort if self.normalise == "received" else self._link_mean(view)
+        tau = w @ effort if self.normalise == "received" else _mean_effort(view, p.weight)
         return weigh(tau * w / effort, replies), state
 
     def coefficients(self, view: View, law: Array) -> Array:
         if self.normalise == "received":  # a ratio: no closed mean
             return super().coefficients(view, law)
         p = view.population
-        return self._link_mean(view) * p.weight * (1 - p.loss_rate) / view.effort * (law > 0)
+        return _mean_effort(view, p.weight) * p.weight * (1 - p.loss_rate) / view.effort * (law > 0)
 
-    @staticmethod
-    def _link_mean(view: View) -> float:
-        heard = view.population.weight * (1 - view.population.loss_rate)
-        return float(heard @ view.effort / heard.sum())
+    def step_length(self, view: View, law: Array) -> float:
+        """As long as FedAvg's of the same normalisation: only the direction is another."""
+        known = super().step_length(view, law)
+        return known if self.normalise == "sampled" else _mean_effort(view, view.population.weight)
 
 
 @settings

@@ -15,7 +15,7 @@ from fedweave.records import Array, Layout
 class FlatModule:
     """Loads, trains and reads a module through one vector.
 
-    Convolution weights are kept channels-last inside: on a CPU that makes a step of a small CNN 1.6× faster. So the
+    Convolution weights are kept channels-last inside: on a CPU that makes a step of a small CNN faster. So the
     vector inside is ordered differently from the one outside; ``load`` and ``read`` translate, once per client.
     """
 

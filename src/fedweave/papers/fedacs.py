@@ -15,9 +15,9 @@ from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.local.solvers import SGD, Prox
 from fedweave.method import Method
 from fedweave.papers.outcome import Claim, Outcome, Scale
-from fedweave.records import Array, Population, View
+from fedweave.records import Array, Population
 from fedweave.roles import System
-from fedweave.round import calibrated, first_state, run_round
+from fedweave.round import calibrated, first_state, run_round, view_of
 from fedweave.sample import Weighted
 from fedweave.system import Dynamic, Static, Uniform
 
@@ -45,9 +45,9 @@ def walk(method: Method, world: System, clients: int, lr: float, rounds: int, se
         if r > rounds - (rounds * 3) // 10 and r % 10 == 0:
             # The mean of a round is Σ c κ(T) (x* − x) at this round's c, T and learning rate; their mean over rounds
             # (a tenth of them will do) is the recursion that the averaged iterate follows.
-            view = View(r, state.x, population, engine.layout, lr, method.solver.effort, lambda ids: np.empty(0))
-            eta = calibrated(method, state, view) if calibrate else lr
-            reach = engine.rehearse(r, problem.optimum - 1.0, everyone, population, eta)[:, 0]
+            view = view_of(method, state, population, engine, lr)
+            view = calibrated(method, state, view) if calibrate else view
+            reach = engine.rehearse(r, problem.optimum - 1.0, everyone, population, view.lr)[:, 0]
             pull += method.aggregator.coefficients(view, method.sampler.law(state.sampler, view)) * reach
         state, _ = run_round(method, state, population, engine, lr, seed, calibrate)
         if r > rounds - (rounds * 3) // 10:
