@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-State = Mapping[str, Array]  # what a part remembers between rounds; flat, so that it can be stored without pickle
+State = Mapping[str, Any]  # what a part remembers between rounds: arrays and Rows by name, stored without pickle
 
 
 @dataclass(frozen=True)
