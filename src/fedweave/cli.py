@@ -60,6 +60,7 @@ Set = Annotated[
 Out = Annotated[Path | None, help_text("Folder to keep the run in. [runs/NAME-DATE]", "RUN")]
 Folder = Annotated[Path, Parameter(metavar="RUN")]
 NO_OPTIONS = Typed()
+STALLED = "the hull of the clients' momenta came close to the origin; docs/guide.md says what helps"
 
 
 @app.command(name="list", help_epilogue="Example: fedweave list methods")
@@ -220,6 +221,9 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
     for result in results:
         if not result.rounds["asked"].any():
             print(f"warning: nobody was ever available in {result.folder}: nothing was trained", file=sys.stderr)
+        if (since := result.summary.get("stalled_since")) is not None:
+            who = f"{result.summary['method']}, seed {result.summary['seed']}"
+            print(f"warning: {who} has stalled since round {since}: {STALLED}", file=sys.stderr)
     print(f"run: {results[0].folder}" if page is None else f"report: {page}")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedweave import server
-from fedweave.aggregate import AU, Anonymous, InverseProbability, LinkAware, Nova, Varp, VarpReuse
+from fedweave.aggregate import AU, MGDA, Anonymous, Aware, InverseProbability, LinkAware, Nova, Varp, VarpReuse
 from fedweave.local.solvers import Prox
 from fedweave.method import Method
-from fedweave.sample import ACS, Everyone, Optimal, Uniform, Weighted
+from fedweave.sample import ACS, Everyone, FirstEveryone, Optimal, Uniform, Weighted
 
 
 def fedavg(per_round: int = 10) -> Method:
@@ -104,3 +104,18 @@ def fedau(per_round: int = 10, cutoff: int = 50) -> Method:
 def fedos(per_round: int = 10) -> Method:
     """Optimal sampling by the norm of each client's last update (FedACS eq. 20)."""
     return Method(Optimal(per_round), aggregator=InverseProbability(), name="fedos")
+
+
+def fedaware(per_round: int = 10, alpha: float = 0.5) -> Method:
+    """FedAWARE: the shortest convex combination of all clients' momenta, after a first round with everyone."""
+    return Method(FirstEveryone(Uniform(per_round)), aggregator=Aware(alpha), name="fedaware")
+
+
+def fedaware_unit(per_round: int = 10, alpha: float = 0.5) -> Method:
+    """FedAWARE as in its authors' code: momenta count by their directions, not by their lengths."""
+    return replace(fedaware(per_round, alpha), aggregator=Aware(alpha, unit=True), name="fedaware_unit")
+
+
+def fedmgda(per_round: int = 10, deviation: float = 1.0) -> Method:
+    """FedMGDA+: the shortest combination of the round's unit updates, weights bounded (Hu et al.)."""
+    return Method(Uniform(per_round), aggregator=MGDA(deviation), name="fedmgda")

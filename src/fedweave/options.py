@@ -57,6 +57,7 @@ class Options:
     weights: Literal["data", "equal"] = "data"
     target: float | None = Field(default=None, ge=0, le=1)
     evaluate_every: PositiveInt = 1
+    true_gradients: bool = False
     seed: Seed = 0
     seeds: PositiveInt = 1
     workers: PositiveInt | Literal["auto"] = "auto"

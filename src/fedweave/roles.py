@@ -93,6 +93,14 @@ class Aggregator(ABC):
         """
         return np.full(view.population.size, np.nan)
 
+    def measure(self, state: State, view: View) -> Mapping[str, float]:
+        """Return what is worth keeping of the state after a round, by name: columns of the rounds table."""
+        return {}
+
+    def surrogate(self, state: State) -> Array | None:
+        """Return the weights λ̃ (N,) of the last direction where they are not the objective's, for measuring."""
+        return None
+
     def step_length(self, view: View, law: Array) -> float:
         """Return how far a round moves per unit of learning rate and gradient, Σ c_i ‖a_i‖₁ (FedACS I.2)."""
         return float(self.coefficients(view, law) @ view.effort)
@@ -129,6 +137,10 @@ class Engine(Protocol):
 
     def rehearse(self, round: int, x: Array, ids: Array, population: Population, lr: float) -> Array:
         """Return the updates these clients would send this round, whatever their links."""
+        ...
+
+    def gradients(self, x: Array, ids: Array) -> Array:
+        """Return these clients' true gradients at ``x`` (k, D), on all their data: no fleet can be asked for them."""
         ...
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:

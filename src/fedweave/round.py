@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from fedweave import measure
 from fedweave.admit import admit, sensible
 from fedweave.method import Method
 from fedweave.randomness import Stream, rng_for
@@ -24,6 +26,7 @@ class Round(NamedTuple):
     replies: Replies
     refused: list[str]  # why an update that arrived was not used, one sentence each
     lr: float  # of the clients
+    measured: Mapping[str, float]  # by name, see fedweave.measure
 
 
 def first_state(method: Method, x: Array, population: Population, parameters: int) -> ServerState:
@@ -57,7 +60,8 @@ def run_round(
     x, server = advance(method.server, state.server, state.x, direction, engine.layout)
     sampler = method.sampler.learn(state.sampler, view, cohort, replies)
     clock = state.clock + float(np.max(replies.seconds, initial=0.0))
-    happened = Round(cohort, replies, refused, view.lr)
+    measured = measure.of_round(method.aggregator, aggregator, view, replies, direction, x)
+    happened = Round(cohort, replies, refused, view.lr, measured)
     if not np.isfinite(x).all():  # nothing of such a round may stay
         refused.append(f"server: {type(method.server).__name__} made the model not finite; the round is abandoned")
         return state._replace(round=r, clock=clock), happened

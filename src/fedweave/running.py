@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from fedweave import measure
 from fedweave.engine.simulator import choose_device, workers_for
 from fedweave.engine.workers import Workers
 from fedweave.experiment import Experiment, from_plain, to_plain
@@ -125,6 +126,10 @@ def _one_round(
     after, happened = run_round(e.method, state, population, session.engine, e.lr, e.seed, e.calibrate)
     due = after.round % e.evaluate_every == 0 or after.round == e.rounds
     scores = session.engine.evaluate(after.x) if due else {}
+    if due and e.true_gradients:
+        surrogate = e.method.aggregator.surrogate(after.aggregator)
+        true = measure.of_gradients(session.engine, after.x, population, surrogate)
+        happened = happened._replace(measured={**happened.measured, **true})
     totals["wall_seconds"] += time.perf_counter() - begin
     row = _row(state, after, happened, scores, totals)
     store.add(row, _client_rows(after.round, happened), happened.refused)
@@ -163,6 +168,7 @@ def _row(
         "refused": len(happened.refused),
         "class_accuracy": scores.get("class_accuracy", np.zeros(0)),
         **totals,
+        **happened.measured,
     }
 
 

@@ -52,6 +52,13 @@ class Typed:
         Text, help_text("Test accuracy, 0 to 1: report rounds, time and bytes until it is reached.", "ACC")
     ] = None
     evaluate_every: Annotated[Text, help_text("Evaluate every so many rounds. [1]", "R")] = None
+    true_gradients: Annotated[
+        Text,
+        help_text(
+            "true: at each evaluation also take every client's gradient on all its data: diversity, length. [false]",
+            "BOOL",
+        ),
+    ] = None
     seed: Annotated[Text, help_text("Same seed, same bits. [0]", "S")] = None
     seeds: Annotated[Text, help_text("How many seeds, from --seed on; only for compare. [1]", "COUNT")] = None
     workers: Annotated[

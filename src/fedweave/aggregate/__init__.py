@@ -1,5 +1,7 @@
 """How the answers become one direction."""
 
+from fedweave.aggregate.aware import MGDA as MGDA
+from fedweave.aggregate.aware import Aware as Aware
 from fedweave.aggregate.linear import Anonymous as Anonymous
 from fedweave.aggregate.linear import Consistent as Consistent
 from fedweave.aggregate.linear import InverseProbability as InverseProbability

@@ -74,7 +74,7 @@ class QuadraticEngine:
         received = heard(self.seed, round, ids, population)
         updates = self.rehearse(round, x, ids, population, lr) * received[:, None]
         nothing = np.full(ids.size, np.nan)
-        first = np.where(received, self._gradient_norms(x, ids), np.nan)
+        first = np.where(received, np.linalg.norm(self.gradients(x, ids), axis=1), np.nan)
         size = np.full(ids.size, 8 * x.size)
         return Replies(received, updates, population.steps[ids], nothing, first, population.latency[ids], size)
 
@@ -105,10 +105,10 @@ class QuadraticEngine:
             self._tables = {lr: table}  # the last one: lr changes every round, or never
         return table
 
-    def _gradient_norms(self, x: Array, ids: Array) -> Array:
-        away = self.problem.optimum[ids] - x
-        H = self.problem.curvature
-        return np.linalg.norm(away if H is None else np.einsum("kij,kj->ki", H[ids], away), axis=1)
+    def gradients(self, x: Array, ids: Array) -> Array:
+        """Return these clients' gradients H (x − x*)."""
+        away, H = x - self.problem.optimum[ids], self.problem.curvature
+        return away if H is None else np.einsum("kij,kj->ki", H[ids], away)
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:
         """Return the global objective as loss; there is nothing to classify."""

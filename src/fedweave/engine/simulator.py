@@ -62,6 +62,14 @@ class Simulator:
             updates[some] = trained.updates
         return updates
 
+    def gradients(self, x: Array, ids: Array) -> Array:
+        """Return these clients' gradients at ``x`` on all their data."""
+        found = np.zeros((ids.size, x.size), np.float32)
+        calls: list[Call] = [("gradient", (int(client),)) for client in ids]
+        for n, gradient in self._each(x, calls):
+            found[n] = gradient
+        return found
+
     def _trained(
         self, round: int, x: Array, ids: Array, population: Population, lr: float
     ) -> Iterator[tuple[list[int], Trained]]:

@@ -72,6 +72,14 @@ class FlatModule:
         """Return the gradient of ``loss`` in the inner order."""
         return torch.cat([_inner(g) for g in torch.autograd.grad(loss, self._weights, materialize_grads=True)])
 
+    def outer(self, g: Tensor) -> Array:
+        """Return a vector over the parameters in the order outside, zero for the buffers."""
+        pieces = g.split(self.layout.sizes[: len(self._weights)])
+        ordered = [_view(p, s).reshape(-1) for p, s in zip(pieces, self.layout.shapes, strict=False)]
+        return np.append(
+            torch.cat(ordered).cpu().numpy(), np.zeros(self.layout.dim - self.layout.parameters, np.float32)
+        )
+
 
 def _view(piece: Tensor, shape: tuple[int, ...]) -> Tensor:
     if len(shape) != 4:

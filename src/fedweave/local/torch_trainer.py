@@ -132,6 +132,17 @@ class TorchTrainer:
                     total += loss
         return flat.read() - x, float(total) / job.steps, first
 
+    def gradient(self, x: Array, client: int) -> Array:
+        """Return the gradient (D,) of a client's whole loss at ``x``, layers as when measuring; buffers have none."""
+        self.flat.load(x)
+        self.flat.module.eval()
+        part = torch.from_numpy(np.asarray(self.data.parts[client])).to(self.device)
+        total = torch.zeros_like(self.flat.parameters)
+        for index in part.split(EVALUATION_BATCH):
+            xb, yb = self.train_set.take(index)
+            total += self.flat.gradient(self._loss(self.flat.module(self.flat.fit(xb)), yb, "sum"))
+        return self.flat.outer(total / len(part))
+
     def _loss(self, out: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
         if self.data.classes:
             return F.cross_entropy(out, y, reduction=reduction)

@@ -41,6 +41,8 @@ CLIENTS = {
     "steps": "INTEGER", "loss": "REAL", "seconds": "REAL", "bytes_up": "INTEGER",
 }  # fmt: skip
 
+ROWS = ("rounds", "clients", "refused", "measures")
+
 
 class RunFolder:
     """The store of one run; without a folder it lives in memory and keeps no states."""
@@ -58,6 +60,9 @@ class RunFolder:
             body = ", ".join(f'"{c}" {kind}' for c, kind in columns.items())
             self._db.execute(f"CREATE TABLE IF NOT EXISTS {name} ({body}{tail})")
         self._db.execute("CREATE TABLE IF NOT EXISTS refused (round INTEGER, reason TEXT)")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS measures (round INTEGER, name TEXT, value REAL, PRIMARY KEY (round, name))"
+        )
         self._db.execute("CREATE TABLE IF NOT EXISTS states (round INTEGER PRIMARY KEY, file TEXT, sha256 TEXT)")
         self._last_save = time.monotonic()
 
@@ -100,7 +105,10 @@ class RunFolder:
             raise BadInput(f"{str(self.folder / name)!r} cannot be read: {e}.") from None
 
     def add(self, row: Mapping[str, Any], clients: Mapping[str, Array], refused: list[str]) -> None:
-        """Add one round's rows; they become durable with the next saved state."""
+        """Add one round's rows; they become durable with the next saved state.
+
+        What ``row`` has beside the columns that every run has are measures: each run has its own.
+        """
         if not self._db.in_transaction:
             self._db.execute("BEGIN IMMEDIATE")
         values = {
@@ -110,6 +118,8 @@ class RunFolder:
         self._insert("rounds", ROUNDS, [tuple(values[c] for c in ROUNDS)])
         self._insert("clients", CLIENTS, zip(*(np.asarray(clients[c]).tolist() for c in CLIENTS), strict=True))
         self._db.executemany("INSERT INTO refused VALUES (?, ?)", [(row["round"], reason) for reason in refused])
+        measures = [(row["round"], name, value) for name, value in row.items() if name not in ROUNDS]
+        self._db.executemany("INSERT INTO measures VALUES (?, ?, ?)", measures)
 
     def _insert(self, table: str, columns: Mapping[str, str], rows: Any) -> None:
         self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", rows)
@@ -124,7 +134,7 @@ class RunFolder:
             write_file(self.folder / name, content)
             if not self._db.in_transaction:
                 self._db.execute("BEGIN IMMEDIATE")
-            for table in ("rounds", "clients", "refused"):  # a signal may have struck while a round was being added
+            for table in ROWS:  # a signal may have struck while a round was being added
                 self._db.execute(f"DELETE FROM {table} WHERE round > ?", (state.round,))
             sha = hashlib.sha256(content).hexdigest()
             self._db.execute("INSERT OR REPLACE INTO states VALUES (?, ?, ?)", (state.round, name, sha))
@@ -160,11 +170,11 @@ class RunFolder:
 
     def rewind(self, round: int) -> None:
         """Forget everything after ``round``, the state that a run goes on from."""
-        for table in ("rounds", "clients", "refused", "states"):
+        for table in (*ROWS, "states"):
             self._db.execute(f"DELETE FROM {table} WHERE round > ?", (round,))
 
     def columns(self, table: str) -> dict[str, Array]:
-        """Return the rows of ``rounds`` or ``clients`` as arrays."""
+        """Return the rows of ``rounds`` or ``clients`` as arrays; measures are columns of ``rounds``."""
         kinds = {"rounds": ROUNDS, "clients": CLIENTS}[table]
         rows = self._db.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall()
         found = dict(zip(kinds, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(kinds, ())
@@ -174,6 +184,14 @@ class RunFolder:
             classes = max(map(len, lists), default=0)  # a round that was not evaluated has none
             filled = [each or [None] * classes for each in lists]
             out["class_accuracy"] = np.array(filled, float).reshape(len(lists), classes)
+        return {**out, **self._measures(out["round"])} if table == "rounds" else out
+
+    def _measures(self, rounds: Array) -> dict[str, Array]:
+        """Return the measures as columns, nan in the rounds that have none."""
+        where, out = {r: i for i, r in enumerate(rounds.tolist())}, dict[str, Array]()
+        for round, name, value in self._db.execute("SELECT * FROM measures ORDER BY rowid"):
+            if round in where:
+                out.setdefault(name, np.full(rounds.size, np.nan))[where[round]] = value
         return out
 
     def close(self) -> None:
