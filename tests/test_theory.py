@@ -132,7 +132,7 @@ def test_nonsense_is_refused_by_name(w, q, a, words):
 
 
 def test_gradient_diversity_by_hand():
-    """FedAWARE eqs 3 and 6: g = 3e₁, 4e₂, λ = (1/4, 3/4): √(9/4 + 12) over ‖(3/4, 3)‖; λ̃ = (16/25, 9/25) is shortest."""
+    """FedAWARE eqs 3, 6: g = 3e₁, 4e₂, λ = (1/4, 3/4): √(9/4 + 12) over ‖(3/4, 3)‖; λ̃ = (16/25, 9/25) is shortest."""
     g, lam = np.array([[3.0, 0.0], [0.0, 4.0]]), np.array([0.25, 0.75])
     assert theory.gradient_diversity(g, lam) == pytest.approx(np.sqrt(14.25) / np.hypot(0.75, 3))
     shortest = np.array([16 / 25, 9 / 25])
