@@ -65,6 +65,28 @@ def test_interrupted_and_resumed_is_uninterrupted(name, tiny, tmp_path):
     assert (np.diff(resumed.rounds["wall_seconds"]) > 0).all()
 
 
+@pytest.mark.parametrize("name", ["fedvarp", "fedvarp_reuse"])
+@pytest.mark.parametrize(("tables", "later"), [("disk", "disk"), ("disk", "ram"), ("ram", "disk")])
+def test_where_tables_are_kept_changes_no_bit(name, tables, later, tiny, tmp_path):
+    experiment = tiny(getattr(methods, name)(3))
+    whole = fw.run(experiment)
+    assert_same(fw.run(replace(experiment, tables="disk")), whole)
+    with pytest.raises(fw.Interrupted):
+        fw.run(replace(experiment, tables=tables), tmp_path / "run", stop_after(4))
+    assert_same(fw.resume(tmp_path / "run", replace(experiment, tables=later)), whole)
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_halved_precision_is_close_and_resumes(precision, tiny, tmp_path):
+    method = fw.Method(fw.sample.Uniform(3), aggregator=fw.aggregate.Varp(precision=precision))
+    whole, exact = fw.run(tiny(method)), fw.run(tiny(methods.fedvarp(3)))
+    with pytest.raises(fw.Interrupted):
+        fw.run(tiny(method), tmp_path / "run", stop_after(4))
+    assert_same(fw.resume(tmp_path / "run"), whole)
+    moved = np.linalg.norm(exact.x - fw.run(tiny(methods.fedvarp(3), lr=1e-30)).x)
+    assert 0 < np.linalg.norm(whole.x - exact.x) < 0.01 * moved
+
+
 def test_interrupted_in_every_round_is_uninterrupted(tiny, tmp_path):
     experiment = tiny(methods.fedadam(3), rounds=3)
     with pytest.raises(fw.Interrupted):

@@ -19,6 +19,7 @@ from fedweave.data import partition
 from fedweave.experiment import Count, Experiment, Seed, to_plain
 from fedweave.method import Method
 from fedweave.roles import System
+from fedweave.rows import Where
 from fedweave.settings import BadInput, choice, nearest, sentences
 from fedweave.spec import build, change
 
@@ -62,6 +63,7 @@ class Options:
     seeds: PositiveInt = 1
     workers: PositiveInt | Literal["auto"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    tables: Where = "ram"
 
 
 def method_names() -> dict[str, str]:

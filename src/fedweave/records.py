@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,3 +108,4 @@ class ServerState(NamedTuple):
     sampler: State
     aggregator: State
     server: State
+    clients: State = MappingProxyType({})  # what the simulated clients remember themselves

@@ -148,6 +148,32 @@ class Rows:
             rows[i] = row
         return Rows(rows, self.dim, self.precision, self.where, self._file)
 
+    # Where it is kept
+
+    def moved(self, file: SlotFile | None) -> Rows:
+        """Return the same table in ``file``, or in memory; what is there already is not copied."""
+        if file is self._file:
+            return self
+        if file is None:
+            return Rows([self._held(row) for row in self._rows], self.dim, self.precision, "ram", None)
+        new = Rows([None] * len(self._rows), self.dim, self.precision, "disk", file)
+        for i in np.flatnonzero(self.written):  # one by one: a table can be larger than memory
+            new = new.replaced(np.array([i]), self[np.array([i])])
+        return new
+
+    def _held(self, row: Held | Place | None) -> Held | None:
+        if isinstance(row, Place):
+            return Held(row.read(0, self.dim, np.empty(self.dim, self.stored)), row.scale, row)
+        return row
+
+    def keep(self, file: SlotFile) -> None:
+        """Write the rows in memory that ``file`` does not have yet to it."""
+        for row in self._rows:
+            if isinstance(row, Held) and (row.kept is None or row.kept.file is not file):
+                place = file.take()
+                place.write(row.stored, row.scale)
+                row.kept = place
+
     # Algebra
 
     def dot(self, U: Array) -> Array:

@@ -58,7 +58,7 @@ def resume(run_folder: str | Path, experiment: Experiment | None = None, watch: 
 def _refuse_another(stored: Mapping[str, Any], given: Experiment) -> None:
     """Refuse to continue a run with other settings. Data has a digest, own models no name, and the rest no effect."""
     plain = json.loads(json.dumps(to_plain(given)))
-    free = {"data", "workers", "device"} | (set() if isinstance(plain["model"], str) else {"model"})
+    free = {"data", "workers", "device", "tables"} | (set() if isinstance(plain["model"], str) else {"model"})
     other = [k for k, v in plain.items() if k not in free and v != stored.get(k)]
     if other:
         raise BadInput(
@@ -78,12 +78,12 @@ def run_with(
     """Run an experiment with workers that are already there."""
     session = prepare(experiment, workers, command)
     store = RunFolder.create(out, to_plain(experiment), session.manifest)
-    return _go(session, session.start, store, watch)
+    return _go(session, store.start(session.start, experiment.tables), store, watch)
 
 
 def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, workers: Workers) -> Result:
     """Continue a run with workers that are already there; a finished one is only read."""
-    manifest, state = store.read_json("manifest.json"), store.load_state()
+    manifest, state = store.read_json("manifest.json"), store.load_state(experiment.tables)
     if state is not None and state.round >= experiment.rounds:
         result = _result(store, to_plain(experiment), manifest, state)
         store.close()
@@ -94,7 +94,8 @@ def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, w
         raise BadInput(
             f"The data has changed since this run began: {manifest['data']} then, {session.manifest['data']} now."
         )
-    return _go(session._replace(manifest=manifest), state or session.start, store, watch)
+    state = state or store.start(session.start, experiment.tables)
+    return _go(session._replace(manifest=manifest), state, store, watch)
 
 
 def _go(session: Session, state: ServerState, store: RunFolder, watch: Watch | None) -> Result:
@@ -202,7 +203,7 @@ def _result(store: RunFolder, plain: Mapping[str, Any], manifest: Mapping[str, A
 def load_result(folder: str | Path) -> Result:
     """Return the result of a run folder, finished or not."""
     store = RunFolder.open(Path(folder), write=False)
-    state = store.load_state()
+    state = store.load_state(tables=None)
     if state is None:
         raise BadInput(f"The run {str(folder)!r} has no finished round yet. `fedweave resume {folder}` continues it.")
     plain, manifest = store.read_json("experiment.json"), store.read_json("manifest.json")

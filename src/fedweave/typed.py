@@ -65,6 +65,9 @@ class Typed:
         Text, help_text("Training processes: auto or a number; the results do not depend on it. [auto]", "N")
     ] = None
     device: Annotated[Text, help_text("auto, cpu or cuda. [auto]", "NAME")] = None
+    tables: Annotated[
+        Text, help_text("Where vectors remembered of every client are kept: ram, or disk when too many. [ram]", "PLACE")
+    ] = None
 
     def given(self) -> dict[str, str]:
         """Return the options that were typed."""
