@@ -17,7 +17,8 @@ from fedweave.engine.workers import Workers
 from fedweave.local.flat_module import initial_vector
 from fedweave.local.solvers import SGD
 from fedweave.local.torch_trainer import ClientData
-from fedweave.records import Layout, Population, Replies, View
+from fedweave.records import Cohort, Layout, Population, Replies, ServerState, View
+from fedweave.round import Round
 
 
 def seen(updates, received, direction, x, parameters=None):
@@ -27,7 +28,8 @@ def seen(updates, received, direction, x, parameters=None):
     population = Population(one / n, one, one, one, 0 * one, one, one > 0)
     at = View(1, np.zeros(d), population, layout, 0.1, lambda s: s, lambda ids: ids)
     replies = Replies(np.array(received), updates, one, one, one, one, one)
-    return measure.of_round(Mean(), {}, at, replies, np.array(direction), np.array(x))
+    happened = Round(Cohort(np.arange(n), one, one), replies, [], at, np.array(direction))
+    return measure.of_round(Mean(), ServerState(1, np.array(x), 0.0, {}, {}, {}), happened)
 
 
 def test_diversity_and_lengths_by_hand():

@@ -5,13 +5,16 @@ From what the server sees, every round; and from the clients' true gradients, wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedweave.records import Array, Population, Replies, View
+from fedweave.records import Array, Population, ServerState
 from fedweave.roles import Aggregator, Engine
 from fedweave.theory import diversity_ratio
+
+if TYPE_CHECKING:
+    from fedweave.round import Round
 
 AT_A_TIME = 64  # gradients in memory
 
@@ -27,20 +30,19 @@ LABELS = {  # what the columns are, for readers of a report
 }
 
 
-def of_round(
-    aggregator: Aggregator, state: Mapping[str, object], view: View, replies: Replies, direction: Array, x: Array
-) -> dict[str, float]:
-    """Return the measures of a round that ended at model ``x`` and aggregator ``state``.
+def of_round(aggregator: Aggregator, after: ServerState, happened: Round) -> dict[str, float]:
+    """Return the measures of a round that ended in the state ``after``.
 
     ``diversity`` is eq. 3 over this round's answers, equally weighted as in the paper's figures; ``direction_length``
     is ‖d‖, ``step_length`` what the server optimiser made of it; the rest is the aggregator's own.
     """
-    p, ok = view.layout.parameters, replies.received  # buffers are no gradients
+    view, replies = happened.view, happened.replies
+    p = view.layout.parameters  # buffers are no gradients
     measured = {
-        "diversity": _diversity(replies.updates[:, :p], ok),
-        "direction_length": float(np.linalg.norm(direction[:p])),
-        "step_length": float(np.linalg.norm(x[:p] - view.x[:p])),
-        **aggregator.measure(state, view),
+        "diversity": _diversity(replies.updates[:, :p], replies.received),
+        "direction_length": float(np.linalg.norm(happened.direction[:p])),
+        "step_length": float(np.linalg.norm(after.x[:p] - view.x[:p])),
+        **aggregator.measure(after.aggregator, view),
     }
     return {name: value for name, value in measured.items() if not np.isnan(value)}
 

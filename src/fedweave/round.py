@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from fedweave import measure
 from fedweave.admit import admit, sensible
 from fedweave.method import Method
-from fedweave.randomness import Stream, rng_for
+from fedweave.randomness import Stream, borrow
 from fedweave.records import Array, Cohort, Population, Replies, ServerState, View
 from fedweave.roles import Engine
 from fedweave.server import advance
@@ -25,8 +23,13 @@ class Round(NamedTuple):
     cohort: Cohort
     replies: Replies
     refused: list[str]  # why an update that arrived was not used, one sentence each
-    lr: float  # of the clients
-    measured: Mapping[str, float]  # by name, see fedweave.measure
+    view: View  # what the stages saw, with this round's learning rate
+    direction: Array
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the clients."""
+        return self.view.lr
 
 
 def first_state(method: Method, x: Array, population: Population, parameters: int) -> ServerState:
@@ -54,14 +57,13 @@ def run_round(
     r = state.round + 1
     view = view_of(method, state, population, engine, lr)
     view = calibrated(method, state, view) if calibrate else view
-    cohort = sensible(method.sampler.draw(state.sampler, view, rng_for(seed, r, Stream.SAMPLER)), method, population)
+    cohort = sensible(method.sampler.draw(state.sampler, view, borrow(seed, r, Stream.SAMPLER)), method, population)
     replies, refused = admit(engine.train(r, state.x, cohort, population, view.lr), cohort, engine.layout)
     direction, aggregator = method.aggregator.combine(state.aggregator, view, cohort, replies)
     x, server = advance(method.server, state.server, state.x, direction, engine.layout)
     sampler = method.sampler.learn(state.sampler, view, cohort, replies)
     clock = state.clock + float(np.max(replies.seconds, initial=0.0))
-    measured = measure.of_round(method.aggregator, aggregator, view, replies, direction, x)
-    happened = Round(cohort, replies, refused, view.lr, measured)
+    happened = Round(cohort, replies, refused, view, direction)
     if not np.isfinite(x).all():  # nothing of such a round may stay
         refused.append(f"server: {type(method.server).__name__} made the model not finite; the round is abandoned")
         return state._replace(round=r, clock=clock), happened
@@ -87,4 +89,6 @@ def calibrated(method: Method, state: ServerState, view: View) -> View:
     if not 0 < length < np.inf:
         parts = f"{type(method.sampler).__name__} with {type(method.aggregator).__name__}"
         raise BadInput(f"{method.name} cannot be calibrated: the step length of {parts} is not known.")
-    return replace(view, lr=view.lr * fedavg / length)
+    after = replace(view, lr=view.lr * fedavg / length)
+    after.__dict__["effort"] = view.effort  # at the nominal lr, so it stays as it is
+    return after

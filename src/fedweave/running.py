@@ -103,7 +103,7 @@ def _go(session: Session, state: ServerState, store: RunFolder, watch: Watch | N
     past = store.columns("rounds")
     totals = {c: past[c][-1].item() if past[c].size else 0 for c in ("bytes_up", "bytes_down", "wall_seconds")}
     try:
-        with _same_bits():
+        with same_bits():
             while state.round < session.experiment.rounds:
                 after, row = _one_round(session, state, store, totals)
                 state = after
@@ -127,18 +127,18 @@ def _one_round(
     after, happened = run_round(e.method, state, population, session.engine, e.lr, e.seed, e.calibrate)
     due = after.round % e.evaluate_every == 0 or after.round == e.rounds
     scores = session.engine.evaluate(after.x) if due else {}
+    measured = measure.of_round(e.method.aggregator, after, happened)
     if due and e.true_gradients:
         surrogate = e.method.aggregator.surrogate(after.aggregator)
-        true = measure.of_gradients(session.engine, after.x, population, surrogate)
-        happened = happened._replace(measured={**happened.measured, **true})
+        measured |= measure.of_gradients(session.engine, after.x, population, surrogate)
     totals["wall_seconds"] += time.perf_counter() - begin
-    row = _row(state, after, happened, scores, totals)
+    row = {**_row(state, after, happened, scores, totals), **measured}
     store.add(row, _client_rows(after.round, happened), happened.refused)
     return after, row
 
 
 @contextmanager
-def _same_bits() -> Generator[None]:
+def same_bits() -> Generator[None]:
     """Compute the server's side with one BLAS thread, as the workers do: sums in another order are other bits."""
     overflow = np.errstate(over="ignore", invalid="ignore")  # divergence is reported, not warned of
     with ThreadpoolController().limit(limits=1, user_api="blas"), overflow:
@@ -169,7 +169,6 @@ def _row(
         "refused": len(happened.refused),
         "class_accuracy": scores.get("class_accuracy", np.zeros(0)),
         **totals,
-        **happened.measured,
     }
 
 

@@ -20,8 +20,6 @@ from fedweave.records import Array, Cohort, Layout, Population, Replies
 from fedweave.roles import Solver
 from fedweave.settings import BadInput
 
-PLAIN = SGD()
-
 
 @dataclass(frozen=True)
 class Quadratics:
@@ -67,24 +65,33 @@ class QuadraticEngine:
         dim = problem.optimum.shape[1]
         self.layout = Layout(("x",), ((dim,),), dim)
         self._tables: dict[float, Array] = {}
+        self._plain = solver == SGD()
 
     def train(self, round: int, x: Array, cohort: Cohort, population: Population, lr: float) -> Replies:
         """Return what the cohort sends, exactly."""
-        ids = cohort.ids
+        ids, steps = cohort.ids, population.steps[cohort.ids]
         received = heard(self.seed, round, ids, population)
-        updates = self.rehearse(round, x, ids, population, lr) * received[:, None]
-        nothing = np.full(ids.size, np.nan)
-        first = np.where(received, np.linalg.norm(self.gradients(x, ids), axis=1), np.nan)
-        size = np.full(ids.size, 8 * x.size)
-        return Replies(received, updates, population.steps[ids], nothing, first, population.latency[ids], size)
+        away = self.problem.optimum[ids] - x
+        updates = self._walked(away, ids, steps, lr)
+        updates[~received] = 0.0
+        H = self.problem.curvature
+        gradient = away if H is None else np.einsum("kij,kj->ki", H[ids], away)
+        first = np.sqrt(np.einsum("ki,ki->k", gradient, gradient))
+        first[~received] = np.nan
+        nothing, size = np.full(ids.size, np.nan), np.full(ids.size, 8 * x.size)
+        return Replies(received, updates, steps, nothing, first, population.latency[ids], size)
 
     def rehearse(self, round: int, x: Array, ids: Array, population: Population, lr: float) -> Array:
         """Return the updates these clients would send."""
-        away, (h, vectors) = self.problem.optimum[ids] - x, self.problem.eigen
-        if self.solver == PLAIN:  # no table needed, and a calibrated world asks for another lr every round
-            reach = 1 - (1 - lr * h[ids]) ** population.steps[ids, None]
+        return self._walked(self.problem.optimum[ids] - x, ids, population.steps[ids], lr)
+
+    def _walked(self, away: Array, ids: Array, steps: Array, lr: float) -> Array:
+        """Return how far these clients get towards their optima, which are ``away``."""
+        h, vectors = self.problem.eigen
+        if self._plain:  # no table needed, and a calibrated world asks for another lr every round
+            reach = 1 - (1 - lr * h[ids]) ** steps[:, None]
         else:
-            reach = self._reach(lr, int(population.steps.max()))[population.steps[ids], ids]
+            reach = self._reach(lr, int(steps.max(initial=1)))[steps, ids]
         if vectors is None:
             return reach * away
         along = np.einsum("kji,kj->ki", vectors[ids], away)
