@@ -29,6 +29,7 @@ from fedweave.store.tables import write_tables
 from fedweave.typed import Typed, help_text
 
 if TYPE_CHECKING:
+    from fedweave.papers.outcome import Outcome
     from fedweave.results import Result
 
 app = App(
@@ -158,11 +159,14 @@ def reproduce(
     scale: Annotated[
         Literal["smoke", "laptop", "paper"], help_text("smoke: seconds; laptop: minutes; paper: as published. [smoke]")
     ] = "smoke",
+    html: Annotated[Path | None, help_text("Also write the runs as a page of curves, where an item has any.")] = None,
     json: Json = False,
 ) -> None:
     """Make a figure or table of a paper again, with a verdict on each of its claims: see `fedweave list papers`."""
     with Count(f"{item}, scale {scale}") as told:
         outcome = papers.reproduce(item, scale, told)
+    if html is not None:
+        _draw(outcome, html)
     if json:
         _print_json(outcome.plain())
         return
@@ -175,6 +179,15 @@ def reproduce(
     for claim in outcome.claims:
         print(f"{claim.verdict}: {claim.text} ({claim.evidence})")
     print("\n".join(outcome.notes))
+
+
+def _draw(outcome: Outcome, page: Path) -> None:
+    if not outcome.runs:
+        raise BadInput(f"{outcome.item} leaves no runs to draw. Leave --html out.")
+    from fedweave.report import write
+
+    with writable(page):
+        write(outcome.runs, page)
 
 
 @app.command(help_epilogue="Example: fedweave export runs/fedavg-20260101-120000 --to csv")
