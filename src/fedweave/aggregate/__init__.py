@@ -1,5 +1,7 @@
 """How the answers become one direction."""
 
+from fedweave.aggregate.controls import DynMean as DynMean
+from fedweave.aggregate.controls import Scaffold as Scaffold
 from fedweave.aggregate.linear import Anonymous as Anonymous
 from fedweave.aggregate.linear import Consistent as Consistent
 from fedweave.aggregate.linear import InverseProbability as InverseProbability
