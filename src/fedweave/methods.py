@@ -5,8 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedweave import server
-from fedweave.aggregate import AU, MGDA, Anonymous, Aware, InverseProbability, LinkAware, Nova, Varp, VarpReuse
-from fedweave.local.solvers import Prox
+from fedweave.aggregate import (
+    AU,
+    MGDA,
+    Anonymous,
+    Aware,
+    DynMean,
+    InverseProbability,
+    LinkAware,
+    Nova,
+    Scaffold,
+    Varp,
+    VarpReuse,
+)
+from fedweave.local.solvers import ControlVariate, Dyn, Prox
 from fedweave.method import Method
 from fedweave.sample import ACS, Everyone, FirstEveryone, Optimal, Uniform, Weighted
 
@@ -84,6 +96,21 @@ def fedacs_measured(per_round: int = 10) -> Method:
 def fednova(per_round: int = 10) -> Method:
     """FedNova: updates divided by their effort, so that uneven work does not weigh (Wang et al.)."""
     return Method(Uniform(per_round), aggregator=Nova(), name="fednova")
+
+
+def fednova_renorm(per_round: int = 10) -> Method:
+    """FedNova as FedAWARE's code has it: a mean with weights ω/‖a‖₁, whose step is not scaled back."""
+    return Method(Uniform(per_round), aggregator=Nova("quotients"), name="fednova_renorm")
+
+
+def scaffold(per_round: int = 10, lr: float = 1.0) -> Method:
+    """SCAFFOLD: clients correct their gradients by how they differ from everyone's (Karimireddy et al.)."""
+    return Method(Uniform(per_round), ControlVariate(), Scaffold(), server.Descent(lr), name="scaffold")
+
+
+def feddyn(per_round: int = 10, alpha: float = 0.01) -> Method:
+    """FedDyn: clients whose regularisers learn their gradients, so that all agree at the optimum (Acar et al.)."""
+    return Method(Uniform(per_round), Dyn(alpha), DynMean(), name="feddyn")
 
 
 def fedvarp(per_round: int = 10) -> Method:

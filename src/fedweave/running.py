@@ -154,7 +154,7 @@ def _row(
 ) -> dict[str, Any]:
     cohort, replies = happened.cohort, happened.replies
     totals["bytes_up"] += int(replies.bytes_up.sum())
-    totals["bytes_down"] += after.x.nbytes * cohort.ids.size
+    totals["bytes_down"] += happened.bytes_down
     heard = replies.loss[replies.received]
     return {
         "round": after.round,

@@ -155,7 +155,8 @@ class RunFolder:
         for round, name in old:
             self._db.execute("DELETE FROM states WHERE round = ?", (round,))
             (self.folder / name).unlink(missing_ok=True)
-        self._tables.forget({round for round, _ in old}.__contains__)
+        left = {round for (round,) in self._db.execute("SELECT round FROM states")}
+        self._tables.forget(lambda round: round not in left)
 
     def start(self, state: ServerState, tables: Where) -> ServerState:
         """Return the state that a new run begins with, its tables kept where they are wanted."""

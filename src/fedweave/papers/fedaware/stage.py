@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from fedweave import methods, server
-from fedweave.aggregate import Nova
 from fedweave.data import Dataset, load
 from fedweave.data.partition import Dirichlet, Partition, Shards
 from fedweave.experiment import Experiment
@@ -56,20 +55,15 @@ def _yogi(per_round: int, lr: float = 0.01) -> Method:
     return replace(methods.fedyogi(per_round), server=server.Yogi(lr, tau=1e-4))
 
 
-def _nova(per_round: int) -> Method:
-    """The mean that the authors' code calls FedNova."""
-    return replace(methods.fednova(per_round), aggregator=Nova("weights"), name="fednova_weights")
-
-
 METHODS: dict[str, Callable[..., Method]] = {  # of clients per round, and a value of the method's grid
     "fedavg": methods.fedavg,
     "fedavgm": lambda k, beta=0.7: methods.fedavgm(k, beta=beta),
     "fedprox": methods.fedprox,
-    "scaffold": lambda k: methods.scaffold(k),
+    "scaffold": methods.scaffold,
     "fednova": methods.fednova,
-    "fednova_weights": _nova,
+    "fednova_renorm": methods.fednova_renorm,  # the authors' code calls this FedNova
     "fedyogi": _yogi,
-    "feddyn": lambda k, a=0.01: methods.feddyn(k, a),
+    "feddyn": methods.feddyn,
     "fedaware": methods.fedaware,
     "fedaware_unit": methods.fedaware_unit,
 }
