@@ -28,7 +28,7 @@ def seen(updates, received, direction, x, parameters=None):
     population = Population(one / n, one, one, one, 0 * one, one, one > 0)
     at = View(1, np.zeros(d), population, layout, 0.1, lambda s: s, lambda ids: ids)
     replies = Replies(np.array(received), updates, one, one, one, one, one)
-    happened = Round(Cohort(np.arange(n), one, one), replies, [], at, np.array(direction))
+    happened = Round(Cohort(np.arange(n), one, one), replies, [], at, np.array(direction), 0)
     return measure.of_round(Mean(), ServerState(1, np.array(x), 0.0, {}, {}, {}), happened)
 
 

@@ -165,10 +165,9 @@ def reproduce(
     """Make a figure or table of a paper again, with a verdict on each of its claims: see `fedweave list papers`."""
     with Count(f"{item}, scale {scale}") as told:
         outcome = papers.reproduce(item, scale, told)
-    if html is not None:
-        _draw(outcome, html)
     if json:
         _print_json(outcome.plain())
+        _draw(outcome, html)
         return
     if outcome.rows:
         table = Table(*outcome.rows[0], title=f"{outcome.item}, scale {outcome.scale}", title_justify="left")
@@ -179,11 +178,14 @@ def reproduce(
     for claim in outcome.claims:
         print(f"{claim.verdict}: {claim.text} ({claim.evidence})")
     print("\n".join(outcome.notes))
+    _draw(outcome, html)
 
 
-def _draw(outcome: Outcome, page: Path) -> None:
+def _draw(outcome: Outcome, page: Path | None) -> None:
+    if page is None:
+        return
     if not outcome.runs:
-        raise BadInput(f"{outcome.item} leaves no runs to draw. Leave --html out.")
+        raise BadInput(f"--html: {outcome.item} left no runs to draw.")
     from fedweave.report import write
 
     with writable(page):

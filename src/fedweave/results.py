@@ -74,15 +74,14 @@ def summarise(rounds: Columns, target: float | None) -> dict[str, Any]:
         "bytes_up": last["bytes_up"],
         "bytes_down": last["bytes_down"],
         "refused": int(rounds["refused"].sum()),
-        "stalled_since": stalled_since(rounds),
+        **({"stalled_since": stalled_since(rounds["round"], rounds["stalled"] == 1)} if "stalled" in rounds else {}),
     }
 
 
-def stalled_since(rounds: Columns) -> int | None:
+def stalled_since(rounds: Array, stalled: Array) -> int | None:
     """Return the round from which on the aggregator said that training has stalled, to the very end; None if not so.
 
     A few such rounds at the end may be chance; they count from ``STALLED_ROUNDS`` on.
     """
-    stalled = np.asarray(rounds.get("stalled", ())) == 1
     since = int(np.flatnonzero(~stalled).max(initial=-1)) + 1
-    return int(rounds["round"][since]) if stalled.size - since >= STALLED_ROUNDS else None
+    return int(rounds[since]) if stalled.size - since >= STALLED_ROUNDS else None

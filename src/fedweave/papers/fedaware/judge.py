@@ -58,7 +58,7 @@ def percent(shares: Array) -> str:
 
 def row(where: str, name: str, runs: Sequence[Result], paper: str = "—") -> dict[str, Any]:
     """Return one line of a table."""
-    since = ["—" if (s := r.summary["stalled_since"]) is None else f"round {s}" for r in runs]
+    since = ["—" if (s := r.summary.get("stalled_since")) is None else f"round {s}" for r in runs]
     return {
         "setting": where,
         "method": name,
