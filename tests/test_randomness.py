@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fedweave.randomness import Stream, rng_for, rngs_for
+from fedweave.randomness import Stream, borrow, rng_for, rngs_for
 
 
 def bits(rng, n=8):
@@ -53,3 +53,14 @@ def test_one_generator_readdressed_equals_one_per_client(before):
         assert rng.integers(2**31, dtype=np.uint32) == fresh.integers(2**31, dtype=np.uint32)
         assert rng.standard_normal() == fresh.standard_normal()
         getattr(rng, before)(3)
+
+
+def test_a_borrowed_generator_has_the_numbers_of_its_address():
+    """Also after it was used half-way, for another round and seed, and for doubles as for halves of a block."""
+    for seed, r in itertools.product((0, 5, 2**70), (1, 2, 99)):
+        assert bits(borrow(seed, r, Stream.LINK), 5) == bits(rng_for(seed, r, Stream.LINK), 5)
+        assert np.array_equal(borrow(seed, r, Stream.LINK).random(3), rng_for(seed, r, Stream.LINK).random(3))
+        borrow(seed, r, Stream.LINK).integers(0, 9, 3, dtype=np.int32)  # leaves half a word behind
+    kept = borrow(1, 1, Stream.SAMPLER)
+    borrow(1, 1, Stream.LINK).random(7)
+    assert bits(kept) == bits(rng_for(1, 1, Stream.SAMPLER))

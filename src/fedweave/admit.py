@@ -15,14 +15,15 @@ def sensible(cohort: Any, method: Method, population: Population) -> Cohort:
     who = f"{type(method.sampler).__name__}.draw"
     if not isinstance(cohort, Cohort):
         raise ValueError(f"{who} must return a Cohort. It returned {cohort!r}.")
-    ids, sizes = np.asarray(cohort.ids), {np.size(a) for a in (cohort.ids, cohort.count, cohort.expected)}
-    if len(sizes) > 1:
+    ids, count, expected = np.asarray(cohort.ids), np.asarray(cohort.count), np.asarray(cohort.expected)
+    if not ids.size == count.size == expected.size:
+        sizes = {ids.size, count.size, expected.size}
         raise ValueError(f"{who} must return ids, count and expected of one length. They have {sorted(sizes)} entries.")
-    if ids.size and (ids.min() < 0 or ids.max() >= population.size or (np.diff(ids) <= 0).any()):
+    if ids.size and ((ids[1:] <= ids[:-1]).any() or ids[0] < 0 or ids[-1] >= population.size):
         raise ValueError(f"{who} must return distinct ids of 0 … {population.size - 1} in ascending order. Got {ids}.")
-    if (np.asarray(cohort.count) < 1).any():
+    if (count < 1).any():
         raise ValueError(f"{who} must return counts of at least 1. Got {cohort.count}.")
-    if method.aggregator.needs_law and not (np.asarray(cohort.expected) > 0).all():
+    if method.aggregator.needs_law and not (expected > 0).all():
         raise ValueError(
             f"{type(method.aggregator).__name__} weighs by E[count], but {who} returned {cohort.expected}. A sampler "
             "without a known law sets law_known = False and goes with Mean()."
@@ -33,13 +34,11 @@ def sensible(cohort: Any, method: Method, population: Population) -> Cohort:
 def admit(replies: Replies, cohort: Cohort, layout: Layout) -> tuple[Replies, list[str]]:
     """Return the replies with every bad update turned into a lost one, and a sentence for each."""
     vectors = [replies.updates] if replies.change is None else [replies.updates, replies.change]
-    fine = np.all([np.isfinite(rows).all(axis=1) for rows in vectors], axis=0)
-    bad = np.flatnonzero(replies.received & ~fine)
-    if not bad.size:
+    if all(np.isfinite(rows).all() for rows in vectors):
         return replies, []
-    refused = [
-        _why(int(cohort.ids[i]), next(r[i] for r in vectors if not np.isfinite(r[i]).all()), layout) for i in bad
-    ]
+    fine = np.all([np.isfinite(rows).all(axis=1) for rows in vectors], axis=0)
+    wrong = [(i, next(r[i] for r in vectors if not np.isfinite(r[i]).all())) for i in np.flatnonzero(~fine)]
+    refused = [_why(int(cohort.ids[i]), row, layout) for i, row in wrong if replies.received[i]]
     clean = [np.where(fine[:, None], rows, rows.dtype.type(0)) for rows in vectors]
     return replies._replace(received=replies.received & fine, updates=clean[0], change=[*clean, None][1]), refused
 

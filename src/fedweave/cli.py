@@ -22,7 +22,7 @@ from rich.table import Table
 from fedweave import __version__, data, models, papers
 from fedweave.data import partition
 from fedweave.options import SYSTEMS, as_option, experiments_of, method_names
-from fedweave.progress import Show
+from fedweave.progress import Count, Show
 from fedweave.settings import BadInput, nearest
 from fedweave.store.run_folder import writable
 from fedweave.store.tables import write_tables
@@ -160,14 +160,17 @@ def reproduce(
     json: Json = False,
 ) -> None:
     """Make a figure or table of a paper again, with a verdict on each of its claims: see `fedweave list papers`."""
-    outcome = papers.reproduce(item, scale)
+    with Count(f"{item}, scale {scale}") as told:
+        outcome = papers.reproduce(item, scale, told)
     if json:
         _print_json(outcome.plain())
         return
-    table = Table(*outcome.rows[0], title=f"{outcome.item}, scale {outcome.scale}", title_justify="left")
-    for row in outcome.rows:
-        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
-    Console().print(table)
+    if outcome.rows:
+        table = Table(*outcome.rows[0], title=f"{outcome.item}, scale {outcome.scale}", title_justify="left")
+        for row in outcome.rows:
+            table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
+        screen = Console()
+        Console(width=max(screen.width, 150) if not screen.is_terminal else None).print(table)  # whole in a file
     for claim in outcome.claims:
         print(f"{claim.verdict}: {claim.text} ({claim.evidence})")
     print("\n".join(outcome.notes))

@@ -64,7 +64,8 @@ def model_factory(experiment: Experiment, data: Dataset) -> tuple[str, Callable[
     """Return the model's name and a function that makes it for this data; a misfit is an error now."""
     if callable(experiment.model):
         return getattr(experiment.model, "__name__", "custom"), experiment.model
-    name = models.default_for(data.shape, data.classes) if experiment.model == "auto" else experiment.model
+    fitting = "quadratic" if data.name == "quadratics" else models.default_for(data.shape, data.classes)
+    name = fitting if experiment.model == "auto" else experiment.model
     models.check(name, data.shape, data.classes)
     return name, _Named(name, data.shape, data.classes)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedweave.admit import admit, sensible
 from fedweave.method import Method
-from fedweave.randomness import Stream, rng_for
+from fedweave.randomness import Stream, borrow
 from fedweave.records import Array, Cohort, Population, Replies, ServerState, View
 from fedweave.remember import blank, carried, committed
 from fedweave.roles import Engine
@@ -54,7 +54,7 @@ def run_round(
     r = state.round + 1
     view, has = view_of(method, state, population, engine, lr), carried(method.aggregator, state)
     view = calibrated(method, state, view) if calibrate else view
-    cohort = sensible(method.sampler.draw(state.sampler, view, rng_for(seed, r, Stream.SAMPLER)), method, population)
+    cohort = sensible(method.sampler.draw(state.sampler, view, borrow(seed, r, Stream.SAMPLER)), method, population)
     replies = engine.train(r, state.x, cohort, population, view.lr, has)
     replies, refused = admit(replies, cohort, engine.layout)
     direction, aggregator = method.aggregator.combine(state.aggregator, view, cohort, replies)
@@ -90,4 +90,6 @@ def calibrated(method: Method, state: ServerState, view: View) -> View:
     if not 0 < length < np.inf:
         parts = f"{type(method.sampler).__name__} with {type(method.aggregator).__name__}"
         raise BadInput(f"{method.name} cannot be calibrated: the step length of {parts} is not known.")
-    return replace(view, lr=view.lr * fedavg / length)
+    after = replace(view, lr=view.lr * fedavg / length)
+    after.__dict__["effort"] = view.effort  # at the nominal lr, so it stays as it is
+    return after

@@ -102,7 +102,7 @@ def _go(session: Session, state: ServerState, store: RunFolder, watch: Watch | N
     past = store.columns("rounds")
     totals = {c: past[c][-1].item() if past[c].size else 0 for c in ("bytes_up", "bytes_down", "wall_seconds")}
     try:
-        with _same_bits():
+        with same_bits():
             while state.round < session.experiment.rounds:
                 after, row = _one_round(session, state, store, totals)
                 state = after
@@ -133,7 +133,7 @@ def _one_round(
 
 
 @contextmanager
-def _same_bits() -> Generator[None]:
+def same_bits() -> Generator[None]:
     """Compute the server's side with one BLAS thread, as the workers do: sums in another order are other bits."""
     overflow = np.errstate(over="ignore", invalid="ignore")  # divergence is reported, not warned of
     with ThreadpoolController().limit(limits=1, user_api="blas"), overflow:

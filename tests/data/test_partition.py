@@ -384,3 +384,15 @@ def test_only_natural_needs_no_number_of_clients():
 def test_forms_describe_every_partition():
     assert len(forms()) == len(Partition.__subclasses__())
     assert all(forms().values())
+
+
+def test_one_class_sorted_gives_the_halves_different_classes(digits):
+    labels = [np.unique(digits.y[part]) for part in OneClass(20, "sorted").split(digits, rng()).train]
+    assert all(len(own) == 1 for own in labels)
+    assert {int(own[0]) for own in labels[:10]} == {0, 1, 2, 3, 4}
+    assert {int(own[0]) for own in labels[10:]} == {5, 6, 7, 8, 9}
+    mixed = [int(digits.y[part][0]) for part in OneClass(20).split(digits, rng()).train]
+    assert set(mixed[:10]) == set(mixed[10:]) == set(range(10))
+    assert parse("one-class:sorted", 20) == OneClass(20, "sorted")
+    with pytest.raises(BadInput, match="sorted"):
+        parse("one-class:upside-down", 20)

@@ -5,11 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import fedweave as fw
 from fedweave import methods, theory
 from fedweave.aggregate import Consistent, Nova
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.local.solvers import SGD, Adam, Prox
 from fedweave.method import Method
+from fedweave.models.flat import Quadratic
 from fedweave.records import Population
 from fedweave.round import first_state, run_round
 from fedweave.sample import Everyone, Fixed, Weighted
@@ -156,3 +158,25 @@ def test_calibrated_methods_take_equally_long_steps(name):
 def test_adam_is_refused():
     with pytest.raises(BadInput, match="linear"):
         QuadraticEngine(bent(), Adam(), 0, np.ones(N) / N)
+
+
+def test_quadratics_run_like_any_data_and_torch_agrees(tmp_path):
+    """The exact engine against a torch module that trains on the same points, two per client, full batches."""
+    data = fw.data.synthetic.quadratics(clients=12, dim=4)
+    shared = {"data": data, "partition": fw.partition.IID(6), "rounds": 5, "lr": 0.1, "steps": 3, "workers": 1}
+    method = fw.methods.fedavg_is(3)
+    exact = fw.run(fw.Experiment(method=method, **shared), tmp_path / "run")
+    trained = fw.run(fw.Experiment(method=method, model=lambda: Quadratic(4), **shared))
+    assert np.allclose(exact.x, trained.x, atol=1e-5)
+    assert exact.x.dtype == np.float64
+    assert exact.summary["loss"] < exact.rounds["loss"][0]
+    again = fw.run(fw.Experiment(method=method, **shared))
+    assert again.summary["digest"] == exact.summary["digest"]
+    assert (
+        fw.resume(tmp_path / "run", fw.Experiment(method=method, **shared)).summary["digest"] == again.summary["digest"]
+    )
+
+
+def test_quadratics_refuse_what_is_not_linear():
+    with pytest.raises(BadInput, match="not linear"):
+        fw.run(fw.Experiment(method=Method(Weighted(3), solver=Adam()), data="quadratics"))

@@ -4,9 +4,13 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+import fedweave as fw
 from fedweave import papers
+from fedweave.papers.deep import follow, smaller
+from fedweave.papers.fedacs.images import NAMES
 from fedweave.settings import BadInput
 
 
@@ -36,3 +40,54 @@ def test_the_command_prints_the_verdicts():
 def test_an_unknown_item_names_the_nearest():
     with pytest.raises(BadInput, match="fedacs/fig7"):
         papers.reproduce("fedacs/fig77")
+
+
+def test_table1_on_mnist_runs_every_method_and_does_not_judge_at_this_scale():
+    outcome = papers.reproduce("fedacs/table1/mnist", "smoke")
+    assert [row["method"] for row in outcome.rows] == [*NAMES, "fedacs_measured"]
+    assert [row["paper"] for row in outcome.rows[:7]] == ["68", "93", "84", "115", "99", "—", "72"]
+    assert {claim.verdict for claim in outcome.claims} == {"not run at this scale"}
+    slow, fast = (float(v) for v in outcome.rows[1]["steps, halves"].split("/"))
+    assert fast > 2 * slow
+
+
+def test_data_that_is_not_there_is_said_and_costs_nothing_else(monkeypatch):
+    def missing(name, *_):
+        raise BadInput(f"{name} needs files.")
+
+    monkeypatch.setattr("fedweave.papers.fedacs.images.load", missing)
+    outcome = papers.reproduce("fedacs/table5", "smoke")
+    assert not outcome.rows
+    assert [claim.verdict for claim in outcome.claims] == ["not run at this scale"] * 3
+    assert all("cifar10 needs files" in claim.evidence for claim in outcome.claims)
+
+
+def test_learned_links_come_close_to_known_ones():
+    outcome = papers.reproduce("fedacs/links", "smoke")
+    assert [claim.verdict for claim in outcome.claims] == ["confirmed", "confirmed"]
+
+
+def test_effort_is_tried_with_both_deals():
+    outcome = papers.reproduce("fedacs/effort", "smoke")
+    assert [row["deal"] for row in outcome.rows] == ["same"] * 5 + ["different"] * 5
+
+
+def test_a_trail_is_the_run_that_anyone_would_get(tiny):
+    experiment = tiny(fw.methods.fedacs(3), calibrate=True)
+    trail, result = follow(experiment), fw.run(experiment)
+    assert np.array_equal(trail.accuracy, result.rounds["accuracy"])
+    assert np.allclose(trail.device_seconds, np.cumsum(result.rounds["device_seconds"]))
+    assert trail.steps_done == result.clients["steps"].sum()
+    assert trail.heard.sum() == result.rounds["received"].sum()
+    assert trail.last(2) == pytest.approx(result.rounds["accuracy"][-2:].mean())
+    best = result.rounds["accuracy"].max()
+    assert trail.rounds_to(best) == result.rounds["accuracy"].argmax() + 1
+    assert np.isnan(trail.rounds_to(1.1))
+
+
+def test_smaller_data_keeps_the_classes_even_and_the_light(digits):
+    small = smaller(digits, 100, 50, pool=2)
+    assert np.array_equal(np.bincount(small.y), np.full(10, 10))
+    assert small.shape == (1, 4, 4)
+    whole = smaller(digits, 100, 50)
+    assert np.allclose(small.x.mean((1, 2, 3)), whole.x.mean((1, 2, 3)), atol=0.5)  # rounding to whole pixels

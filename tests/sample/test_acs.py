@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 
-from fedweave import methods, theory
-from fedweave.aggregate import AU
+from fedweave import estimate, methods, theory
+from fedweave.aggregate import AU, Consistent
+from fedweave.engine.links import heard
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.local.solvers import SGD
 from fedweave.records import Cohort, Layout, Population, Replies, View
 from fedweave.round import first_state, run_round
-from fedweave.sample import ACS, Optimal, estimate
+from fedweave.sample import ACS, Optimal, Weighted
+from fedweave.sample.importance import capped
 
 N = 5
 
@@ -180,3 +182,83 @@ def test_optimal_sampling_goes_by_the_last_norms_and_the_mean_for_the_unseen():
     answer = replies([True, True])._replace(updates=np.array([[3.0, 0.0], [0.0, 5.0]]))
     law = sampler.law(sampler.learn(state, view(p), heard, answer), view(p))
     assert np.allclose(law, 4 * np.array([4, 3, 4, 5, 4]) / 20)
+
+
+@pytest.mark.parametrize("sampler", [Weighted(6), ACS(6)])
+def test_the_surrogate_of_theory_is_what_a_hundred_thousand_draws_weigh(sampler):
+    """Ω (eq. 6) against what the anonymous sum really gave each client: draws, links, counts and efforts together."""
+    n, rounds, rng = 8, 100_000, np.random.default_rng(1)
+    p = population(np.linspace(0.6, 0.0, n), np.arange(1, n + 1) ** 2, n=n)
+    now = view(p)
+    times = np.zeros(n)
+    for r in range(rounds):
+        cohort = sampler.draw({}, now, rng)
+        times[cohort.ids] += cohort.count * heard(0, r, cohort.ids, p)
+    given = times * now.effort
+    law = sampler.law({}, now)
+    omega = theory.surrogate_weight(law / law.sum(), p.loss_rate, now.effort)
+    assert (np.abs(given / given.sum() - omega) < 5 * omega / np.sqrt(times)).all()  # five standard errors: 1 to 10 %
+    if isinstance(sampler, ACS):
+        assert np.allclose(omega, p.weight)
+
+
+def test_measured_consistency_is_counted_consistency_where_training_does_not_saturate():
+    """Constant gradients: κ = ‖a‖₁, so after one visit each, both weigh alike; before it they do so too."""
+    p = population([0.1, 0.2, 0.3, 0.4, 0.5], [1, 3, 5, 7, 9])
+    now, counted, measured = view(p), Consistent(), Consistent(effort="measured")
+    updates = -now.lr * now.effort[:, None] * np.array([[3.0, 4.0]])  # the gradient is (3, 4) all the way
+    five = np.full(N, 5.0)
+    answers = Replies(np.ones(N, bool), updates, p.steps, five, five, np.ones(N), np.ones(N))
+    state = measured.init(p, 2)
+    wanted, _ = counted.combine({}, now, everyone(), answers)
+    for _ in range(3):
+        direction, state = measured.combine(state, now, everyone(), answers)
+        assert np.allclose(direction, wanted)
+
+
+def test_measured_consistency_follows_displacement_where_training_saturates():
+    """Twice the steps, the same displacement: measured, both halves count alike; counted, the busy one half as much."""
+    p = population(steps=[4, 4, 8, 8, 8])
+    now, measured = view(p), Consistent(effort="measured")
+    answers = replies([True] * N, length=now.lr * 2.0)
+    _, state = measured.combine(measured.init(p, 2), now, everyone(), answers)
+    alone = [np.eye(N)[i] > 0 for i in range(N)]
+    weights = [measured.combine(state, now, everyone(), replies(one, length=1.0))[0][0] for one in alone]
+    counted = [Consistent().combine({}, now, everyone(), replies(one, length=1.0))[0][0] for one in alone]
+    assert np.allclose(weights, weights[0])
+    assert counted[2] / counted[0] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_independent_chances_are_the_best_of_all_that_sum_to_the_cohort(seed):
+    """π minimises Σ n²/π under Σ π = K, π ≤ 1: the KKT conditions, and no random feasible π does better."""
+    rng = np.random.default_rng(seed)
+    n, k = rng.lognormal(0, 1.5, 12), int(rng.integers(1, 12))
+    chance = capped(n, k)
+    assert chance.sum() == pytest.approx(k)
+    assert (chance > 0).all()
+    assert (chance <= 1).all()
+    free = chance < 1
+    level = n[free] / chance[free]
+    assert np.allclose(level, level[:1])
+    assert (n[~free] >= level[:1] * (1 - 1e-9)).all()
+    for _ in range(50):
+        other = rng.dirichlet(np.ones(12)) * k
+        if (other <= 1).all():
+            assert (n**2 / chance).sum() <= (n**2 / other).sum() + 1e-9
+
+
+def test_independent_draws_are_unbiased():
+    p, rng = population([0.0] * N, n=N), np.random.default_rng(0)
+    sampler = Optimal(2, form="poisson")
+    state = {"norm": np.array([1.0, 2.0, 3.0, 4.0, 20.0])}
+    law = sampler.law(state, view(p))
+    assert law.sum() == pytest.approx(2)
+    assert law[4] == 1
+    counts = np.zeros(N)
+    for _ in range(20_000):
+        cohort = sampler.draw(state, view(p), rng)
+        counts[cohort.ids] += 1
+        assert np.array_equal(cohort.expected, law[cohort.ids])
+    assert np.allclose(counts / 20_000, law, atol=0.02)
+    assert np.array_equal(capped(np.array([0.0, 3.0, 1.0]), 5), [0, 1, 1])  # fewer than wanted: all who can

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
-from fedweave.records import Array, Cohort, Replies, State, View
+from fedweave import estimate
+from fedweave.records import Array, Cohort, Population, Replies, State, View
 from fedweave.roles import Aggregator
 from fedweave.settings import settings
 
@@ -133,16 +135,33 @@ class Consistent(Aggregator):
 
     Undoes links and uneven work together: the mean is τ Σ ω_i u_i/‖a_i‖₁ for *every* law. FedACS is the law that makes
     this weight the same for everyone, so that an anonymous sum will do; τ = 1/Σ ω/((1 − q)‖a‖₁) is its step.
+    ``effort``: "counted" takes ‖a‖₁ of the steps; "measured" what clients moved on their visits before this one
+    (``fedweave.estimate``), smoothed by ``memory``. (The un-smoothed length of the very update would cancel it: every
+    update would count alike however large, and training diverges.)
     """
 
+    effort: Literal["counted", "measured"] = "counted"
+    memory: Annotated[float, Field(gt=0, le=1)] = 0.99
     needs_law: ClassVar[bool] = True
 
+    def init(self, population: Population, dim: int) -> State:
+        return estimate.fresh(population.size) if self.effort == "measured" else {}
+
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
-        reach = (1 - view.population.loss_rate) * view.effort
+        effort = view.effort if self.effort == "counted" else estimate.mean_effort(state, "reach", view.effort)
+        reach = (1 - view.population.loss_rate) * effort
         tau = 1 / (view.population.weight @ (1 / reach))
         w = view.population.weight[cohort.ids] * cohort.count / (cohort.expected * reach[cohort.ids])
-        return weigh(tau * w, replies), state
+        after = estimate.remember(state, view, cohort, replies, self.memory) if self.effort == "measured" else state
+        return weigh(tau * w, replies), after
 
     def coefficients(self, view: View, law: Array) -> Array:
+        if self.effort == "measured":  # what will have been measured is in the state, which only the round knows
+            return super().coefficients(view, law)
         reach = (1 - view.population.loss_rate) * view.effort
         return view.population.weight / view.effort / (view.population.weight @ (1 / reach)) * (law > 0)
+
+    def step_length(self, view: View, law: Array) -> float:
+        """FedACS's, in counted steps."""
+        reach = (1 - view.population.loss_rate) * view.effort
+        return float(1 / (view.population.weight @ (1 / reach)))

@@ -143,6 +143,11 @@ def synthetic_classification(root: Path | None = None) -> Dataset:
     return synthetic.classification()
 
 
+def quadratics(root: Path | None = None) -> Dataset:
+    """FedACS's toy example: 1,000 clients that want a point of R^10 each, for the model quadratic; generated."""
+    return synthetic.quadratics()
+
+
 DATASETS: dict[str, Callable[[Path | None], Dataset]] = {
     "digits": digits,
     "mnist5k": mnist5k,
@@ -154,6 +159,7 @@ DATASETS: dict[str, Callable[[Path | None], Dataset]] = {
     "femnist": femnist,
     "celeba": celeba,
     "synthetic": synthetic_classification,
+    "quadratics": quadratics,
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, PositiveInt
@@ -107,25 +107,30 @@ class Classes(Partition):
         for mine, k in zip(owned, number, strict=True):
             order = np.lexsort((rng.random(len(present)), owned[:, present].sum(0)))
             mine[present[order[:k]]] = True
-        counts = shared(owned, sizes)
-        if not counts.any(axis=1).all():
-            raise BadInput(
-                f"{self} leaves a client without samples: its classes have fewer samples than owners. "
-                "Use fewer clients, more classes per client, or more data."
-            )
-        return aligned(data, deal(data.y, counts, rng), rng)
+        return aligned(data, deal(data.y, _fair(self, owned, sizes), rng), rng)
 
 
 @settings
 class OneClass(Partition):
-    """Each client has one class; the clients of a class share it equally."""
+    """Each client has one class; the clients of a class share it equally.
+
+    ``order``: "mixed" deals the classes around, so every run of C clients owns all of them, and a slow first half of
+    the clients the same classes as a fast second one. "sorted" gives neighbours the same class, so the halves own
+    different ones: what is then forgotten of a half is forgotten for good.
+    """
 
     clients: PositiveInt
+    order: Literal["mixed", "sorted"] = "mixed"
 
     def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
-        _class_sizes(self, data)
+        sizes = _class_sizes(self, data)
         _enough(self, data, self.clients)
-        return Classes(self.clients, 1).split(data, rng)
+        if self.order == "mixed":
+            return Classes(self.clients, 1).split(data, rng)
+        present = np.flatnonzero(sizes)
+        owned = np.zeros((self.clients, data.classes), bool)
+        owned[np.arange(self.clients), present[np.arange(self.clients) * len(present) // self.clients]] = True
+        return aligned(data, deal(data.y, _fair(self, owned, sizes), rng), rng)
 
 
 @settings
@@ -183,6 +188,17 @@ def _class_sizes(who: Partition, data: Dataset) -> Array:
     return np.bincount(data.y, minlength=data.classes)
 
 
+def _fair(who: Partition, owned: Array, sizes: Array) -> Array:
+    """Return how many samples of each class each client gets; owners share a class equally."""
+    counts = shared(owned, sizes)
+    if not counts.any(axis=1).all():
+        raise BadInput(
+            f"{who} leaves a client without samples: its classes have fewer samples than owners. "
+            "Use fewer clients, more classes per client, or more data."
+        )
+    return counts
+
+
 def _enough(who: Partition, data: Dataset, needed: int) -> None:
     if len(data.y) < needed:
         raise BadInput(
@@ -204,7 +220,7 @@ FORMS = {
     "dirichlet": Form(Dirichlet, "dirichlet:ALPHA", "classes dealt by Dirichlet(ALPHA): dirichlet:0.1"),
     "shards": Form(Shards, "shards:K", "sorted by label, K equal blocks per client: shards:2"),
     "classes": Form(Classes, "classes:K or classes:LOW-HIGH", "K random classes per client: classes:2-10"),
-    "one-class": Form(OneClass, "one-class", "one class per client"),
+    "one-class": Form(OneClass, "one-class:sorted or one-class", "one class per client; sorted: neighbours share one"),
     "split": Form(Split, "split:OWNERS:SHARE", "few clients own most samples: split:0.1:0.9"),
     "natural": Form(Natural, "natural", "the data's own clients: femnist, celeba, synthetic"),
 }

@@ -80,6 +80,18 @@ def classification(
     return from_arrays(x, y, name="synthetic", group=group, classes=classes)
 
 
+def quadratics(clients: int = 1000, dim: int = 10, seed: int = 0) -> Dataset:
+    """FedACS's toy example: client m wants x near its own point e_m ~ N(0, I), F_m(x) = ½ ‖x − e_m‖².
+
+    For the model ``quadratic``. The points are samples, one per client (partition ``natural``); a client that is dealt
+    several wants their mean. The test samples are the points themselves, so the test loss is the mean objective.
+    """
+    _positive("quadratics", clients=clients, dim=dim)
+    x = np.random.default_rng(seed).standard_normal((clients, dim)).astype(np.float32)
+    y, each = np.zeros(clients, np.float32), np.arange(clients)
+    return Dataset("quadratics", x, y, x, y, 0, group=each, test_group=each)
+
+
 def _positive(caller: str, **values: int) -> None:
     wrong = [f"The {k!r} parameter of {caller} must be at least 1. Got {v!r}." for k, v in values.items() if v < 1]
     if wrong:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fedweave.randomness import Stream, rng_for
+from fedweave.randomness import Stream, borrow
 from fedweave.records import Array, Population
 
 
 def heard(seed: int, round: int, ids: Array, population: Population) -> Array:
     """Return which answers arrive (k,) bool. One draw per client and round, so company changes no luck."""
-    fate = rng_for(seed, round, Stream.LINK).random(population.size)
+    fate = borrow(seed, round, Stream.LINK).random(population.size)
     return fate[ids] >= population.loss_rate[ids]

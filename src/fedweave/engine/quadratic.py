@@ -21,8 +21,6 @@ from fedweave.remember import shares, with_change
 from fedweave.roles import Solver
 from fedweave.settings import BadInput
 
-PLAIN = SGD()
-
 
 @dataclass(frozen=True)
 class Quadratics:
@@ -68,18 +66,21 @@ class QuadraticEngine:
         dim = problem.optimum.shape[1]
         self.layout = Layout(("x",), ((dim,),), dim)
         self._tables: dict[float, Array] = {}
+        self._plain = solver == SGD()
 
     def train(
         self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
     ) -> Replies:
         """Return what the cohort sends, exactly."""
-        ids = cohort.ids
+        ids, steps = cohort.ids, population.steps[cohort.ids]
         received = heard(self.seed, round, ids, population)
-        updates = self.rehearse(round, x, ids, population, lr, has) * received[:, None]
-        nothing = np.full(ids.size, np.nan)
-        first = np.where(received, np.linalg.norm(self._gradients(x, ids), axis=1), np.nan)
-        size = np.full(ids.size, 8 * x.size * (2 if self.solver.reports else 1))
-        replies = Replies(received, updates, population.steps[ids], nothing, first, population.latency[ids], size)
+        updates = self.rehearse(round, x, ids, population, lr, has)
+        updates[~received] = 0.0
+        gradient = self._gradients(x, ids)
+        first = np.sqrt(np.einsum("ki,ki->k", gradient, gradient))
+        first[~received] = np.nan
+        nothing, size = np.full(ids.size, np.nan), np.full(ids.size, 8 * x.size * (2 if self.solver.reports else 1))
+        replies = Replies(received, updates, steps, nothing, first, population.latency[ids], size)
         return with_change(replies, self.solver, x.size, has, ids, population, lr)
 
     def rehearse(
@@ -88,11 +89,11 @@ class QuadraticEngine:
         """Return the updates these clients would send."""
         if has.memory is not None:
             return self._walked(x, ids, population, lr, has.sent, has.memory[ids])
-        away, (h, vectors) = self.problem.optimum[ids] - x, self.problem.eigen
-        if self.solver == PLAIN:  # no table needed, and a calibrated world asks for another lr every round
-            reach = 1 - (1 - lr * h[ids]) ** population.steps[ids, None]
+        steps, away, (h, vectors) = population.steps[ids], self.problem.optimum[ids] - x, self.problem.eigen
+        if self._plain:  # no table needed, and a calibrated world asks for another lr every round
+            reach = 1 - (1 - lr * h[ids]) ** steps[:, None]
         else:
-            reach = self._reach(lr, int(population.steps.max()))[population.steps[ids], ids]
+            reach = self._reach(lr, int(steps.max(initial=1)))[steps, ids]
         if vectors is None:
             return reach * away
         along = np.einsum("kji,kj->ki", vectors[ids], away)

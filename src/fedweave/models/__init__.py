@@ -45,6 +45,7 @@ def _image(side: int) -> Need:
 
 
 ANY = Need("any shape", lambda shape: True)
+VECTOR = Need("a vector, shape (d,)", lambda shape: len(shape) == 1)
 NUMBER = Need("a single number, shape (1,)", lambda shape: shape == (1,))
 
 SUBMODELS = {  # channels of the five convolutions / widths of the two hidden layers; feddd.py says why
@@ -90,6 +91,7 @@ CARDS: dict[str, Card] = {
     "resnet18_bn": Card("ResNet-18 for small images, BatchNorm on batch statistics", _image(9)),
     "linear_regression": Card("Linear regression: one linear layer, one output", ANY, regression=True),
     "log_quadratic": Card("DELTA's synthetic regression: log((a·x − b)²/2), two parameters", NUMBER, regression=True),
+    "quadratic": Card("FedACS's toy: a point near all samples; clients take exact steps", VECTOR, regression=True),
 }
 
 

@@ -31,6 +31,22 @@ def linear_regression(shape: Shape, classes: int) -> nn.Module:
     return chain([*dense(shape, [1]), Scalar()])
 
 
+class Quadratic(nn.Module):
+    """A point x of the samples' space, from which a sample e is ‖x − e‖/√2 away: squared error 0 is ½ ‖x − e‖²."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.x = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, e: Tensor) -> Tensor:
+        return ((e - self.x) ** 2).sum(-1).div(2).clamp_min(1e-20).sqrt()
+
+
+def quadratic(shape: Shape, classes: int) -> nn.Module:
+    """FedACS's toy example."""
+    return Quadratic(shape[0])
+
+
 class LogQuadratic(nn.Module):
     """DELTA's synthetic regression: y = log((a·x − b)²/2), with trainable θ = (a, b).
 

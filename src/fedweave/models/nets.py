@@ -29,4 +29,5 @@ FACTORIES: dict[str, Callable[[Shape, int], nn.Module]] = {
     "resnet18_bn": resnet.resnet18_bn,
     "linear_regression": flat.linear_regression,
     "log_quadratic": flat.log_quadratic,
+    "quadratic": flat.quadratic,
 }

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
+from fedweave import estimate
 from fedweave.records import Array, Cohort, Population, Replies, State, View
 from fedweave.roles import Sampler
-from fedweave.sample import estimate
 from fedweave.sample.laws import draw_with_replacement, mean_count
 from fedweave.settings import settings
 
@@ -21,7 +21,7 @@ class ACS(Sampler):
     """``per_round`` draws with replacement, p_m ∝ ω_m / ((1 − q_m) ‖a_m‖₁) (FedACS eq. 15), anew every round.
 
     ``links``: "known" uses this round's true loss rates and steps, as the paper does. "estimated" learns both from what
-    it has seen (``fedweave.sample.estimate``): a real server knows neither.
+    it has seen (``fedweave.estimate``): a real server knows neither.
     ``effort``: "counted" takes ‖a‖₁ of the steps. "measured" takes what clients really moved, κ = ‖u‖/(η‖g₀‖), smoothed
     over their visits: where local training saturates, twice the steps are not twice the displacement, and counting
     over-corrects. Where it does not, κ is ‖a‖₁ and this is FedACS again.

@@ -19,13 +19,14 @@ def mean_count(score: Array, draws: int) -> Array:
 
 def draw_with_replacement(law: Array, draws: int, rng: np.random.Generator) -> Cohort:
     """Draw ``draws`` times with replacement so that E[count] is ``law`` (N,)."""
-    cumulative = np.cumsum(law)
+    cumulative = law.cumsum()
     if not cumulative.size or cumulative[-1] == 0:
         return nobody()
-    last = np.searchsorted(cumulative, cumulative[-1])  # the last client with a chance, should a product round up
-    where = np.minimum(np.searchsorted(cumulative, rng.random(draws) * cumulative[-1], side="right"), last)
-    ids, count = np.unique(where, return_counts=True)
-    return Cohort(ids, count, law[ids])
+    last = cumulative.searchsorted(cumulative[-1])  # the last client with a chance, should a product round up
+    where = np.minimum(cumulative.searchsorted(rng.random(draws) * cumulative[-1], side="right"), last)
+    count = np.bincount(where)
+    ids = count.nonzero()[0]
+    return Cohort(ids, count[ids], law[ids])
 
 
 def nobody() -> Cohort:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from fedweave.randomness import Stream, rng_for
+from fedweave.randomness import Stream, borrow, rng_for
 from fedweave.records import Array, Population
 from fedweave.roles import System
 from fedweave.settings import settings
@@ -34,6 +35,23 @@ def steps_of(epochs: Array, samples: Array, batch_size: Array) -> Array:
 
 def _work(amount: Array, unit: Unit, base: Population) -> Array:
     return steps_of(amount, base.samples, base.batch_size) if unit == "epochs" else amount.astype(np.int64)
+
+
+@lru_cache(maxsize=16)  # the same every round, and cheap rounds would feel it
+def _even(ends: tuple[float, float], clients: int) -> Array:
+    values = np.linspace(*ends, clients)
+    values.setflags(write=False)
+    return values
+
+
+@lru_cache(maxsize=16)
+def _halves(slow: tuple[float, float], fast: tuple[float, float], clients: int) -> tuple[Array, Array]:
+    """Return low end and width of the range of every client: the first half is slow, the second fast."""
+    (low, high), sizes = zip(slow, fast, strict=True), (clients // 2, clients - clients // 2)
+    ends = np.repeat(low, sizes), np.repeat(high, sizes) - np.repeat(low, sizes)
+    for values in ends:
+        values.setflags(write=False)
+    return ends
 
 
 @settings
@@ -62,8 +80,8 @@ class Static(System):
     step_seconds: PositiveFloat = 0.1
 
     def population(self, base: Population, round: int, seed: int) -> Population:
-        steps = _work(np.rint(np.linspace(*self.work, base.size)), self.unit, base)
-        loss_rate = np.linspace(*self.loss_rate, base.size)
+        steps = _work(np.rint(_even(self.work, base.size)), self.unit, base)
+        loss_rate = _even(self.loss_rate, base.size)
         return replace(base, steps=steps, loss_rate=loss_rate, latency=steps * self.step_seconds)
 
     @classmethod
@@ -87,12 +105,11 @@ class Dynamic(System):
     step_seconds: PositiveFloat = 0.1
 
     def population(self, base: Population, round: int, seed: int) -> Population:
-        rng, slow = rng_for(seed, round, Stream.SYSTEM), np.arange(base.size) < base.size // 2
-        work = np.where(
-            slow,
-            *(rng.integers(lo, hi, base.size, endpoint=True) for lo, hi in (self.slow_work, self.fast_work)),
-        )
-        loss_rate = np.where(slow, *(rng.uniform(lo, hi, base.size) for lo, hi in (self.slow_loss, self.fast_loss)))
+        luck, chance = borrow(seed, round, Stream.SYSTEM).random((2, base.size))
+        low, span = _halves(self.slow_work, self.fast_work, base.size)
+        work = low + np.floor(luck * (span + 1))  # whole numbers, both ends included
+        low, span = _halves(self.slow_loss, self.fast_loss, base.size)
+        loss_rate = low + chance * span
         steps = _work(work, self.unit, base)
         return replace(base, steps=steps, loss_rate=loss_rate, latency=steps * self.step_seconds)
 

@@ -1,0 +1,32 @@
+"""Many independent runs on all cores, with word of how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeVar
+
+from joblib import Parallel, delayed
+
+Key = TypeVar("Key", bound=Hashable)
+Found = TypeVar("Found")
+Told = Callable[[int, int], None]  # called with how many runs are done, and of how many
+
+
+def together(
+    work: Callable[..., Found], calls: Mapping[Key, tuple[Any, ...]], told: Told | None = None
+) -> dict[Key, Found]:
+    """Return ``work(*call)`` of every call, by its key."""
+    jobs = (delayed(_labelled)(work, n, call) for n, call in enumerate(calls.values()))
+    found: dict[int, Found] = {}
+    if told:
+        told(0, len(calls))
+    done: Any = Parallel(n_jobs=-1, return_as="generator_unordered")(jobs)
+    for n, result in done:
+        found[n] = result
+        if told:
+            told(len(found), len(calls))
+    return {key: found[n] for n, key in enumerate(calls)}
+
+
+def _labelled(work: Callable[..., Found], n: int, call: tuple[Any, ...]) -> tuple[int, Found]:
+    return n, work(*call)
