@@ -37,10 +37,8 @@ def admit(replies: Replies, cohort: Cohort, layout: Layout) -> tuple[Replies, li
     if all(np.isfinite(rows).all() for rows in vectors):
         return replies, []
     fine = np.all([np.isfinite(rows).all(axis=1) for rows in vectors], axis=0)
-    bad = np.flatnonzero(replies.received & ~fine)
-    refused = [
-        _why(int(cohort.ids[i]), next(r[i] for r in vectors if not np.isfinite(r[i]).all()), layout) for i in bad
-    ]
+    wrong = [(i, next(r[i] for r in vectors if not np.isfinite(r[i]).all())) for i in np.flatnonzero(~fine)]
+    refused = [_why(int(cohort.ids[i]), row, layout) for i, row in wrong if replies.received[i]]
     clean = [np.where(fine[:, None], rows, rows.dtype.type(0)) for rows in vectors]
     return replies._replace(received=replies.received & fine, updates=clean[0], change=[*clean, None][1]), refused
 

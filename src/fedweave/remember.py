@@ -16,8 +16,9 @@ def blank(solver: Solver, population: Population, x: Array) -> State:
 
 
 def carried(aggregator: Aggregator, state: ServerState) -> Carried:
-    """Return what clients have in hand beside the model."""
-    return Carried(aggregator.broadcast(state.aggregator), state.clients.get("memory"))
+    """Return what clients have in hand beside the model, what is sent in the model's own precision."""
+    sent = aggregator.broadcast(state.aggregator)
+    return Carried(None if sent is None else sent.astype(state.x.dtype, copy=False), state.clients.get("memory"))
 
 
 def shares(ids: Array, population: Population) -> Array:

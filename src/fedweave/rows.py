@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
@@ -42,23 +42,21 @@ class Held:
     def __init__(self, stored: Array, scale: float, kept: Place | None = None):
         self.stored, self.scale, self.kept = stored, scale, kept
 
-    def read(self, begin: int, end: int, scratch: Array) -> Array:
-        """Return entries [begin, end) as stored."""
-        return self.stored[begin:end]
-
 
 class Rows:
     """A table of N rows; ``rows[ids]`` are copies. Numbers come out as float32 whatever they are stored in."""
 
-    __slots__ = ("_file", "_rows", "dim", "precision", "where")
+    __slots__ = ("_file", "_rows", "dim", "precision", "where", "written")
     precision: Precision
     where: Where
+    written: Array  # (N,) bool: which rows were ever written; the others are zero
 
     def __init__(
         self, rows: Sequence[Held | Place | None], dim: int, precision: Precision, where: Where, file: SlotFile | None
     ):
         """Use ``Rows.zeros``; a table on disk has a ``file`` for new rows."""
         self._rows, self.dim, self.precision, self.where, self._file = rows, dim, precision, where, file
+        self.written = np.array([row is not None for row in rows], bool)
 
     @classmethod
     def zeros(cls, n: int, dim: int, dtype: Precision = "float32", where: Where = "ram") -> Rows:
@@ -73,11 +71,6 @@ class Rows:
     def shape(self) -> tuple[int, int]:
         """(N, D)."""
         return len(self._rows), self.dim
-
-    @property
-    def written(self) -> Array:
-        """(N,) bool: which rows were ever written; the others are zero."""
-        return np.array([row is not None for row in self._rows], bool)
 
     @property
     def rows(self) -> Sequence[Held | Place | None]:
@@ -101,12 +94,12 @@ class Rows:
     def __getitem__(self, ids: Array) -> Array:
         """Return a copy of these rows (k, D)."""
         chosen = self._chosen(ids)
-        out = np.zeros((len(chosen), self.dim), self.out)
+        out = np.empty((len(chosen), self.dim), self.out)
 
         def fill(piece: slice) -> None:
             self._fill(chosen[piece], 0, out[piece])
 
-        _exhaust(_in_order(fill, _pieces(len(chosen), 1), out.size))
+        _exhaust(_in_order(fill, _pieces(len(chosen), 1 if out.size >= WORTHWHILE else BLOCK), out.size))
         return out
 
     # New tables
@@ -163,7 +156,7 @@ class Rows:
 
     def _held(self, row: Held | Place | None) -> Held | None:
         if isinstance(row, Place):
-            return Held(row.read(0, self.dim, np.empty(self.dim, self.stored)), row.scale, row)
+            return Held(row.read(0, np.empty(self.dim, self.stored)), row.scale, row)
         return row
 
     def keep(self, file: SlotFile) -> None:
@@ -186,7 +179,7 @@ class Rows:
         chosen = self._chosen(ids)
 
         def left(columns: slice) -> Array:
-            piece = np.zeros((len(chosen), columns.stop - columns.start), self.out)
+            piece = np.empty((len(chosen), columns.stop - columns.start), self.out)
             self._fill(chosen, columns.start, piece)
             return piece
 
@@ -225,13 +218,13 @@ class Rows:
 
     def _over_columns(self, work: Callable[[slice, Array], T], rows: int) -> Iterator[T]:
         """Do the work on every range of columns, each with a buffer of its own, and yield the results in order."""
-        shape, buffers = (min(BLOCK, rows), min(COLUMNS, self.dim)), SimpleQueue[Array]()
+        size, buffers = min(BLOCK, rows) * min(COLUMNS, self.dim), SimpleQueue[Array]()
 
         def borrowed(columns: slice) -> T:
             try:
                 buffer = buffers.get_nowait()
             except Empty:
-                buffer = np.empty(shape, self.out)
+                buffer = np.empty(size, self.out)
             result = work(columns, buffer)
             buffers.put(buffer)
             return result
@@ -239,21 +232,35 @@ class Rows:
         return _in_order(borrowed, _pieces(self.dim, COLUMNS), rows * self.dim)
 
     def _chosen(self, ids: Array) -> list[Held | Place | None]:
-        return [self._rows[int(i)] for i in ids]
+        return [self._rows[i] for i in np.asarray(ids).tolist()]
 
     def _load(self, rows: Sequence[Held | Place | None], columns: slice, buffer: Array) -> Array:
         """Return these columns of the rows, in the buffer."""
-        block = buffer[: len(rows), : columns.stop - columns.start]
+        shape = len(rows), columns.stop - columns.start
+        block = buffer[: shape[0] * shape[1]].reshape(shape)
         self._fill(rows, columns.start, block)
         return block
 
     def _fill(self, rows: Sequence[Held | Place | None], begin: int, out: Array) -> None:
-        """Fill ``out`` with the rows' entries from ``begin`` on; those never written are left as they are."""
-        end, direct = begin + out.shape[1], self.stored == self.out
-        scratch = np.empty(0 if direct else out.shape[1], self.stored)
-        for row, line in zip(rows, out, strict=True):
-            if row is not None:
-                decode(row.read(begin, end, line if direct else scratch), row.scale, self.precision, line)
+        """Fill ``out`` with the rows' entries from ``begin`` on."""
+        end, raw = begin + out.shape[1], out.view(np.uint32) if self.precision == "bfloat16" else out
+        if self.where == "ram":
+            zero = np.broadcast_to(self.stored.type(0), end - begin)
+            lines = [zero if row is None else row.stored[begin:end] for row in cast("Sequence[Held | None]", rows)]
+            np.concatenate([*lines, zero[:0]], out=raw.reshape(-1))  # the last one for a table without rows
+        else:
+            scratch = out if self.stored == self.out else np.empty(out.shape, self.stored)
+            for row, line in zip(cast("Sequence[Place | None]", rows), scratch, strict=True):
+                if row is None:
+                    line[:] = 0
+                else:
+                    row.read(begin, line)
+            if scratch is not out:
+                raw[...] = scratch
+        if self.precision == "bfloat16":
+            np.left_shift(raw, 16, out=raw)
+        elif self.precision == "float16":
+            out *= np.array([row.scale if row else 1 for row in rows], self.out)[:, None]
 
 
 def encode(row: Array, precision: Precision) -> tuple[Array, float]:
@@ -267,18 +274,6 @@ def encode(row: Array, precision: Precision) -> tuple[Array, float]:
         near = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
         return np.where(np.isnan(row), np.uint32(0x7FC0), near).astype(np.uint16), 1.0
     return row, 1.0
-
-
-def decode(stored: Array, scale: float, precision: Precision, out: Array) -> None:
-    """Write a stored row, or a part of one, to ``out``."""
-    if precision == "bfloat16":
-        bits = out.view(np.uint32)
-        bits[...] = stored
-        np.left_shift(bits, 16, out=bits)
-    elif stored.ctypes.data != out.ctypes.data:
-        out[...] = stored
-        if scale != 1.0:
-            out *= out.dtype.type(scale)
 
 
 def _pieces(total: int, size: int) -> list[slice]:

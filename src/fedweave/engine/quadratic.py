@@ -89,7 +89,7 @@ class QuadraticEngine:
         """Return the updates these clients would send."""
         if has.memory is not None:
             return self._walked(x, ids, population, lr, has.sent, has.memory[ids])
-        away, steps, (h, vectors) = self.problem.optimum[ids] - x, population.steps[ids], self.problem.eigen
+        steps, away, (h, vectors) = population.steps[ids], self.problem.optimum[ids] - x, self.problem.eigen
         if self._plain:  # no table needed, and a calibrated world asks for another lr every round
             reach = 1 - (1 - lr * h[ids]) ** steps[:, None]
         else:

@@ -122,14 +122,14 @@ class Place:
         self.file.write(self.slot, stored)
         self.scale, self.check = scale, zlib.crc32(stored.data)
 
-    def read(self, begin: int, end: int, scratch: Array) -> Array:
-        """Return entries [begin, end) as stored, in ``scratch``."""
-        self.file.read(self.slot, begin, scratch[: end - begin])
-        return scratch[: end - begin]
+    def read(self, begin: int, out: Array) -> Array:
+        """Fill ``out`` with the entries from ``begin`` on, as they are stored."""
+        self.file.read(self.slot, begin, out)
+        return out
 
     def intact(self, scratch: Array) -> bool:
         """Return whether the file still holds what was written."""
         try:
-            return zlib.crc32(self.read(0, self.file.dim, scratch).data) == self.check
+            return zlib.crc32(self.read(0, scratch).data) == self.check
         except BadInput:
             return False
