@@ -31,6 +31,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/min_norm.py
+	$(BIN)/python benchmarks/draw.py
 
 clean:
 	rm -rf $(VENV) demo build dist .pytest_cache .ruff_cache

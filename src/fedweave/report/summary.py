@@ -104,6 +104,7 @@ def _row(method: str, runs: Sequence[Result]) -> Row:
         "rounds_min": min(lengths),
         "rounds_max": max(lengths),
         "stalled": sum(run.summary.get("stalled_since") is not None for run in runs),
+        "calibrated": any(run.experiment.get("calibrate") for run in runs),
         "unfinished": sum(n < run.experiment.get("rounds", n) for n, run in zip(lengths, runs, strict=True)),
     }
 
