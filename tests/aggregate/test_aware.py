@@ -1,12 +1,15 @@
 """FedAWARE and FedMGDA+: the laws of the minimum-norm direction, what is remembered, and what is never done."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import fedweave as fw
 from fedweave import methods
-from fedweave.aggregate import MGDA, Aware, Mean
+from fedweave.aggregate import MGDA, Aware, Mean, aware
+from fedweave.cli import app
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.method import Method
 from fedweave.records import Cohort, Layout, Population, Replies, View
@@ -287,6 +290,38 @@ def test_mgda_leaves_out_what_has_no_direction():
         assert not direction.any()
         assert np.isnan(MGDA().measure(state, view())["surrogate_diversity"])
         assert MGDA().surrogate(state) is None
+
+
+def test_a_run_that_stalls_says_so(monkeypatch, tmp_path, capsys):
+    """Here every direction counts as too short; on the terminal, in the JSON and on the page."""
+    monkeypatch.setattr(aware, "STALLED", 2.0)
+    options = ["--data", "digits", "--clients", "6", "--per-round", "2", "--rounds", "7", "--workers", "1"]
+    with pytest.raises(SystemExit, match="0"):
+        app(["compare", "fedaware", "fedavg", *options, "--out", str(tmp_path / "run")])
+    told = capsys.readouterr().err
+    assert "warning: fedaware, seed 0 has stalled since round 1" in told
+    assert "fedavg, seed 0 has stalled" not in told
+    assert "Training stalled (1 of 1 of fedaware)" in (tmp_path / "run" / "report.html").read_text()
+    with pytest.raises(SystemExit, match="0"):
+        app(["run", "fedaware", *options, "--json", "--out", str(tmp_path / "one")])
+    assert json.loads(capsys.readouterr().out)["stalled_since"] == 1
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_momenta_on_disk_give_the_same_bits_and_resume(precision, tiny, tmp_path):
+    method = replace(methods.fedaware(3), aggregator=Aware(precision=precision))
+    whole = fw.run(tiny(method))
+
+    def watch(name, experiment):
+        def told(row):
+            if row["round"] == 3:
+                raise KeyboardInterrupt
+
+        return told
+
+    with pytest.raises(fw.Interrupted):
+        fw.run(tiny(method, tables="disk"), tmp_path / "run", watch)
+    assert fw.resume(tmp_path / "run").summary["digest"] == whole.summary["digest"]
 
 
 @pytest.mark.parametrize(
