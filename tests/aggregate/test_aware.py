@@ -34,11 +34,11 @@ def view(round=1, dim=D, parameters=None):
     return View(round, np.zeros(dim), population(), layout, 0.1, lambda s: s, lambda ids: PULL[ids])
 
 
-def heard(aggregator, state, ids, updates, received=None, at=None):
+def heard(aggregator, state, ids, updates, received=None, at=None, dtype=np.float64):
     """Return direction and state after these clients sent these updates."""
     k, nothing = len(ids), np.zeros(len(ids))
     ok = np.ones(k, bool) if received is None else np.array(received)
-    rows = np.where(ok[:, None], updates, 0.0).astype(np.float64)
+    rows = np.where(ok[:, None], updates, 0.0).astype(dtype)
     replies = Replies(ok, rows, nothing, nothing, nothing, nothing, nothing)
     cohort = Cohort(np.array(ids), np.ones(k, int), np.ones(k))
     return aggregator.combine(state, at or view(dim=rows.shape[1]), cohort, replies)
@@ -290,6 +290,17 @@ def test_mgda_leaves_out_what_has_no_direction():
         assert not direction.any()
         assert np.isnan(MGDA().measure(state, view())["surrogate_diversity"])
         assert MGDA().surrogate(state) is None
+
+
+@pytest.mark.parametrize("aggregator", [Aware(), MGDA()], ids=str)
+def test_products_beyond_float32_lose_the_round_and_nothing_else(aggregator):
+    """The direction is not finite, so that run_round abandons the round; it is not a crash, and momenta stay."""
+    _, state = heard(aggregator, fresh(aggregator), EVERYBODY, PULL)
+    with np.errstate(over="ignore", invalid="ignore"):  # as in a run
+        direction, after = heard(aggregator, state, EVERYBODY, 1e30 * PULL, dtype=np.float32)
+    assert np.isnan(direction).all()
+    if isinstance(aggregator, Aware):
+        assert after is state
 
 
 def test_a_run_that_stalls_says_so(monkeypatch, tmp_path, capsys):

@@ -20,6 +20,7 @@ from fedweave.theory import chi_square, diversity_ratio
 Share = Annotated[float, Field(ge=0, lt=1)]
 Deviation = Annotated[float, Field(ge=0, le=1)]
 FEDAVG = Mean()
+LOST = np.float32(np.nan)  # products beyond float32 have no shortest combination: such a round is abandoned
 
 
 @settings
@@ -60,6 +61,8 @@ class Aware(Aggregator):
         if not replies.received.any():
             return mean, state
         momentum, gram = self._remember(state, view, cohort, replies)
+        if not np.isfinite(gram).all():
+            return LOST * mean, state
         after = {"momentum": momentum, "gram": gram, "weights": np.zeros(len(gram))}
         if self.start == "mean" and not momentum.written.all():
             return mean, after
@@ -112,7 +115,8 @@ def hull_measures(Q: Array, prior: Array, lam: Array) -> dict[str, float]:
     """Return eqs 3 and 6 and their companions for vectors with Gram matrix Q and the weights of objective and step.
 
     ``shortening`` is ‖Σ λ̃ m‖ / ‖Σ λ m‖: 1 where the step is as long as FedAvg's would be from the same vectors, near 0
-    where the hull comes close to the origin. Then training has ``stalled``: see the guide.
+    where the hull comes close to the origin. Then training has ``stalled``: see the guide. ``chi_square`` is the
+    divergence Σ (λ̃ − λ)²/λ; what the paper calls so is Σ λ̃²/λ².
     """
     square, mean, step = float(prior @ np.diag(Q)), max(float(prior @ Q @ prior), 0), max(float(lam @ Q @ lam), 0)
     shortening = np.sqrt(step / mean) if mean > 0 else 1.0
@@ -147,6 +151,8 @@ class MGDA(Aggregator):
         if not who.size:
             return direction, fresh
         Q = (U[who, :p] @ U[who, :p].T).astype(float) / length[who] / length[who, None]
+        if not np.isfinite(Q).all():
+            return LOST * direction, fresh
         np.fill_diagonal(Q, 1.0)
         weight = view.population.weight[cohort.ids[who]] * cohort.count[who]
         prior = weight / weight.sum()
