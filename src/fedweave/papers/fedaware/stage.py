@@ -91,7 +91,7 @@ class Size(NamedTuple):
 
 
 SIZES: dict[Scale, Size] = {
-    "smoke": Size(400, 100, 20, 4, 5, 3, 2),
+    "smoke": Size(400, 100, 20, 4, 5, 4, 2),
     "laptop": Size(6000, 2000, 100, 10, 8, 300, 3),
     "paper": Size(None, None, 100, 10, 64, 500, 3, tuned=True),
 }
