@@ -59,10 +59,11 @@ def follow(experiment: Experiment) -> Trail:
             population = e.system.population(session.base, r, e.seed)
             state, happened = run_round(e.method, state, population, engine, e.lr, e.seed, e.calibrate)
             replies, ids = happened.replies, happened.cohort.ids[happened.replies.received]
-            length = np.linalg.norm(replies.updates[replies.received], axis=1)
+            length, first = np.linalg.norm(replies.updates[replies.received], axis=1), replies.first_gradient
+            first = happened.lr * first[replies.received]
             heard[ids] += 1
             steps[ids] += population.steps[ids]
-            reach[ids] += length / (happened.lr * replies.first_gradient[replies.received])
+            reach[ids] += np.divide(length, first, out=np.zeros(ids.size), where=first > 0)  # a dead network: no way
             scores.append(engine.evaluate(state.x))
             seconds.append(replies.seconds.sum())
             steps_done += int(replies.steps.sum())
