@@ -46,8 +46,8 @@ class Experiment:
     seed: Seed = 0
     workers: PositiveInt | Literal["auto"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    true_gradients: bool = False  # at each evaluation also every client's gradient on all its data: diversity, ‖∇f‖
     tables: Where = "ram"  # where what is remembered of every client is kept
+    true_gradients: bool = False  # at each evaluation also every client's gradient on all its data: diversity, ‖∇f‖
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:

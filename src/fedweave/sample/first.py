@@ -15,26 +15,26 @@ ASKED = "asked_at_first"
 
 @settings
 class FirstEveryone(Sampler):
-    """Ask every client once in the first ``rounds`` rounds, then draw as ``then`` does.
+    """Ask every client once in the first ``rounds`` rounds, then draw as ``sampler`` does.
 
     One round asks all of them together. More rounds share them out in random groups without repetition, as even as can
-    be: with N/K rounds no round is larger than the K that ``then`` asks. Nobody waits for who is unavailable then.
+    be: with N/K rounds no round is larger than the K that ``sampler`` asks. Nobody waits for who is unavailable then.
     """
 
-    then: Sampler
+    sampler: Sampler
     rounds: PositiveInt = 1
 
     @property
     def law_known(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether the sampler that follows knows its law; the beginning does."""
-        return self.then.law_known
+        return self.sampler.law_known
 
     def init(self, population: Population) -> State:
-        return {**self.then.init(population), ASKED: np.zeros(population.size, bool)}
+        return {**self.sampler.init(population), ASKED: np.zeros(population.size, bool)}
 
     def law(self, state: State, view: View) -> Array:
         if view.round > self.rounds:
-            return self.then.law(state, view)
+            return self.sampler.law(state, view)
         left = view.population.available & ~state[ASKED]
         return left * (self._share(view, left) / max(left.sum(), 1))
 
@@ -44,7 +44,7 @@ class FirstEveryone(Sampler):
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
         if view.round > self.rounds:
-            return self.then.draw(state, view, rng)
+            return self.sampler.draw(state, view, rng)
         left = view.population.available & ~state[ASKED]
         k = self._share(view, left)
         if not k:
@@ -53,7 +53,7 @@ class FirstEveryone(Sampler):
         return Cohort(ids, np.ones(k, np.int64), np.full(k, k / left.sum()))
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
-        after = {**self.then.learn({k: v for k, v in state.items() if k != ASKED}, view, cohort, replies)}
+        after = {**self.sampler.learn({k: v for k, v in state.items() if k != ASKED}, view, cohort, replies)}
         asked = state[ASKED].copy()
         asked[cohort.ids] = True
         return {**after, ASKED: asked}
