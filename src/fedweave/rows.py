@@ -27,7 +27,7 @@ Where = Literal["ram", "disk"]
 STORED: dict[str, np.dtype] = {  # bfloat16 is the upper half of a float32
     name: np.dtype("uint16" if name == "bfloat16" else name) for name in ("float64", "float32", "float16", "bfloat16")
 }
-COLUMNS, BLOCK = 2**14, 256  # entries of a piece: 16 MB of float32 per core
+COLUMNS, BLOCK = 2**15, 128  # of one piece: 16 MB of float32 per core, and long enough reads from a disk
 WORTHWHILE = 2**20  # entries below which threads cost more than they give
 
 S = TypeVar("S")
@@ -132,7 +132,7 @@ class Rows:
             stored, scale = encode(np.ascontiguousarray(make(k)), self.precision)
             place = places[k]
             if place is None:
-                return Held(stored.copy() if np.shares_memory(stored, values) else stored, scale)
+                return Held(stored.copy() if np.may_share_memory(stored, values) else stored, scale)
             place.write(stored, scale)
             return place
 
