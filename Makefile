@@ -30,6 +30,7 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/draw.py
 	$(BIN)/python benchmarks/server_memory.py
 
 clean:

@@ -125,6 +125,16 @@ def test_disk_and_memory_give_the_same_bits():
         assert np.array_equal(a.combine(w), b.combine(w))
 
 
+def test_without_positioned_reads_and_writes_the_position_is_shared(monkeypatch):
+    """As on Windows."""
+    for name in ("preadv", "pwrite"):
+        monkeypatch.delattr(os, name)
+    values = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
+    rows = Rows.zeros(N, D, where="disk").replaced(np.arange(N), values)
+    assert np.array_equal(rows[np.arange(N)], values)
+    assert np.allclose(rows.dot(values), values @ values.T, atol=1e-4)
+
+
 def test_changing_the_values_afterwards_changes_no_row():
     values = np.ones((1, D), np.float32)
     rows = Rows.zeros(N, D).replaced(np.array([2]), values)

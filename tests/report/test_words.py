@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -124,3 +125,9 @@ def test_the_terminal_table_fits_and_marks_the_best():
 
 def test_the_terminal_table_takes_names_literally():
     assert "[red]x" in shown([tiny("[red]x", [0.9])])
+
+
+def test_calibrated_steps_are_said():
+    run = tiny("fedacs", [0.1, 0.85])
+    assert "calibrated" not in told(run)
+    assert "Step lengths are calibrated" in told(replace(run, experiment=run.experiment | {"calibrate": True}))

@@ -122,6 +122,8 @@ def _missed(rows: Sequence[Row]) -> str:
 def _caveats(rows: Sequence[Row]) -> list[str]:
     seeds = max(row["seeds"] for row in rows)
     told = []
+    if any(row["calibrated"] for row in rows):
+        told.append("Step lengths are calibrated: every round each method's learning rate is scaled to FedAvg's step.")
     if len(rows) > 1 and seeds == 2:
         told.append("Two seeds give only a rough idea of the spread.")
     short = [row for row in rows if row["unfinished"]]

@@ -103,6 +103,7 @@ def _row(method: str, runs: Sequence[Result]) -> Row:
         "reached_of": f"{hit} of {len(runs)}" if aims else None,
         "rounds_min": min(lengths),
         "rounds_max": max(lengths),
+        "calibrated": any(run.experiment.get("calibrate") for run in runs),
         "unfinished": sum(n < run.experiment.get("rounds", n) for n, run in zip(lengths, runs, strict=True)),
     }
 

@@ -24,9 +24,10 @@ def draw_with_replacement(law: Array, draws: int, rng: np.random.Generator) -> C
         return nobody()
     last = cumulative.searchsorted(cumulative[-1])  # the last client with a chance, should a product round up
     where = np.minimum(cumulative.searchsorted(rng.random(draws) * cumulative[-1], side="right"), last)
-    count = np.bincount(where)
-    ids = count.nonzero()[0]
-    return Cohort(ids, count[ids], law[ids])
+    where.sort()
+    starts = np.concatenate(([0], (where[1:] != where[:-1]).nonzero()[0] + 1, [draws]))
+    ids = where[starts[:-1]]
+    return Cohort(ids, starts[1:] - starts[:-1], law[ids])
 
 
 def nobody() -> Cohort:
