@@ -32,6 +32,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/min_norm.py
 	$(BIN)/python benchmarks/draw.py
+	$(BIN)/python benchmarks/server_memory.py
 
 clean:
 	rm -rf $(VENV) demo build dist .pytest_cache .ruff_cache

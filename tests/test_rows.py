@@ -125,6 +125,29 @@ def test_disk_and_memory_give_the_same_bits():
         assert np.array_equal(a.combine(w), b.combine(w))
 
 
+def test_without_positioned_reads_and_writes_the_position_is_shared(monkeypatch):
+    """As on Windows."""
+    for name in ("preadv", "pwrite"):
+        monkeypatch.delattr(os, name)
+    values = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
+    rows = Rows.zeros(N, D, where="disk").replaced(np.arange(N), values)
+    assert np.array_equal(rows[np.arange(N)], values)
+    assert np.allclose(rows.dot(values), values @ values.T, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", STORED)
+def test_a_table_that_moves_keeps_its_bits(precision):
+    values = np.random.default_rng(0).standard_normal((3, D)) * np.logspace(-12, 0, D)
+    there = Rows.zeros(N, D, precision).replaced(np.array([0, 2, 5]), values)
+    file = SlotFile(None, D, STORED[precision])
+    disk = there.moved(file)
+    assert disk.moved(file) is disk
+    assert (disk.where, disk.moved(None).where) == ("disk", "ram")
+    for table in (disk, disk.moved(None), disk.moved(None).moved(SlotFile(None, D, STORED[precision]))):
+        assert np.array_equal(table[np.arange(N)], there[np.arange(N)])
+        assert np.array_equal(table.written, there.written)
+
+
 def test_changing_the_values_afterwards_changes_no_row():
     values = np.ones((1, D), np.float32)
     rows = Rows.zeros(N, D).replaced(np.array([2]), values)

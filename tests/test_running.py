@@ -122,8 +122,10 @@ PROGRAM = (
 
 def test_a_killed_program_is_continued_bit_for_bit(tiny, tmp_path):
     """kill -9 while states are being written as fast as they can."""
-    options = "--data digits --partition dirichlet:0.5 --clients 6 --per-round 3 --system dynamic --rounds 120"
-    command = [sys.executable, "-c", PROGRAM, "run", "fedyogi", *options.split(), "--workers", "1", "--out", "run"]
+    options = (
+        "--data digits --partition dirichlet:0.5 --clients 6 --per-round 3 --system dynamic --rounds 120 --tables disk"
+    )
+    command = [sys.executable, "-c", PROGRAM, "run", "scaffold", *options.split(), "--workers", "1", "--out", "run"]
     program = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
     states, deadline = [], time.monotonic() + 60
     while not any(p.stem >= "state-000007" for p in states) and time.monotonic() < deadline:
@@ -134,7 +136,7 @@ def test_a_killed_program_is_continued_bit_for_bit(tiny, tmp_path):
     left = fw.load_result(tmp_path / "run").rounds["round"]
     assert 6 <= left.size < 120
     assert left.tolist() == list(range(1, left.size + 1))
-    assert_same(fw.resume(tmp_path / "run"), fw.run(tiny(methods.fedyogi(3), rounds=120)))
+    assert_same(fw.resume(tmp_path / "run"), fw.run(tiny(methods.scaffold(3), rounds=120)))
 
 
 def test_resuming_a_finished_run_changes_nothing(tiny, tmp_path):

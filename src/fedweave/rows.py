@@ -13,6 +13,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, TypeVar, cast
 
@@ -27,7 +28,7 @@ Where = Literal["ram", "disk"]
 STORED: dict[str, np.dtype] = {  # bfloat16 is the upper half of a float32
     name: np.dtype("uint16" if name == "bfloat16" else name) for name in ("float64", "float32", "float16", "bfloat16")
 }
-COLUMNS, BLOCK = 2**14, 256  # entries of a piece: 16 MB of float32 per core
+COLUMNS, BLOCK = 2**15, 128  # of one piece: 16 MB of float32 per core, and long enough reads from a disk
 WORTHWHILE = 2**20  # entries below which threads cost more than they give
 
 S = TypeVar("S")
@@ -57,6 +58,7 @@ class Rows:
         """Use ``Rows.zeros``; a table on disk has a ``file`` for new rows."""
         self._rows, self.dim, self.precision, self.where, self._file = rows, dim, precision, where, file
         self.written = np.array([row is not None for row in rows], bool)
+        self.written.flags.writeable = False
 
     @classmethod
     def zeros(cls, n: int, dim: int, dtype: Precision = "float32", where: Where = "ram") -> Rows:
@@ -132,7 +134,7 @@ class Rows:
             stored, scale = encode(np.ascontiguousarray(make(k)), self.precision)
             place = places[k]
             if place is None:
-                return Held(stored.copy() if np.shares_memory(stored, values) else stored, scale)
+                return Held(stored.copy() if np.may_share_memory(stored, values) else stored, scale)
             place.write(stored, scale)
             return place
 
@@ -147,12 +149,9 @@ class Rows:
         """Return the same table in ``file``, or in memory; what is there already is not copied."""
         if file is self._file:
             return self
-        if file is None:
-            return Rows([self._held(row) for row in self._rows], self.dim, self.precision, "ram", None)
-        new = Rows([None] * len(self._rows), self.dim, self.precision, "disk", file)
-        for i in np.flatnonzero(self.written):  # one by one: a table can be larger than memory
-            new = new.replaced(np.array([i]), self[np.array([i])])
-        return new
+        held = (self._held(row) for row in self._rows)  # one after another: a table can be larger than memory
+        rows = list(held) if file is None else [row and file.put(row.stored, row.scale) for row in held]
+        return Rows(rows, self.dim, self.precision, "disk" if file else "ram", file)
 
     def _held(self, row: Held | Place | None) -> Held | None:
         if isinstance(row, Place):
@@ -163,9 +162,7 @@ class Rows:
         """Write the rows in memory that ``file`` does not have yet to it."""
         for row in self._rows:
             if isinstance(row, Held) and (row.kept is None or row.kept.file is not file):
-                place = file.take()
-                place.write(row.stored, row.scale)
-                row.kept = place
+                row.kept = file.put(row.stored, row.scale)
 
     # Algebra
 
@@ -291,7 +288,7 @@ def _in_order(work: Callable[[S], T], items: Sequence[S], entries: int) -> Itera
     with ThreadPoolExecutor(threads) as pool:
         ahead: deque[Any] = deque()
         for item in items:
-            ahead.append(pool.submit(work, item))
+            ahead.append(pool.submit(copy_context().run, work, item))  # what warns here, warns there
             if len(ahead) > threads:
                 yield ahead.popleft().result()
         while ahead:

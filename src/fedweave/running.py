@@ -83,11 +83,12 @@ def run_with(
 
 def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, workers: Workers) -> Result:
     """Continue a run with workers that are already there; a finished one is only read."""
-    manifest, state = store.read_json("manifest.json"), store.load_state(experiment.tables)
+    manifest, state = store.read_json("manifest.json"), store.load_state(tables=None)
     if state is not None and state.round >= experiment.rounds:
         result = _result(store, to_plain(experiment), manifest, state)
         store.close()
         return result
+    state = store.load_state(experiment.tables)
     store.rewind(state.round if state else 0)
     session = prepare(experiment, workers)
     if session.manifest["data"] != manifest["data"]:

@@ -61,6 +61,12 @@ class SlotFile:
                 self._slots += 1
             return Place(self, self._free.pop())
 
+    def put(self, stored: Array, scale: float) -> Place:
+        """Write one vector to a free slot and return its place."""
+        place = self.take()
+        place.write(stored, scale)
+        return place
+
     def give_back(self, slot: int) -> None:
         """Make a slot free again; places call this when they are gone."""
         self._free.append(slot)  # one atomic operation: it may run in any thread and between any two statements
