@@ -30,7 +30,9 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/min_norm.py
 	$(BIN)/python benchmarks/draw.py
+	$(BIN)/python benchmarks/server_memory.py
 
 clean:
 	rm -rf $(VENV) demo build dist .pytest_cache .ruff_cache

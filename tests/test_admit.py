@@ -28,16 +28,18 @@ def cohort():
     ("entry", "where"), [(0, "conv.weight[0, 0]"), (5, "conv.weight[1, 2]"), (7, "bias[1]"), (10, "scale[]")]
 )
 @pytest.mark.parametrize("row", [0, 1, 2])
-def test_a_bad_entry_anywhere_refuses_its_client_alone(bad, entry, where, row):
-    before = replies()
-    before.updates[row, entry] = bad
+@pytest.mark.parametrize("vector", ["updates", "change"])
+def test_a_bad_entry_anywhere_refuses_its_client_alone(bad, entry, where, row, vector):
+    before = replies()._replace(change=np.ones((3, 11), np.float32))
+    getattr(before, vector)[row, entry] = bad
     kept = before._replace(**{f: getattr(before, f).copy() for f in before._fields})
     after, refused = admit(before, cohort(), LAYOUT)
     assert refused == [f"client {IDS[row]}: 1 of 11 values are not finite, first in {where}"]
     others = np.arange(3) != row
     assert after.received.tolist() == others.tolist()
-    assert not after.updates[row].any()
-    assert np.array_equal(after.updates[others], kept.updates[others])
+    for name in ("updates", "change"):
+        assert not getattr(after, name)[row].any()
+        assert np.array_equal(getattr(after, name)[others], getattr(kept, name)[others])
     for field in ("steps", "loss", "seconds", "bytes_up"):
         assert np.array_equal(getattr(after, field), getattr(kept, field))
     for field in before._fields:
@@ -54,6 +56,7 @@ def test_every_bad_client_is_named_and_bad_values_are_counted():
         "client 9: 11 of 11 values are not finite, first in conv.weight[0, 0]",
     ]
     assert after.received.tolist() == [False, True, False]
+    assert after.change is None
 
 
 def test_huge_but_finite_is_accepted():
@@ -73,7 +76,7 @@ def test_what_was_lost_is_not_refused():
 
 
 def test_an_empty_cohort_passes():
-    none = Replies(*(field[:0] for field in replies()))
+    none = Replies(*(field[:0] for field in replies() if field is not None))
     after, refused = admit(none, Cohort(IDS[:0], IDS[:0], IDS[:0]), LAYOUT)
     assert refused == []
     assert after.updates.shape == (0, 11)

@@ -72,6 +72,7 @@ def test_text_becomes_values():
         ("workers", "0", ["--workers", "greater than 0 or 'auto'", "'0'"]),
         ("workers", "all", ["--workers", "whole number or 'auto'", "'all'"]),
         ("device", "gpu", ["--device", "'auto', 'cpu' or 'cuda'", "'gpu'"]),
+        ("tables", "tape", ["--tables", "'ram' or 'disk'", "'tape'"]),
         ("ronds", "3", ["'--ronds'", "Did you mean 'rounds'?"]),
     ],
 )
@@ -114,11 +115,12 @@ def test_typed_options_reach_the_experiment():
         "system": "hybrid+", "rounds": "4", "epochs": "0.5", "batch_size": "6", "lr": "0.2",
         "calibrate": "true", "weights": "equal",
         "target": "0.8", "evaluate_every": "2", "seed": "5", "workers": "1", "device": "cpu",
+        "tables": "disk", "true_gradients": "true",
     }  # fmt: skip
     (experiment,), _ = experiments_of(["fedprox"], typed)
     assert experiment == fw.Experiment(
         fw.methods.fedprox(3), "digits", fw.partition.Classes(8, 2, 5), "mlp", fw.system.HybridPlus(), 4, 0.2, 0.5,
-        None, 6, True, "equal", 0.8, 2, 5, 1, "cpu",
+        None, 6, True, "equal", 0.8, 2, 5, 1, "cpu", "disk", True,
     )  # fmt: skip
 
 

@@ -65,6 +65,28 @@ def test_interrupted_and_resumed_is_uninterrupted(name, tiny, tmp_path):
     assert (np.diff(resumed.rounds["wall_seconds"]) > 0).all()
 
 
+@pytest.mark.parametrize("name", ["fedvarp", "fedvarp_reuse", "scaffold", "feddyn"])
+@pytest.mark.parametrize(("tables", "later"), [("disk", "disk"), ("disk", "ram"), ("ram", "disk")])
+def test_where_tables_are_kept_changes_no_bit(name, tables, later, tiny, tmp_path):
+    experiment = tiny(getattr(methods, name)(3))
+    whole = fw.run(experiment)
+    assert_same(fw.run(replace(experiment, tables="disk")), whole)
+    with pytest.raises(fw.Interrupted):
+        fw.run(replace(experiment, tables=tables), tmp_path / "run", stop_after(4))
+    assert_same(fw.resume(tmp_path / "run", replace(experiment, tables=later)), whole)
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_halved_precision_is_close_and_resumes(precision, tiny, tmp_path):
+    method = fw.Method(fw.sample.Uniform(3), aggregator=fw.aggregate.Varp(precision=precision))
+    whole, exact = fw.run(tiny(method)), fw.run(tiny(methods.fedvarp(3)))
+    with pytest.raises(fw.Interrupted):
+        fw.run(tiny(method), tmp_path / "run", stop_after(4))
+    assert_same(fw.resume(tmp_path / "run"), whole)
+    moved = np.linalg.norm(exact.x - fw.run(tiny(methods.fedvarp(3), lr=1e-30)).x)
+    assert 0 < np.linalg.norm(whole.x - exact.x) < 0.01 * moved
+
+
 def test_interrupted_in_every_round_is_uninterrupted(tiny, tmp_path):
     experiment = tiny(methods.fedadam(3), rounds=3)
     with pytest.raises(fw.Interrupted):
@@ -93,13 +115,17 @@ def test_a_signal_while_a_round_is_stored_loses_nothing(where, tiny, tmp_path, m
     assert_same(fw.resume(tmp_path / "run"), whole)
 
 
-PROGRAM = "import fedweave.store.run_folder as f; f.SAVE_SECONDS = 0; from fedweave.cli import main; main()"
+PROGRAM = (
+    "import fedweave.store.run_folder as f; f.SAVE_SECONDS, f.SAVE_SHARE = 0, 1; from fedweave.cli import main; main()"
+)
 
 
 def test_a_killed_program_is_continued_bit_for_bit(tiny, tmp_path):
     """kill -9 while states are being written as fast as they can."""
-    options = "--data digits --partition dirichlet:0.5 --clients 6 --per-round 3 --system dynamic --rounds 120"
-    command = [sys.executable, "-c", PROGRAM, "run", "fedyogi", *options.split(), "--workers", "1", "--out", "run"]
+    options = (
+        "--data digits --partition dirichlet:0.5 --clients 6 --per-round 3 --system dynamic --rounds 120 --tables disk"
+    )
+    command = [sys.executable, "-c", PROGRAM, "run", "scaffold", *options.split(), "--workers", "1", "--out", "run"]
     program = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
     states, deadline = [], time.monotonic() + 60
     while not any(p.stem >= "state-000007" for p in states) and time.monotonic() < deadline:
@@ -110,7 +136,7 @@ def test_a_killed_program_is_continued_bit_for_bit(tiny, tmp_path):
     left = fw.load_result(tmp_path / "run").rounds["round"]
     assert 6 <= left.size < 120
     assert left.tolist() == list(range(1, left.size + 1))
-    assert_same(fw.resume(tmp_path / "run"), fw.run(tiny(methods.fedyogi(3), rounds=120)))
+    assert_same(fw.resume(tmp_path / "run"), fw.run(tiny(methods.scaffold(3), rounds=120)))
 
 
 def test_resuming_a_finished_run_changes_nothing(tiny, tmp_path):

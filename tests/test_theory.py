@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedweave import theory
+from fedweave.solve import min_norm_weights
 
 W, Q, A = np.array([1 / 2, 3 / 10, 1 / 5]), np.array([0, 1 / 2, 1 / 5]), np.array([2.0, 4.0, 10.0])
 
@@ -127,4 +128,49 @@ def test_unit_curvature_limit_is_the_weighted_mean():
 def test_nonsense_is_refused_by_name(w, q, a, words):
     with pytest.raises(ValueError, match=r".") as caught:
         theory.acs_probability(np.array(w), np.array(q), np.array(a))
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_gradient_diversity_by_hand():
+    """FedAWARE eqs 3, 6: g = 3e₁, 4e₂, λ = (1/4, 3/4): √(9/4 + 12) over ‖(3/4, 3)‖; λ̃ = (16/25, 9/25) is shortest."""
+    g, lam = np.array([[3.0, 0.0], [0.0, 4.0]]), np.array([0.25, 0.75])
+    assert theory.gradient_diversity(g, lam) == pytest.approx(np.sqrt(14.25) / np.hypot(0.75, 3))
+    shortest = np.array([16 / 25, 9 / 25])
+    assert theory.surrogate_diversity(g, lam, shortest) == pytest.approx(np.sqrt(14.25) / 2.4)
+
+
+def test_diversity_is_at_least_one_and_one_for_equal_gradients():
+    rng = np.random.default_rng(5)
+    for _ in range(50):
+        g, lam = rng.standard_normal((6, 4)), rng.dirichlet(np.ones(6))
+        assert theory.gradient_diversity(g, lam) >= 1
+    assert theory.gradient_diversity(np.tile([1, 2, 3], (4, 1)), np.full(4, 0.25)) == pytest.approx(1)
+    assert theory.gradient_diversity([[1.0], [-1.0]], [0.5, 0.5]) == np.inf
+    assert np.isnan(theory.gradient_diversity(np.zeros((2, 3)), [0.5, 0.5]))
+
+
+def test_the_shortest_combination_is_the_most_diverse_step():
+    """D̃ of the min-norm weights ≥ D of any weights on the same gradients; other weights may have D̃ < 1."""
+    rng = np.random.default_rng(6)
+    for _ in range(50):
+        g, lam = rng.standard_normal((5, 9)) + 0.3, rng.dirichlet(np.ones(5))
+        best = theory.surrogate_diversity(g, lam, min_norm_weights(g @ g.T))
+        assert best >= theory.gradient_diversity(g, lam) * (1 - 1e-9)
+        assert best >= theory.surrogate_diversity(g, lam, rng.dirichlet(np.ones(5))) * (1 - 1e-9)
+    assert theory.surrogate_diversity([[1.0], [9.0]], [0.9, 0.1], [0.0, 1.0]) < 1
+
+
+@pytest.mark.parametrize(
+    ("g", "weight", "words"),
+    [
+        ([1.0, 2.0], [0.5, 0.5], ["one row per client"]),
+        ([[1.0], [np.nan]], [0.5, 0.5], ["finite", "Client 1"]),
+        ([[1.0], [2.0]], [1.0], ["one number per client, 2"]),
+        ([[1.0], [2.0]], [0.5, 0.6], ["sum to 1"]),
+        ([[1.0], [2.0]], [1.5, -0.5], [">= 0", "client 1"]),
+    ],
+)
+def test_diversity_refuses_nonsense(g, weight, words):
+    with pytest.raises(ValueError, match=r".") as caught:
+        theory.gradient_diversity(g, weight)
     assert all(word in str(caught.value) for word in words)

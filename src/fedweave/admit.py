@@ -33,13 +33,14 @@ def sensible(cohort: Any, method: Method, population: Population) -> Cohort:
 
 def admit(replies: Replies, cohort: Cohort, layout: Layout) -> tuple[Replies, list[str]]:
     """Return the replies with every bad update turned into a lost one, and a sentence for each."""
-    if np.isfinite(replies.updates).all():
+    vectors = [replies.updates] if replies.change is None else [replies.updates, replies.change]
+    if all(np.isfinite(rows).all() for rows in vectors):
         return replies, []
-    bad = np.flatnonzero(replies.received & ~np.isfinite(replies.updates).all(axis=1))
-    refused = [_why(int(cohort.ids[i]), replies.updates[i], layout) for i in bad]
-    received, updates = replies.received.copy(), replies.updates.copy()
-    received[bad], updates[bad] = False, 0.0
-    return replies._replace(received=received, updates=updates), refused
+    fine = np.all([np.isfinite(rows).all(axis=1) for rows in vectors], axis=0)
+    wrong = [(i, next(r[i] for r in vectors if not np.isfinite(r[i]).all())) for i in np.flatnonzero(~fine)]
+    refused = [_why(int(cohort.ids[i]), row, layout) for i, row in wrong if replies.received[i]]
+    clean = [np.where(fine[:, None], rows, rows.dtype.type(0)) for rows in vectors]
+    return replies._replace(received=replies.received & fine, updates=clean[0], change=[*clean, None][1]), refused
 
 
 def _why(client: int, update: np.ndarray, layout: Layout) -> str:

@@ -29,6 +29,7 @@ from fedweave.store.tables import write_tables
 from fedweave.typed import Typed, help_text
 
 if TYPE_CHECKING:
+    from fedweave.papers.outcome import Outcome
     from fedweave.results import Result
 
 app = App(
@@ -60,6 +61,7 @@ Set = Annotated[
 Out = Annotated[Path | None, help_text("Folder to keep the run in. [runs/NAME-DATE]", "RUN")]
 Folder = Annotated[Path, Parameter(metavar="RUN")]
 NO_OPTIONS = Typed()
+STALLED = "the hull of the clients' momenta came close to the origin; docs/guide.md says what helps"
 
 
 @app.command(name="list", help_epilogue="Example: fedweave list methods")
@@ -157,6 +159,7 @@ def reproduce(
     scale: Annotated[
         Literal["smoke", "laptop", "paper"], help_text("smoke: seconds; laptop: minutes; paper: as published. [smoke]")
     ] = "smoke",
+    html: Annotated[Path | None, help_text("Also write the runs as a page of curves, where an item has any.")] = None,
     json: Json = False,
 ) -> None:
     """Make a figure or table of a paper again, with a verdict on each of its claims: see `fedweave list papers`."""
@@ -164,6 +167,7 @@ def reproduce(
         outcome = papers.reproduce(item, scale, told)
     if json:
         _print_json(outcome.plain())
+        _draw(outcome, html)
         return
     if outcome.rows:
         table = Table(*outcome.rows[0], title=f"{outcome.item}, scale {outcome.scale}", title_justify="left")
@@ -174,6 +178,18 @@ def reproduce(
     for claim in outcome.claims:
         print(f"{claim.verdict}: {claim.text} ({claim.evidence})")
     print("\n".join(outcome.notes))
+    _draw(outcome, html)
+
+
+def _draw(outcome: Outcome, page: Path | None) -> None:
+    if page is None:
+        return
+    if not outcome.runs:
+        raise BadInput(f"--html: {outcome.item} left no runs to draw.")
+    from fedweave.report import write
+
+    with writable(page):
+        write(outcome.runs, page)
 
 
 @app.command(help_epilogue="Example: fedweave export runs/fedavg-20260101-120000 --to csv")
@@ -223,6 +239,9 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
     for result in results:
         if not result.rounds["asked"].any():
             print(f"warning: nobody was ever available in {result.folder}: nothing was trained", file=sys.stderr)
+        if (since := result.summary.get("stalled_since")) is not None:
+            who = f"{result.summary['method']}, seed {result.summary['seed']}"
+            print(f"warning: {who} has stalled since round {since}: {STALLED}", file=sys.stderr)
     print(f"run: {results[0].folder}" if page is None else f"report: {page}")
 
 

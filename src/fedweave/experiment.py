@@ -12,6 +12,7 @@ from fedweave.data import Dataset, load
 from fedweave.data.partition import IID, Partition
 from fedweave.method import Method
 from fedweave.roles import System
+from fedweave.rows import Where
 from fedweave.settings import BadInput, choice, settings
 from fedweave.spec import build, describe
 from fedweave.system.worlds import Uniform
@@ -26,7 +27,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 @settings
 class Experiment:
-    """Everything that decides a result, and ``workers`` and ``device``, which do not."""
+    """Everything that decides a result, and ``workers``, ``device`` and ``tables``, which do not."""
 
     method: Method
     data: InstanceOf[Dataset] | str  # a loaded data set, or what fedweave.data.load takes
@@ -45,6 +46,8 @@ class Experiment:
     seed: Seed = 0
     workers: PositiveInt | Literal["auto"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    tables: Where = "ram"  # where what is remembered of every client is kept
+    true_gradients: bool = False  # at each evaluation also every client's gradient on all its data: diversity, ‖∇f‖
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 
 from pydantic import Field
@@ -11,6 +12,7 @@ from fedweave.local.solvers import SGD
 from fedweave.roles import Aggregator, Sampler, ServerOptimizer, Solver
 from fedweave.server import Descent
 from fedweave.settings import settings
+from fedweave.spec import kinds
 
 
 @settings
@@ -31,8 +33,26 @@ class Method:
                     f"{type(part).__name__} must be declared with @settings (fedweave.settings), so that it is frozen, "
                     "checked and kept with the run."
                 )
+        if self.solver.remembers != self.aggregator.expects:
+            raise ValueError(_misfit(self.solver, self.aggregator))
         if self.aggregator.needs_law and not self.sampler.law_known:
             raise ValueError(
                 f"{type(self.aggregator).__name__} needs a sampler with a known law, got {self.sampler}: it does not "
                 "say how often it draws a client. Use Mean() as aggregator, or a sampler such as Uniform or Weighted."
             )
+
+
+def _misfit(solver: Solver, aggregator: Aggregator) -> str:
+    """Return why clients that remember one thing do not go with a server that expects another, and what would."""
+
+    def names(parts: Mapping[str, type], fact: str, value: str) -> str:
+        return " or ".join(f"{name}()" for name, cls in parts.items() if getattr(cls, fact) == value)
+
+    ours, theirs = type(solver).__name__, type(aggregator).__name__
+    if solver.remembers:
+        way = names(kinds(Aggregator), "expects", solver.remembers)
+        return (
+            f"{ours} keeps {solver.remembers} at the clients, which {theirs} does not expect. Use {way} as aggregator."
+        )
+    way = names(kinds(Solver), "remembers", aggregator.expects)
+    return f"{theirs} needs clients that keep {aggregator.expects}, which {ours} does not. Use {way} as solver."

@@ -5,10 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedweave import server
-from fedweave.aggregate import AU, Anonymous, InverseProbability, LinkAware, Nova, Varp, VarpReuse
-from fedweave.local.solvers import Prox
+from fedweave.aggregate import (
+    AU,
+    MGDA,
+    Anonymous,
+    Aware,
+    DynMean,
+    InverseProbability,
+    LinkAware,
+    Nova,
+    Scaffold,
+    Varp,
+    VarpReuse,
+)
+from fedweave.local.solvers import ControlVariate, Dyn, Prox
 from fedweave.method import Method
-from fedweave.sample import ACS, Everyone, Optimal, Uniform, Weighted
+from fedweave.sample import ACS, Everyone, FirstEveryone, Optimal, Uniform, Weighted
 
 
 def fedavg(per_round: int = 10) -> Method:
@@ -86,6 +98,21 @@ def fednova(per_round: int = 10) -> Method:
     return Method(Uniform(per_round), aggregator=Nova(), name="fednova")
 
 
+def fednova_renorm(per_round: int = 10) -> Method:
+    """FedNova as FedAWARE's code has it: a mean with weights ω/‖a‖₁, whose step is not scaled back."""
+    return Method(Uniform(per_round), aggregator=Nova("quotients"), name="fednova_renorm")
+
+
+def scaffold(per_round: int = 10, lr: float = 1.0) -> Method:
+    """SCAFFOLD: clients correct their gradients by how they differ from everyone's (Karimireddy et al.)."""
+    return Method(Uniform(per_round), ControlVariate(), Scaffold(), server.Descent(lr), name="scaffold")
+
+
+def feddyn(per_round: int = 10, alpha: float = 0.01) -> Method:
+    """FedDyn: clients whose regularisers learn their gradients, so that all agree at the optimum (Acar et al.)."""
+    return Method(Uniform(per_round), Dyn(alpha), DynMean(), name="feddyn")
+
+
 def fedvarp(per_round: int = 10) -> Method:
     """FedVARP: the mean of remembered updates, corrected by the fresh ones (Jhunjhunwala et al.)."""
     return Method(Uniform(per_round), aggregator=Varp(), name="fedvarp")
@@ -104,3 +131,18 @@ def fedau(per_round: int = 10, cutoff: int = 50) -> Method:
 def fedos(per_round: int = 10) -> Method:
     """Optimal sampling by the norm of each client's last update (FedACS eq. 20)."""
     return Method(Optimal(per_round), aggregator=InverseProbability(), name="fedos")
+
+
+def fedaware(per_round: int = 10, alpha: float = 0.5) -> Method:
+    """FedAWARE: the shortest convex combination of all clients' momenta, after a first round with everyone."""
+    return Method(FirstEveryone(Uniform(per_round)), aggregator=Aware(alpha), name="fedaware")
+
+
+def fedaware_unit(per_round: int = 10, alpha: float = 0.5) -> Method:
+    """FedAWARE as in its authors' code: momenta count by their directions, not by their lengths."""
+    return replace(fedaware(per_round, alpha), aggregator=Aware(alpha, unit=True), name="fedaware_unit")
+
+
+def fedmgda(per_round: int = 10, deviation: float = 1.0) -> Method:
+    """FedMGDA+: the shortest combination of the round's unit updates, weights bounded (Hu et al.)."""
+    return Method(Uniform(per_round), aggregator=MGDA(deviation), name="fedmgda")

@@ -19,6 +19,7 @@ from fedweave.data import partition
 from fedweave.experiment import Count, Experiment, Seed, to_plain
 from fedweave.method import Method
 from fedweave.roles import System
+from fedweave.rows import Where
 from fedweave.settings import BadInput, choice, nearest, sentences
 from fedweave.spec import build, change
 
@@ -57,10 +58,12 @@ class Options:
     weights: Literal["data", "equal"] = "data"
     target: float | None = Field(default=None, ge=0, le=1)
     evaluate_every: PositiveInt = 1
+    true_gradients: bool = False
     seed: Seed = 0
     seeds: PositiveInt = 1
     workers: PositiveInt | Literal["auto"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    tables: Where = "ram"
 
 
 def method_names() -> dict[str, str]:

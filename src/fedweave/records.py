@@ -6,13 +6,17 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from fedweave.rows import Rows
+
 Array = NDArray[Any]
-State = Mapping[str, Array]  # what a part remembers between rounds; flat, so that it can be stored without pickle
+State = Mapping[str, Any]  # what a part remembers between rounds: arrays and Rows by name, stored without pickle
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,17 @@ class Replies(NamedTuple):
     first_gradient: Array  # (k,) norm of the first stochastic gradient, at x; nan when nothing was heard
     seconds: Array  # (k,) from asking to answer
     bytes_up: Array  # (k,) sent by the client, whether it arrived or not
+    change: Array | None = None  # (k, D) what each heard client adds to its memory; None where clients have none
+
+
+class Carried(NamedTuple):
+    """What clients have in hand beside the model when they begin."""
+
+    sent: Array | None = None  # (D,) a vector that the server sends to all
+    memory: Rows | None = None  # (N, D) what each client kept for itself
+
+
+NOTHING = Carried()
 
 
 @dataclass(frozen=True)
@@ -107,3 +122,4 @@ class ServerState(NamedTuple):
     sampler: State
     aggregator: State
     server: State
+    clients: State = MappingProxyType({})  # what the simulated clients remember themselves

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Columns = Mapping[str, Array]
+STALLED_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Result:
     ``rounds`` columns, one row per round: ``round`` (from 1), ``clock`` (simulated seconds at its end), ``seconds``
     (of this round), ``device_seconds`` (summed over the asked clients), ``wall_seconds`` (cumulative), ``accuracy``,
     ``loss`` (global test set; nan where not evaluated), ``train_loss``, ``asked``, ``received``, ``refused``,
-    ``bytes_up``, ``bytes_down`` (cumulative) and ``class_accuracy`` (rounds × classes).
+    ``bytes_up``, ``bytes_down`` (cumulative) and ``class_accuracy`` (rounds × classes); then the measures that this run
+    has (``fedweave.measure``): ``diversity``, ``direction_length``, ``step_length``, and those of its aggregator.
     ``clients`` columns, one row per round and asked client: ``round``, ``client``, ``count``, ``expected``,
     ``received``, ``steps``, ``loss``, ``seconds``, ``bytes_up``.
     """
@@ -72,4 +74,14 @@ def summarise(rounds: Columns, target: float | None) -> dict[str, Any]:
         "bytes_up": last["bytes_up"],
         "bytes_down": last["bytes_down"],
         "refused": int(rounds["refused"].sum()),
+        **({"stalled_since": stalled_since(rounds["round"], rounds["stalled"] == 1)} if "stalled" in rounds else {}),
     }
+
+
+def stalled_since(rounds: Array, stalled: Array) -> int | None:
+    """Return the round from which on the aggregator said that training has stalled, to the very end; None if not so.
+
+    A few such rounds at the end may be chance; they count from ``STALLED_ROUNDS`` on.
+    """
+    since = int(np.flatnonzero(~stalled).max(initial=-1)) + 1
+    return int(rounds[since]) if stalled.size - since >= STALLED_ROUNDS else None

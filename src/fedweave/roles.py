@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from fedweave.records import Array, Cohort, Layout, Population, Replies, State, View
+from fedweave.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies, State, View
 
 
 class Sampler(ABC):
@@ -39,7 +39,14 @@ class Solver(ABC):
 
     The arrays are NumPy or torch, one client (D,) or several in lockstep (c, D); use only operators on them. ``y`` is
     changed in place after each step: a solver that remembers it must copy it.
+
+    A solver may keep one vector per client from one participation to the next. It then begins with ``recall`` and says
+    with ``learned`` what to add to the vector, which takes effect when the answer is received: a lost one changes
+    nothing.
     """
+
+    remembers: ClassVar[str] = ""  # what clients keep, in words; the aggregator must expect the same
+    reports: ClassVar[bool] = False  # whether they send the server how it changed
 
     @abstractmethod
     def begin(self, y: Any) -> tuple[Any, ...]:
@@ -50,6 +57,18 @@ class Solver(ABC):
         self, state: tuple[Any, ...], g: Any, y: Any, x: Any, lr: float, t: int
     ) -> tuple[Any, tuple[Any, ...]]:
         """Return d of the step y ← y − lr·d at local step t = 0, 1, …, and the new state."""
+
+    def recall(self, y: Any, memory: Any, sent: Any, share: Any) -> tuple[Any, ...]:
+        """Return the solver's state at the start for a client that keeps ``memory``, zero before its first answer.
+
+        ``sent`` is the vector that the aggregator sends with the model, ``share`` is N ω_i, the client's weight over
+        the mean one: a number, or a column (c, 1).
+        """
+        return self.begin(y)
+
+    def learned(self, u: Any, sent: Any, reach: Any, share: Any) -> Any:
+        """Return what to add to the memory after a participation with update u = y − x; ``reach`` is η ‖a‖₁."""
+        return 0 * u
 
     def effort(self, steps: Array, lr: float) -> Array:
         """Return ‖a‖₁ for each number of steps: how far the solver carries a constant gradient, in units of lr.
@@ -77,10 +96,15 @@ class Aggregator(ABC):
     """How the answers become one direction."""
 
     needs_law: ClassVar[bool] = False  # whether combine() reads Cohort.expected
+    expects: ClassVar[str] = ""  # what the clients must remember: Solver.remembers
 
     def init(self, population: Population, dim: int) -> State:
         """Return what the aggregator remembers before the first round."""
         return {}
+
+    def broadcast(self, state: State) -> Array | None:
+        """Return the vector (D,) that clients get with the model, if any."""
+        return None
 
     @abstractmethod
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
@@ -92,6 +116,14 @@ class Aggregator(ABC):
         Normalised, c·‖a‖₁ is the surrogate objective of FedACS eq. 6; ``theory.fixed_point`` says where it leads.
         """
         return np.full(view.population.size, np.nan)
+
+    def measure(self, state: State, view: View) -> Mapping[str, float]:
+        """Return what is worth keeping of the state after a round, by name: columns of the rounds table."""
+        return {}
+
+    def surrogate(self, state: State) -> Array | None:
+        """Return the weights λ̃ (N,) of the last direction where they are not the objective's, for measuring."""
+        return None
 
     def step_length(self, view: View, law: Array) -> float:
         """Return how far a round moves per unit of learning rate and gradient, Σ c_i ‖a_i‖₁ (FedACS I.2)."""
@@ -123,12 +155,20 @@ class Engine(Protocol):
 
     layout: Layout
 
-    def train(self, round: int, x: Array, cohort: Cohort, population: Population, lr: float) -> Replies:
+    def train(
+        self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
+    ) -> Replies:
         """Ask the cohort to train from ``x`` with step ``lr`` and return what was heard."""
         ...
 
-    def rehearse(self, round: int, x: Array, ids: Array, population: Population, lr: float) -> Array:
+    def rehearse(
+        self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried = NOTHING
+    ) -> Array:
         """Return the updates these clients would send this round, whatever their links."""
+        ...
+
+    def gradients(self, x: Array, ids: Array) -> Array:
+        """Return these clients' true gradients at ``x`` (k, D), on all their data: no fleet can be asked for them."""
         ...
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from fedweave.admit import admit, sensible
 from fedweave.method import Method
 from fedweave.randomness import Stream, borrow
 from fedweave.records import Array, Cohort, Population, Replies, ServerState, View
+from fedweave.remember import blank, carried, committed
 from fedweave.roles import Engine
 from fedweave.server import advance
 from fedweave.settings import BadInput
@@ -23,7 +24,14 @@ class Round(NamedTuple):
     cohort: Cohort
     replies: Replies
     refused: list[str]  # why an update that arrived was not used, one sentence each
-    lr: float  # of the clients
+    view: View  # what the stages saw, with this round's learning rate
+    direction: Array
+    bytes_down: int  # sent to all of the cohort
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the clients."""
+        return self.view.lr
 
 
 def first_state(method: Method, x: Array, population: Population, parameters: int) -> ServerState:
@@ -35,6 +43,7 @@ def first_state(method: Method, x: Array, population: Population, parameters: in
         sampler=method.sampler.init(population),
         aggregator=method.aggregator.init(population, x.size),
         server=method.server.init(parameters),
+        clients=blank(method.solver, population, x),
     )
 
 
@@ -47,28 +56,32 @@ def run_round(
     seed: int,
     calibrate: bool = False,
 ) -> tuple[ServerState, Round]:
-    """Sample, train, admit, combine, step, learn."""
+    """Sample, send, train, admit, combine, step, learn."""
     r = state.round + 1
-    view = view_of(method, state, population, engine, lr)
+    view, has = view_of(method, state, population, engine, lr), carried(method.aggregator, state)
     view = calibrated(method, state, view) if calibrate else view
     cohort = sensible(method.sampler.draw(state.sampler, view, borrow(seed, r, Stream.SAMPLER)), method, population)
-    replies, refused = admit(engine.train(r, state.x, cohort, population, view.lr), cohort, engine.layout)
+    replies = engine.train(r, state.x, cohort, population, view.lr, has)
+    replies, refused = admit(replies, cohort, engine.layout)
     direction, aggregator = method.aggregator.combine(state.aggregator, view, cohort, replies)
     x, server = advance(method.server, state.server, state.x, direction, engine.layout)
     sampler = method.sampler.learn(state.sampler, view, cohort, replies)
+    clients = committed(state.clients, cohort, replies)
     clock = state.clock + float(np.max(replies.seconds, initial=0.0))
-    happened = Round(cohort, replies, refused, view.lr)
+    down = state.x.nbytes + (0 if has.sent is None else has.sent.nbytes)
+    happened = Round(cohort, replies, refused, view, direction, down * cohort.ids.size)
     if not np.isfinite(x).all():  # nothing of such a round may stay
         refused.append(f"server: {type(method.server).__name__} made the model not finite; the round is abandoned")
         return state._replace(round=r, clock=clock), happened
-    return ServerState(r, x, clock, sampler, aggregator, server), happened
+    return ServerState(r, x, clock, sampler, aggregator, server, clients), happened
 
 
 def view_of(method: Method, state: ServerState, population: Population, engine: Engine, lr: float) -> View:
     """Return what the stages of the next round may see."""
     r = state.round + 1
     effort_of = partial(method.solver.effort, lr=lr)
-    rehearse = partial(engine.rehearse, r, state.x, population=population, lr=lr)
+    has = carried(method.aggregator, state)
+    rehearse = partial(engine.rehearse, r, state.x, population=population, lr=lr, has=has)
     return View(r, state.x, population, engine.layout, lr, effort_of, rehearse)
 
 

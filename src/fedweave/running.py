@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from fedweave import measure
 from fedweave.engine.simulator import choose_device, workers_for
 from fedweave.engine.workers import Workers
 from fedweave.experiment import Experiment, from_plain, to_plain
@@ -57,7 +58,7 @@ def resume(run_folder: str | Path, experiment: Experiment | None = None, watch: 
 def _refuse_another(stored: Mapping[str, Any], given: Experiment) -> None:
     """Refuse to continue a run with other settings. Data has a digest, own models no name, and the rest no effect."""
     plain = json.loads(json.dumps(to_plain(given)))
-    free = {"data", "workers", "device"} | (set() if isinstance(plain["model"], str) else {"model"})
+    free = {"data", "workers", "device", "tables"} | (set() if isinstance(plain["model"], str) else {"model"})
     other = [k for k, v in plain.items() if k not in free and v != stored.get(k)]
     if other:
         raise BadInput(
@@ -77,23 +78,25 @@ def run_with(
     """Run an experiment with workers that are already there."""
     session = prepare(experiment, workers, command)
     store = RunFolder.create(out, to_plain(experiment), session.manifest)
-    return _go(session, session.start, store, watch)
+    return _go(session, store.start(session.start, experiment.tables), store, watch)
 
 
 def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, workers: Workers) -> Result:
     """Continue a run with workers that are already there; a finished one is only read."""
-    manifest, state = store.read_json("manifest.json"), store.load_state()
+    manifest, state = store.read_json("manifest.json"), store.load_state(tables=None)
     if state is not None and state.round >= experiment.rounds:
         result = _result(store, to_plain(experiment), manifest, state)
         store.close()
         return result
+    state = store.load_state(experiment.tables)
     store.rewind(state.round if state else 0)
     session = prepare(experiment, workers)
     if session.manifest["data"] != manifest["data"]:
         raise BadInput(
             f"The data has changed since this run began: {manifest['data']} then, {session.manifest['data']} now."
         )
-    return _go(session._replace(manifest=manifest), state or session.start, store, watch)
+    state = state or store.start(session.start, experiment.tables)
+    return _go(session._replace(manifest=manifest), state, store, watch)
 
 
 def _go(session: Session, state: ServerState, store: RunFolder, watch: Watch | None) -> Result:
@@ -125,8 +128,12 @@ def _one_round(
     after, happened = run_round(e.method, state, population, session.engine, e.lr, e.seed, e.calibrate)
     due = after.round % e.evaluate_every == 0 or after.round == e.rounds
     scores = session.engine.evaluate(after.x) if due else {}
+    measured = measure.of_round(e.method.aggregator, after, happened)
+    if due and e.true_gradients:
+        surrogate = e.method.aggregator.surrogate(after.aggregator)
+        measured |= measure.of_gradients(session.engine, after.x, population, surrogate)
     totals["wall_seconds"] += time.perf_counter() - begin
-    row = _row(state, after, happened, scores, totals)
+    row = {**_row(state, after, happened, scores, totals), **measured}
     store.add(row, _client_rows(after.round, happened), happened.refused)
     return after, row
 
@@ -148,7 +155,7 @@ def _row(
 ) -> dict[str, Any]:
     cohort, replies = happened.cohort, happened.replies
     totals["bytes_up"] += int(replies.bytes_up.sum())
-    totals["bytes_down"] += after.x.nbytes * cohort.ids.size
+    totals["bytes_down"] += happened.bytes_down
     heard = replies.loss[replies.received]
     return {
         "round": after.round,
@@ -196,7 +203,7 @@ def _result(store: RunFolder, plain: Mapping[str, Any], manifest: Mapping[str, A
 def load_result(folder: str | Path) -> Result:
     """Return the result of a run folder, finished or not."""
     store = RunFolder.open(Path(folder), write=False)
-    state = store.load_state()
+    state = store.load_state(tables=None)
     if state is None:
         raise BadInput(f"The run {str(folder)!r} has no finished round yet. `fedweave resume {folder}` continues it.")
     plain, manifest = store.read_json("experiment.json"), store.read_json("manifest.json")

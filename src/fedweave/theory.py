@@ -2,6 +2,7 @@
 
 FedACS: which objective is really minimised when links fail and compute differs, and how far it is from the wanted one.
 Symbols: ω weights, p sampling probabilities, q loss rates, ‖a‖₁ effort (see ``Solver.effort``), η learning rate.
+FedAWARE: how much the clients' gradients disagree, and how much more so for other weights λ̃.
 """
 
 from __future__ import annotations
@@ -97,6 +98,36 @@ def fixed_point(
     return np.linalg.solve(sum(pulls), pulled)
 
 
+def gradient_diversity(gradients: Array, weight: Array) -> float:
+    """FedAWARE eq. 3: D = √(Σ λ_i ‖g_i‖² / ‖Σ λ_i g_i‖²) of the rows g_i, at least 1; infinite where they cancel."""
+    return surrogate_diversity(gradients, weight, weight)
+
+
+def surrogate_diversity(gradients: Array, weight: Array, surrogate: Array) -> float:
+    """FedAWARE eq. 6: D̃ = √(Σ λ_i ‖g_i‖² / ‖Σ λ̃_i g_i‖²), λ the objective's weights and λ̃ those of the step.
+
+    The paper says D̃ ≥ 1. That holds where Σ λ̃ g is no longer than Σ λ g, as for the λ̃ that FedAWARE chooses (then D̃ is
+    even at least D), not for every λ̃. Zero gradients have no diversity: nan.
+    """
+    g = np.asarray(gradients)
+    g = g if g.dtype.kind == "f" else g.astype(float)
+    if g.ndim != 2 or not g.size:
+        raise ValueError(f"gradients must be a matrix, one row per client. Got shape {g.shape}.")
+    if not np.isfinite(g).all():
+        raise ValueError(f"gradients must be finite. Client {int(np.argwhere(~np.isfinite(g))[0][0])}'s is not.")
+    weight, surrogate = (_simplex(name, w, len(g)) for name, w in (("weight", weight), ("surrogate", surrogate)))
+    squares = np.array([float(row @ row) for row in g])  # row by row: no second matrix
+    step = surrogate.astype(g.dtype) @ g
+    return diversity_ratio(float(weight @ squares), float(step @ step))
+
+
+def diversity_ratio(mean_square: float, square_of_mean: float) -> float:
+    """√(Σ λ_i ‖g_i‖² / ‖Σ λ̃_i g_i‖²) from its two parts."""
+    if square_of_mean > 0:
+        return float(np.sqrt(mean_square / square_of_mean))
+    return float("inf") if mean_square > 0 else float("nan")
+
+
 def _checked(weight: Array, loss_rate: Array, effort: Array) -> tuple[Array, Array, Array]:
     """Return the three as float arrays of one length, or say which client is wrong."""
     weight, loss_rate, effort = (np.asarray(a, float) for a in (weight, loss_rate, effort))
@@ -115,3 +146,13 @@ def _refuse(name: str, values: Array, good: Array, rule: str) -> None:
     if not good.all():
         client = int(np.flatnonzero(~good)[0])
         raise ValueError(f"{name} must be {rule}. Got {values[client]!r} for client {client}.")
+
+
+def _simplex(name: str, weight: Array, n: int) -> Array:
+    weight = np.asarray(weight, float)
+    if weight.shape != (n,):
+        raise ValueError(f"{name} must be one number per client, {n}. Got shape {weight.shape}.")
+    _refuse(name, weight, (weight >= 0) & np.isfinite(weight), "numbers >= 0")
+    if abs(weight.sum() - 1) > 1e-6:
+        raise ValueError(f"{name} must sum to 1. The sum is {weight.sum()!r}.")
+    return weight

@@ -52,12 +52,22 @@ class Typed:
         Text, help_text("Test accuracy, 0 to 1: report rounds, time and bytes until it is reached.", "ACC")
     ] = None
     evaluate_every: Annotated[Text, help_text("Evaluate every so many rounds. [1]", "R")] = None
+    true_gradients: Annotated[
+        Text,
+        help_text(
+            "true: at each evaluation also take every client's gradient on all its data: diversity, length. [false]",
+            "BOOL",
+        ),
+    ] = None
     seed: Annotated[Text, help_text("Same seed, same bits. [0]", "S")] = None
     seeds: Annotated[Text, help_text("How many seeds, from --seed on; only for compare. [1]", "COUNT")] = None
     workers: Annotated[
         Text, help_text("Training processes: auto or a number; the results do not depend on it. [auto]", "N")
     ] = None
     device: Annotated[Text, help_text("auto, cpu or cuda. [auto]", "NAME")] = None
+    tables: Annotated[
+        Text, help_text("Where vectors remembered of every client are kept: ram, or disk when too many. [ram]", "PLACE")
+    ] = None
 
     def given(self) -> dict[str, str]:
         """Return the options that were typed."""

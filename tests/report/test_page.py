@@ -52,6 +52,30 @@ class Reader(HTMLParser):
             self.text += data + "\n"
 
 
+MOVES = "How clients disagree and the server moves"
+
+
+def test_measures_are_drawn_only_where_they_were_taken(page: str):
+    assert MOVES not in page  # these runs have none
+    number = np.arange(1.0, 6)
+    plain = tiny("fedavg", [0.1, 0.2, 0.3, 0.4, 0.5], diversity=2 + number, step_length=1 / number)
+    aware = tiny("fedaware", [0.1, 0.2, 0.3, 0.4, 0.5], diversity=3 + number, surrogate_diversity=9 * number)
+    text = report.page([plain, aware])
+    assert MOVES in text
+    Reader(text)
+    for drawn in ("Diversity of the answers", "Surrogate diversity of the memories", "Length of the server"):
+        assert drawn in text
+    for absent in ("True gradient diversity", "Length of the true gradient"):
+        assert absent not in text
+    assert "Diversity of the answers against rounds, one line per method: fedavg, fedaware" in text
+    assert "Surrogate diversity of the memories against rounds, one line per method: fedaware" in text
+
+
+def test_an_infinite_diversity_is_a_gap_and_not_an_error():
+    diversity = np.array([1.5, np.inf, np.nan, 1e9, 2.0])
+    assert MOVES in report.page([tiny("fedavg", [0.1] * 5, diversity=diversity)])
+
+
 @pytest.fixture(scope="module")
 def page() -> str:
     return report.page(comparison())

@@ -6,12 +6,13 @@ import io
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from fedweave.report import compare_rows, terminal_table, units
 from fedweave.report.headline import headline
-from fedweave.results import Result
+from fedweave.results import Result, stalled_since
 from report.fabricate import comparison, tiny
 
 
@@ -46,6 +47,29 @@ def test_number_formats(written: str, expected: str):
 
 def told(*runs: Result) -> str:
     return " ".join(headline(compare_rows(runs)))
+
+
+def test_a_stalled_training_is_said():
+    stalled = {"stalled": np.array([0, 1, 0, 1, 1, 1, 1, 1.0])}
+    runs = [tiny("fedaware", [0.5] * 8, seed, **kind) for seed, kind in enumerate((stalled, {}, {}))]
+    assert runs[0].summary["stalled_since"] == 4
+    assert "Training stalled (1 of 3 of fedaware)" in told(*runs, *(tiny("fedavg", [0.6] * 8, s) for s in range(3)))
+    assert "stalled" not in told(runs[1], runs[2])
+
+
+@pytest.mark.parametrize(
+    ("stalled", "since"),
+    [
+        ([0] * 8, None),
+        ([1] * 8, 1),
+        ([0] * 3 + [1] * 5, 4),
+        ([0] * 4 + [1] * 4, None),
+        ([1] * 7 + [0], None),
+        ([], None),
+    ],
+)
+def test_stalled_is_what_lasts_to_the_end(stalled: list[int], since: int | None):
+    assert stalled_since(np.arange(1, len(stalled) + 1), np.array(stalled) == 1) == since
 
 
 def test_a_clear_winner_is_named_with_its_ratio():

@@ -14,7 +14,8 @@ import pytest
 from fedweave.records import ServerState
 from fedweave.settings import BadInput
 from fedweave.store import run_folder
-from fedweave.store.run_folder import RunFolder, pack, refuse_used, unpack, write_file
+from fedweave.store.run_folder import RunFolder, refuse_used, write_file
+from fedweave.store.states import pack, unpack
 
 
 def state(round=3, clock=0.1 + 0.2):

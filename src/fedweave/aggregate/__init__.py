@@ -1,5 +1,9 @@
 """How the answers become one direction."""
 
+from fedweave.aggregate.aware import MGDA as MGDA
+from fedweave.aggregate.aware import Aware as Aware
+from fedweave.aggregate.controls import DynMean as DynMean
+from fedweave.aggregate.controls import Scaffold as Scaffold
 from fedweave.aggregate.linear import Anonymous as Anonymous
 from fedweave.aggregate.linear import Consistent as Consistent
 from fedweave.aggregate.linear import InverseProbability as InverseProbability

@@ -98,30 +98,35 @@ class Nova(Aggregator):
 
     Undoes the uneven work but not the links. "received": w is normalised over what arrived and τ = Σ w_i ‖a_i‖₁, the
     original. "sampled": nothing is normalised and τ = Σ γ_i ‖a_i‖₁ with the known link weights γ, so that the step is
-    as long as FedAvg's (FedACS eq. 116).
+    as long as FedAvg's (FedACS eq. 116). "quotients": the weights w/‖a‖₁ themselves are normalised, so that τ cancels:
+    the FedNova that FedAWARE's code compares with, whose steps are shorter where work is uneven.
     """
 
-    normalise: Literal["received", "sampled"] = "received"
+    normalise: Literal["received", "sampled", "quotients"] = "received"
     needs_law: ClassVar[bool] = True
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         p, effort = view.population, view.effort[cohort.ids]
         w = p.weight[cohort.ids] * cohort.count / cohort.expected * replies.received
-        if self.normalise == "received":
-            w = w / max(w.sum(), np.finfo(float).tiny)
+        if self.normalise != "sampled":
+            w = w / max((w if self.normalise == "received" else w / effort).sum(), np.finfo(float).tiny)
+        if self.normalise == "quotients":
+            return weigh(w / effort, replies), state
         tau = w @ effort if self.normalise == "received" else _mean_effort(view, p.weight)
         return weigh(tau * w / effort, replies), state
 
     def coefficients(self, view: View, law: Array) -> Array:
-        if self.normalise == "received":  # a ratio: no closed mean
+        if self.normalise != "sampled":  # a ratio: no closed mean
             return super().coefficients(view, law)
         p = view.population
         return _mean_effort(view, p.weight) * p.weight * (1 - p.loss_rate) / view.effort * (law > 0)
 
     def step_length(self, view: View, law: Array) -> float:
-        """As long as FedAvg's of the same normalisation: only the direction is another."""
-        known = super().step_length(view, law)
-        return known if self.normalise == "sampled" else _mean_effort(view, view.population.weight)
+        """As long as FedAvg's of the same normalisation: only the direction is another. "quotients" are shorter."""
+        if self.normalise == "sampled":
+            return super().step_length(view, law)
+        weight = view.population.weight
+        return _mean_effort(view, weight if self.normalise == "received" else weight / view.effort)
 
 
 @settings

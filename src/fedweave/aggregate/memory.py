@@ -9,17 +9,12 @@ import numpy as np
 from fedweave.aggregate.linear import weigh
 from fedweave.records import Array, Cohort, Population, Replies, State, View
 from fedweave.roles import Aggregator
+from fedweave.rows import Precision, Rows
 from fedweave.settings import settings
 
 
-def _table(population: Population, dim: int) -> State:
-    return {"last": np.zeros((population.size, dim), np.float32)}  # y_i: the update each client sent last
-
-
-def _refreshed(last: Array, cohort: Cohort, replies: Replies) -> State:
-    after = last.astype(replies.updates.dtype)
-    after[cohort.ids[replies.received]] = replies.updates[replies.received]
-    return {"last": after}
+def _refreshed(last: Rows, cohort: Cohort, replies: Replies) -> State:
+    return {"last": last.replaced(cohort.ids[replies.received], replies.updates[replies.received])}
 
 
 @settings
@@ -29,17 +24,18 @@ class Varp(Aggregator):
     With full participation this is the mean of the fresh updates, whatever is remembered.
     """
 
+    precision: Precision = "float32"  # of the remembered updates
     needs_law: ClassVar[bool] = True
 
     def init(self, population: Population, dim: int) -> State:
-        return _table(population, dim)
+        return {"last": Rows.zeros(population.size, dim, self.precision)}  # y_i: what each client sent last
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         weight, last = view.population.weight, state["last"]
         scale = cohort.count.sum() / max(cohort.count[replies.received].sum(), 1)
         w = scale * weight[cohort.ids] * cohort.count / cohort.expected
         news = replies._replace(updates=replies.updates - last[cohort.ids])
-        return weight.astype(last.dtype) @ last + weigh(w, news), _refreshed(last, cohort, replies)
+        return last.combine(weight) + weigh(w, news), _refreshed(last, cohort, replies)
 
     def coefficients(self, view: View, law: Array) -> Array:
         return view.population.weight
@@ -53,8 +49,10 @@ class VarpReuse(Aggregator):
     links and work do not change over time.
     """
 
+    precision: Precision = "float32"
+
     def init(self, population: Population, dim: int) -> State:
-        return _table(population, dim)
+        return {"last": Rows.zeros(population.size, dim, self.precision)}
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         filled = np.where(replies.received[:, None], replies.updates, state["last"][cohort.ids])

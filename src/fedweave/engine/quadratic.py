@@ -16,7 +16,8 @@ import numpy as np
 
 from fedweave.engine.links import heard
 from fedweave.local.solvers import SGD, Adam
-from fedweave.records import Array, Cohort, Layout, Population, Replies
+from fedweave.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies
+from fedweave.remember import shares, with_change
 from fedweave.roles import Solver
 from fedweave.settings import BadInput
 
@@ -67,27 +68,28 @@ class QuadraticEngine:
         self._tables: dict[float, Array] = {}
         self._plain = solver == SGD()
 
-    def train(self, round: int, x: Array, cohort: Cohort, population: Population, lr: float) -> Replies:
+    def train(
+        self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
+    ) -> Replies:
         """Return what the cohort sends, exactly."""
         ids, steps = cohort.ids, population.steps[cohort.ids]
         received = heard(self.seed, round, ids, population)
-        away = self.problem.optimum[ids] - x
-        updates = self._walked(away, ids, steps, lr)
+        updates = self.rehearse(round, x, ids, population, lr, has)
         updates[~received] = 0.0
-        H = self.problem.curvature
-        gradient = away if H is None else np.einsum("kij,kj->ki", H[ids], away)
+        gradient = self.gradients(x, ids)
         first = np.sqrt(np.einsum("ki,ki->k", gradient, gradient))
         first[~received] = np.nan
-        nothing, size = np.full(ids.size, np.nan), np.full(ids.size, 8 * x.size)
-        return Replies(received, updates, steps, nothing, first, population.latency[ids], size)
+        nothing, size = np.full(ids.size, np.nan), np.full(ids.size, 8 * x.size * (2 if self.solver.reports else 1))
+        replies = Replies(received, updates, steps, nothing, first, population.latency[ids], size)
+        return with_change(replies, self.solver, x.size, has, ids, population, lr)
 
-    def rehearse(self, round: int, x: Array, ids: Array, population: Population, lr: float) -> Array:
+    def rehearse(
+        self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried = NOTHING
+    ) -> Array:
         """Return the updates these clients would send."""
-        return self._walked(self.problem.optimum[ids] - x, ids, population.steps[ids], lr)
-
-    def _walked(self, away: Array, ids: Array, steps: Array, lr: float) -> Array:
-        """Return how far these clients get towards their optima, which are ``away``."""
-        h, vectors = self.problem.eigen
+        if has.memory is not None:
+            return self._walked(x, ids, population, lr, has.sent, has.memory[ids])
+        steps, away, (h, vectors) = population.steps[ids], self.problem.optimum[ids] - x, self.problem.eigen
         if self._plain:  # no table needed, and a calibrated world asks for another lr every round
             reach = 1 - (1 - lr * h[ids]) ** steps[:, None]
         else:
@@ -96,6 +98,23 @@ class QuadraticEngine:
             return reach * away
         along = np.einsum("kji,kj->ki", vectors[ids], away)
         return np.einsum("kij,kj->ki", vectors[ids], reach * along)
+
+    def _walked(
+        self, x: Array, ids: Array, population: Population, lr: float, sent: Array | None, memory: Array
+    ) -> Array:
+        """Return the updates of clients that remember, step by step: each one's problem is bent its own way."""
+        steps = population.steps[ids]
+        order = np.argsort(-steps, kind="stable")  # longest first: the active clients are a prefix
+        who, y = ids[order], np.tile(x, (ids.size, 1))
+        state = self.solver.recall(y, memory[order], sent, shares(who, population)[:, None])
+        for t in range(int(steps.max(initial=0))):
+            n = int(np.count_nonzero(steps > t))
+            state = tuple(s[:n] for s in state)
+            d, state = self.solver.direction(state, self.gradients(y[:n], who[:n]), y[:n], x, lr, t)
+            y[:n] -= lr * d
+        updates = np.empty_like(y)
+        updates[order] = y - x
+        return updates
 
     def _reach(self, lr: float, top: int) -> Array:
         """Return k_T(h) for T = 0 … top: (top + 1, N, d)."""
@@ -111,6 +130,11 @@ class QuadraticEngine:
             table = np.stack(rows)
             self._tables = {lr: table}  # the last one: lr changes every round, or never
         return table
+
+    def gradients(self, x: Array, ids: Array) -> Array:
+        """Return these clients' gradients (k, d) H (x − x*), at one point or at a point of each."""
+        away, H = x - self.problem.optimum[ids], self.problem.curvature
+        return away if H is None else np.einsum("kij,kj->ki", H[ids], away)
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:
         """Return the global objective as loss; there is nothing to classify."""

@@ -17,8 +17,9 @@ from fedweave.engine.links import heard
 from fedweave.engine.workers import Call, Workers
 from fedweave.local.batches import Job
 from fedweave.local.flat_module import made
-from fedweave.local.torch_trainer import EVALUATION_BATCH, ClientData, Score, TorchTrainer, Trained
-from fedweave.records import Array, Cohort, Population, Replies
+from fedweave.local.torch_trainer import EVALUATION_BATCH, ClientData, Recalled, Score, TorchTrainer, Trained
+from fedweave.records import NOTHING, Array, Carried, Cohort, Population, Replies
+from fedweave.remember import shares, with_change
 from fedweave.roles import Solver
 from fedweave.settings import BadInput
 
@@ -37,38 +38,55 @@ class Simulator:
         workers: Workers,
         device: str = "cpu",
     ):
-        self.seed, self.data = seed, data
+        self.seed, self.data, self._solver = seed, data, solver
         self._build = partial(_trainer, model, solver, seed, device)
         self._trainer = self._build(data)
         self.layout = self._trainer.layout
         self._workers = workers
 
-    def train(self, round: int, x: Array, cohort: Cohort, population: Population, lr: float) -> Replies:
+    def train(
+        self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
+    ) -> Replies:
         """Train the cohort from ``x``. Clients whose answer will be lost are not trained: nobody would know."""
         ids = cohort.ids
         received = heard(self.seed, round, ids, population)
         rows = np.flatnonzero(received)
         updates = np.zeros((ids.size, x.size), np.float32)
         loss, first = np.full(ids.size, np.nan), np.full(ids.size, np.nan)
-        for some, trained in self._trained(round, x, ids[rows], population, lr):
+        for some, trained in self._trained(round, x, ids[rows], population, lr, has):
             updates[rows[some]], loss[rows[some]], first[rows[some]] = trained
-        size = np.full(ids.size, x.nbytes)
-        return Replies(received, updates, population.steps[ids], loss, first, population.latency[ids], size)
+        size = np.full(ids.size, x.nbytes * (2 if self._solver.reports else 1))
+        replies = Replies(received, updates, population.steps[ids], loss, first, population.latency[ids], size)
+        return with_change(replies, self._solver, self.layout.parameters, has, ids, population, lr)
 
-    def rehearse(self, round: int, x: Array, ids: Array, population: Population, lr: float) -> Array:
+    def rehearse(
+        self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried = NOTHING
+    ) -> Array:
         """Return the updates these clients would send this round, whatever their links."""
         updates = np.zeros((ids.size, x.size), np.float32)
-        for some, trained in self._trained(round, x, ids, population, lr):
+        for some, trained in self._trained(round, x, ids, population, lr, has):
             updates[some] = trained.updates
         return updates
 
+    def gradients(self, x: Array, ids: Array) -> Array:
+        """Return these clients' gradients at ``x`` on all their data."""
+        found = np.zeros((ids.size, x.size), np.float32)
+        calls: list[Call] = [("gradient", (int(client),)) for client in ids]
+        for n, gradient in self._each(x, calls):
+            found[n] = gradient
+        return found
+
     def _trained(
-        self, round: int, x: Array, ids: Array, population: Population, lr: float
+        self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried
     ) -> Iterator[tuple[list[int], Trained]]:
         """Yield positions in ``ids`` and what those clients did, piece by piece."""
         jobs = [Job(int(c), int(population.steps[c]), int(population.batch_size[c])) for c in ids]
         chunks = self._trainer.chunks(jobs) if jobs else []
-        calls: list[Call] = [("train", (round, [jobs[i] for i in chunk], lr)) for chunk in chunks]
+
+        def recalled(some: Array) -> Recalled | None:
+            return None if has.memory is None else Recalled(has.memory[some], has.sent, shares(some, population))
+
+        calls: list[Call] = [("train", (round, [jobs[i] for i in c], lr, recalled(ids[c]))) for c in chunks]
         for n, trained in self._each(x, calls):
             yield chunks[n], trained
 

@@ -64,6 +64,12 @@ class FlatModule:
         """Return the module as a flat vector."""
         return torch.cat([v.detach().reshape(-1) for v in self._views]).cpu().numpy()
 
+    def inner(self, vector: Array) -> Tensor:
+        """Return the trained part of a flat vector in the inner order."""
+        pieces = torch.from_numpy(vector[: self.layout.parameters]).split(self.layout.sizes[: len(self._weights)])
+        shaped = [_inner(p.view(s)) for p, s in zip(pieces, self.layout.shapes, strict=False)]
+        return torch.cat(shaped).to(self._vector.device)
+
     def fit(self, x: Tensor) -> Tensor:
         """Return a batch in the memory order that the convolutions want."""
         return x.contiguous(memory_format=torch.channels_last) if self._images and x.dim() == 4 else x
@@ -71,6 +77,14 @@ class FlatModule:
     def gradient(self, loss: Tensor) -> Tensor:
         """Return the gradient of ``loss`` in the inner order."""
         return torch.cat([_inner(g) for g in torch.autograd.grad(loss, self._weights, materialize_grads=True)])
+
+    def outer(self, g: Tensor) -> Array:
+        """Return a vector over the parameters in the order outside, zero for the buffers."""
+        pieces = g.split(self.layout.sizes[: len(self._weights)])
+        ordered = [_view(p, s).reshape(-1) for p, s in zip(pieces, self.layout.shapes, strict=False)]
+        return np.append(
+            torch.cat(ordered).cpu().numpy(), np.zeros(self.layout.dim - self.layout.parameters, np.float32)
+        )
 
 
 def _view(piece: Tensor, shape: tuple[int, ...]) -> Tensor:

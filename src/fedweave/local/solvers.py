@@ -1,8 +1,12 @@
-"""How a client walks: SGD with its usual extras, Adam, and the proximal pull around either."""
+"""How a client walks: SGD with its usual extras, Adam, and what bends the gradient of either.
+
+The proximal pull (FedProx) forgets everything after a participation; control variates (SCAFFOLD) and dynamic
+regularisation (FedDyn) keep a vector at each client.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
@@ -62,12 +66,22 @@ class Adam(Solver):
         return m_hat / (v_hat**0.5 + self.epsilon), (m, v)
 
 
+def refuse_memory(outer: Any) -> None:
+    """Refuse an inner solver that remembers: the engine asks only the outermost one."""
+    inner = type(outer.inner).__name__
+    if outer.inner.remembers:
+        raise ValueError(f"{inner} remembers, so it must be outermost: {inner}(inner={type(outer).__name__}(…)).")
+
+
 @settings
 class Prox(Solver):
     """The inner solver on f_i(y) + μ/2 ‖y − x‖² (FedProx): the pull towards x is part of the gradient."""
 
     mu: NonNegativeFloat = 0.01
     inner: Solver = Field(default_factory=SGD)
+
+    def __post_init__(self) -> None:
+        refuse_memory(self)
 
     def begin(self, y: Any) -> tuple[Any, ...]:
         return self.inner.begin(y)
@@ -76,3 +90,72 @@ class Prox(Solver):
         self, state: tuple[Any, ...], g: Any, y: Any, x: Any, lr: float, t: int
     ) -> tuple[Any, tuple[Any, ...]]:
         return self.inner.direction(state, g + self.mu * (y - x), y, x, lr, t)
+
+
+@settings
+class ControlVariate(Solver):
+    """The inner solver on g − c_i + c (SCAFFOLD, Karimireddy et al.), c from the server and c_i kept by the client.
+
+    Afterwards c_i ← c_i − c + (x − y)/(η ‖a‖₁), their option II: for plain SGD ‖a‖₁ is the number of steps, and c_i is
+    the mean gradient that the client met, however often c_i was wrong before.
+    """
+
+    inner: Solver = Field(default_factory=SGD)
+    remembers: ClassVar[str] = "control variates"
+    reports: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        refuse_memory(self)
+
+    def begin(self, y: Any) -> tuple[Any, ...]:
+        return (0 * y, *self.inner.begin(y))
+
+    def recall(self, y: Any, memory: Any, sent: Any, share: Any) -> tuple[Any, ...]:
+        return (sent - memory, *self.inner.begin(y))
+
+    def direction(
+        self, state: tuple[Any, ...], g: Any, y: Any, x: Any, lr: float, t: int
+    ) -> tuple[Any, tuple[Any, ...]]:
+        d, inner = self.inner.direction(state[1:], g + state[0], y, x, lr, t)
+        return d, (state[0], *inner)
+
+    def learned(self, u: Any, sent: Any, reach: Any, share: Any) -> Any:
+        return -sent - u / reach
+
+
+@settings
+class Dyn(Solver):
+    """The inner solver on f_i(y) − ⟨L_i, y⟩ + α_i/2 ‖y − x‖², then L_i ← L_i − α_i (y − x) (FedDyn, Acar et al.).
+
+    L_i is kept by the client; after exact minimisation it is ∇f_i(y). With weights "equal", the paper, every α_i is α.
+    FedDyn rests where all that the clients ever moved adds up to zero, Σ L_i/α_i = 0: at the minimum of the plain mean
+    of the f_i. "data", the authors' code for unequal amounts of data, has α_i = α/(N ω_i), so that it rests at the
+    minimum of Σ ω_i f_i.
+    """
+
+    alpha: PositiveFloat = 0.01
+    weights: Literal["equal", "data"] = "equal"
+    inner: Solver = Field(default_factory=SGD)
+    remembers: ClassVar[str] = "local gradients"
+
+    def __post_init__(self) -> None:
+        refuse_memory(self)
+
+    def _alpha(self, share: Any) -> Any:
+        return self.alpha / share if self.weights == "data" else self.alpha + 0 * share
+
+    def begin(self, y: Any) -> tuple[Any, ...]:
+        return (0 * y, self.alpha + 0 * y, *self.inner.begin(y))
+
+    def recall(self, y: Any, memory: Any, sent: Any, share: Any) -> tuple[Any, ...]:
+        return (memory, self._alpha(share), *self.inner.begin(y))
+
+    def direction(
+        self, state: tuple[Any, ...], g: Any, y: Any, x: Any, lr: float, t: int
+    ) -> tuple[Any, tuple[Any, ...]]:
+        L, alpha = state[:2]
+        d, inner = self.inner.direction(state[2:], g - L + alpha * (y - x), y, x, lr, t)
+        return d, (L, alpha, *inner)
+
+    def learned(self, u: Any, sent: Any, reach: Any, share: Any) -> Any:
+        return -self._alpha(share) * u

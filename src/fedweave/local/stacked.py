@@ -38,6 +38,7 @@ ELIGIBLE = (
 ENTRIES = 2**18  # parameters of one chunk: 1 MB of float32 stays in a core's cache
 
 Gradient = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # (x, y, weight) -> (G, loss) at the bound rows
+Begin = Callable[[Tensor], tuple[Tensor, ...]]
 Bind = Callable[[Tensor], Gradient]  # takes the rows (c, D); later changes of their values are seen
 
 
@@ -68,16 +69,16 @@ class Stack:
 
     @torch.no_grad()
     def train(
-        self, start: Tensor, plans: Sequence[Batches], samples: Samples, solver: Solver, lr: float
+        self, start: Tensor, plans: Sequence[Batches], samples: Samples, solver: Solver, begin: Begin, lr: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the trained rows (c, D), mean losses and norms of the first gradient (c,).
 
-        ``plans`` are longest first, so that the active clients are a prefix.
+        ``plans`` are longest first, so that the active clients are a prefix; ``begin`` makes the solver's first state.
         """
         index, weight = (torch.from_numpy(a).to(start.device) for a in _pad(plans))
         steps = np.array([p.size.size for p in plans])
         rows, total = start.repeat(len(plans), 1), torch.zeros(len(plans), device=start.device)
-        state, y, gradient, first = solver.begin(rows), rows, self.bind(rows), total
+        state, y, gradient, first = begin(rows), rows, self.bind(rows), total
         for t in range(steps.max()):
             active = int(np.count_nonzero(steps > t))
             if active < len(y):

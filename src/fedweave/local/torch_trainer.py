@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -40,6 +41,14 @@ class Trained(NamedTuple):
     updates: Array  # (c, D)
     loss: Array  # (c,) mean over the local steps
     first_gradient: Array  # (c,) norm of the first stochastic gradient
+
+
+class Recalled(NamedTuple):
+    """What the clients of one piece begin with beside the model, where they remember."""
+
+    memory: Array  # (c, D)
+    sent: Array | None  # (D,)
+    share: Array  # (c,) N ω_i
 
 
 class Score(NamedTuple):
@@ -98,25 +107,40 @@ class TorchTrainer:
         """Split jobs into pieces that train together. The pieces depend on the jobs alone, never on the workers."""
         return self.stack.chunks(jobs) if self.stack else [[i] for i in range(len(jobs))]
 
-    def train(self, x: Array, round: int, jobs: Sequence[Job], lr: float) -> Trained:
+    def train(self, x: Array, round: int, jobs: Sequence[Job], lr: float, recalled: Recalled | None = None) -> Trained:
         """Train one piece from ``x`` with step ``lr``."""
         self.flat.module.train()
         if self.stack is None:
-            rows = [self._train_one(x, round, job, lr) for job in jobs]
+            rows = [self._train_one(x, round, job, lr, recalled, i) for i, job in enumerate(jobs)]
             return Trained(*(np.stack(column) for column in zip(*rows, strict=True)))
         start = torch.from_numpy(x).to(self.device)
         plans = list(batches(self.seed, round, jobs, self.data.parts))
-        y, loss, first = self.stack.train(start, plans, self.train_set, self.solver, lr)
+        begin = partial(self._begin, recalled=recalled)
+        y, loss, first = self.stack.train(start, plans, self.train_set, self.solver, begin, lr)
         return Trained((y - start).cpu().numpy(), loss.cpu().numpy(), first.cpu().numpy())
 
-    def _train_one(self, x: Array, round: int, job: Job, lr: float) -> tuple[Array, float, float]:
+    def _begin(self, y: Tensor, recalled: Recalled | None, only: int | None = None) -> tuple[Tensor, ...]:
+        """Return the solver's state at the start: of all rows in lockstep, or of the ``only`` client that trains."""
+        if recalled is None:
+            return self.solver.begin(y)
+        memory, sent, share = recalled
+        if only is not None:
+            told = None if sent is None else self.flat.inner(sent)
+            return self.solver.recall(y, self.flat.inner(memory[only]), told, float(share[only]))
+        told = None if sent is None else torch.from_numpy(sent).to(y)
+        return self.solver.recall(y, torch.from_numpy(memory).to(y), told, torch.from_numpy(share).to(y)[:, None])
+
+    def _train_one(
+        self, x: Array, round: int, job: Job, lr: float, recalled: Recalled | None, i: int
+    ) -> tuple[Array, float, float]:
         (plan,) = batches(self.seed, round, [job], self.data.parts)
         index = torch.from_numpy(plan.where).to(self.device)
         flat, solver = self.flat, self.solver
         flat.load(x)
         y = flat.parameters
         first = float("nan")
-        start, state, total = y.clone(), solver.begin(y), torch.zeros((), dtype=torch.float32, device=self.device)
+        start, state = y.clone(), self._begin(y, recalled, i)
+        total = torch.zeros((), dtype=torch.float32, device=self.device)
         with torch.random.fork_rng(devices=[]):  # layers with randomness draw at the client's own address
             torch.manual_seed(int(rng_for(self.seed, round, Stream.NOISE, job.client).integers(2**63)))
             for t in range(job.steps):
@@ -131,6 +155,17 @@ class TorchTrainer:
                     y.sub_(d, alpha=lr)
                     total += loss
         return flat.read() - x, float(total) / job.steps, first
+
+    def gradient(self, x: Array, client: int) -> Array:
+        """Return the gradient (D,) of a client's whole loss at ``x``, layers as when measuring; buffers have none."""
+        self.flat.load(x)
+        self.flat.module.eval()
+        part = torch.from_numpy(np.asarray(self.data.parts[client])).to(self.device)
+        total = torch.zeros_like(self.flat.parameters)
+        for index in part.split(EVALUATION_BATCH):
+            xb, yb = self.train_set.take(index)
+            total += self.flat.gradient(self._loss(self.flat.module(self.flat.fit(xb)), yb, "sum"))
+        return self.flat.outer(total / len(part))
 
     def _loss(self, out: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
         if self.data.classes:

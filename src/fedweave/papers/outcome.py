@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
+
+from fedweave.results import Result
 
 Scale = Literal["smoke", "laptop", "paper"]
 Verdict = Literal["confirmed", "not confirmed", "not run at this scale"]
@@ -33,7 +35,8 @@ class Outcome:
     rows: Sequence[Mapping[str, Any]]  # one mapping per line of the table, same keys
     claims: Sequence[Claim]
     notes: Sequence[str] = field(default=())
+    runs: Sequence[Result] = field(default=())  # what can be drawn as a report
 
     def plain(self) -> dict[str, Any]:
-        """Return everything as JSON-able data."""
-        return asdict(self)
+        """Return everything but the runs as JSON-able data."""
+        return {name: value for name, value in asdict(replace(self, runs=())).items() if name != "runs"}

@@ -20,7 +20,8 @@ def together(
     found: dict[int, Found] = {}
     if told:
         told(0, len(calls))
-    done: Any = Parallel(n_jobs=-1, return_as="generator_unordered")(jobs)
+    # max_nbytes: large arrays are sent, not mapped read-only, which torch warns of in every process
+    done: Any = Parallel(n_jobs=-1, return_as="generator_unordered", max_nbytes=None)(jobs)
     for n, result in done:
         found[n] = result
         if told:

@@ -11,6 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
+from fedweave.measure import LABELS as MEASURES
 from fedweave.report.clients import Participation
 from fedweave.report.curves import Band, band, curve
 from fedweave.report.summary import Groups
@@ -20,7 +21,11 @@ from fedweave.results import Array
 MANY_CLIENTS = 60
 MANY_DOTS = 150
 _BLUES = ("#f3f6fa", "#7fb0d8", "#0b4a82")
-_METRICS = {"accuracy": ("Test accuracy, %", 100.0), "loss": ("Test loss", 1.0)}
+_METRICS = {
+    "accuracy": ("Test accuracy, %", 100.0),
+    "loss": ("Test loss", 1.0),
+    **{name: (label, 1.0) for name, label in MEASURES.items()},
+}
 _UNITS = {
     "round": ((1.0, "round"),),
     "clock": ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds")),
@@ -150,12 +155,12 @@ def _draw_band(axes: Axes, b: Band, ink: Ink, unit: float, scale: float, stairs:
 
 
 def _limits(axes: Axes, drawn: dict[str, Band], y: str, scale: float) -> None:
-    """Start x at zero; a loss that spans decades (one method diverged) goes on a log scale."""
+    """Start x at zero; a loss or a length that spans decades (one method diverged) goes on a log scale."""
     axes.set_xlim(left=0)
     axes.margins(x=0.02)
     lines = [v for b in drawn.values() for v in (b.mean, *(tail for _, tail in b.tails))]
     values = scale * np.concatenate(lines)
-    if y == "loss" and values.min() > 0 and values.max() > 100 * values.min():
+    if y != "accuracy" and values.min() > 0 and values.max() > 100 * values.min():
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")  # the usual one is written in mathtext, which is off
         axes.yaxis.set_minor_formatter(NullFormatter())

@@ -126,11 +126,18 @@ def _caveats(rows: Sequence[Row]) -> list[str]:
         told.append("Step lengths are calibrated: every round each method's learning rate is scaled to FedAvg's step.")
     if len(rows) > 1 and seeds == 2:
         told.append("Two seeds give only a rough idea of the spread.")
-    short = [row for row in rows if row["unfinished"]]
-    if short:
-        which = _and([f"{row['unfinished']} of {row['seeds']} of {row['method']}" for row in short])
+    if any(row["stalled"] for row in rows):
+        which = _some(rows, "stalled")
+        told.append(f"Training stalled ({which}): the direction was all but zero to the end, see the step lengths.")
+    if any(row["unfinished"] for row in rows):
+        which = _some(rows, "unfinished")
         told.append(f"Some runs stopped before their last round ({which}): their final numbers are not comparable.")
     return told
+
+
+def _some(rows: Sequence[Row], what: str) -> str:
+    """Return how many runs of which methods: 1 of 3 of fedavg and 2 of 3 of fedprox."""
+    return _and([f"{row[what]} of {row['seeds']} of {row['method']}" for row in rows if row[what]])
 
 
 def _cost(row: Row) -> str:

@@ -7,6 +7,7 @@ from html import escape
 
 import numpy as np
 
+from fedweave.measure import LABELS as MEASURES
 from fedweave.report import figures, units
 from fedweave.report.clients import label_counts, participation
 from fedweave.report.headline import headline
@@ -28,6 +29,7 @@ def page(results: Sequence[Result], title: str | None = None) -> str:
     sections = [
         ("Comparison" if len(rows) > 1 else "Numbers", comparison(rows, colors) if rows else ""),
         ("Learning curves", _curves(groups, colors)),
+        ("How clients disagree and the server moves", _measures(groups, colors)),
         ("Who takes part", _participation(groups, colors)),
         ("Who holds which labels", _labels(results)),
         ("Accuracy per class", _classes(groups, colors)),
@@ -80,6 +82,19 @@ def _curves(groups: Groups, colors: dict[str, Ink]) -> str:
     key = legend(colors) if len(groups) > 1 else ""
     tabs = f'<div class="tabs" role="group" aria-label="Horizontal axis">{buttons}{panels}</div>'
     return f'<p class="note">{_reading(groups)}</p>{key}{tabs}'
+
+
+def _measures(groups: Groups, colors: dict[str, Ink]) -> str:
+    """Return the curves of what was measured beside accuracy and loss, each where a run has it."""
+    drawn = [svg for name in MEASURES if (svg := figures.curves(groups, colors, name, "round"))]
+    if not drawn:
+        return ""
+    note = (
+        "Diversity is √(mean of ‖u‖²) over ‖mean of u‖ (FedAWARE eq. 3): 1 when all clients pull the same way, large "
+        "when their pulls cancel."
+    )
+    key = legend(colors) if len(groups) > 1 else ""
+    return f'<p class="note">{note}</p>{key}<div class="pair">{"".join(map(_card, drawn))}</div>'
 
 
 def _reading(groups: Groups) -> str:

@@ -39,7 +39,7 @@ def compare_rows(results: Sequence[Result]) -> list[Row]:
     ``<name>_std`` (None with one seed). The ``*_to_target`` means are over the ``reached`` seeds alone.
     ``time_ratio`` is the mean simulated time to the target over that of ``baseline`` (fedavg, or the first
     method); where it is None, or over fewer seeds, ``note`` says why. ``unfinished`` counts the runs
-    that have fewer rounds than their experiment asks for.
+    that have fewer rounds than their experiment asks for, ``stalled`` those whose steps had all but ended.
     """
     rows = [_row(method, runs) for method, runs in by_method(results).items()]
     base = next((row for row in rows if row["method"] == "fedavg"), rows[0] if rows else None)
@@ -103,6 +103,7 @@ def _row(method: str, runs: Sequence[Result]) -> Row:
         "reached_of": f"{hit} of {len(runs)}" if aims else None,
         "rounds_min": min(lengths),
         "rounds_max": max(lengths),
+        "stalled": sum(run.summary.get("stalled_since") is not None for run in runs),
         "calibrated": any(run.experiment.get("calibrate") for run in runs),
         "unfinished": sum(n < run.experiment.get("rounds", n) for n, run in zip(lengths, runs, strict=True)),
     }

@@ -1,6 +1,7 @@
 """Who takes part."""
 
 from fedweave.sample.acs import ACS as ACS
+from fedweave.sample.first import FirstEveryone as FirstEveryone
 from fedweave.sample.importance import Optimal as Optimal
 from fedweave.sample.laws import Everyone as Everyone
 from fedweave.sample.laws import Fixed as Fixed

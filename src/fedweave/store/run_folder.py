@@ -1,4 +1,4 @@
-"""A run is a folder: the experiment, a manifest, rows in SQLite, and the newest states. No pickle anywhere.
+"""A run is a folder: the experiment, a manifest, rows in SQLite, and the newest states.
 
 What was written is what was committed: a state file is complete on disk (temporary name, fsync, rename, fsync of the
 folder) before the SQLite transaction with its rows and its digest commits. So after a crash at any moment the last
@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load, save
 
 from fedweave.records import Array, ServerState
+from fedweave.rows import Where
 from fedweave.settings import BadInput
 from fedweave.store import lock
+from fedweave.store.states import Tables, each_table, intact, pack, unpack
 
-FORMAT = 1
 SAVE_SECONDS = 2.0  # a state is written at most this often, and always at the end: writing must not slow short rounds
+SAVE_SHARE = 0.2  # ... nor take more than this share of the time, where tables are large
 KEEP = 2
 
 ROUNDS = {
@@ -40,6 +41,8 @@ CLIENTS = {
     "round": "INTEGER", "client": "INTEGER", "count": "INTEGER", "expected": "REAL", "received": "INTEGER",
     "steps": "INTEGER", "loss": "REAL", "seconds": "REAL", "bytes_up": "INTEGER",
 }  # fmt: skip
+
+ROWS = ("rounds", "clients", "refused", "measures")
 
 
 class RunFolder:
@@ -58,8 +61,12 @@ class RunFolder:
             body = ", ".join(f'"{c}" {kind}' for c, kind in columns.items())
             self._db.execute(f"CREATE TABLE IF NOT EXISTS {name} ({body}{tail})")
         self._db.execute("CREATE TABLE IF NOT EXISTS refused (round INTEGER, reason TEXT)")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS measures (round INTEGER, name TEXT, value REAL, PRIMARY KEY (round, name))"
+        )
         self._db.execute("CREATE TABLE IF NOT EXISTS states (round INTEGER PRIMARY KEY, file TEXT, sha256 TEXT)")
-        self._last_save = time.monotonic()
+        self._tables = Tables(folder)
+        self._next_save = time.monotonic() + SAVE_SECONDS
 
     @classmethod
     def create(cls, folder: Path | None, experiment: Mapping[str, Any], manifest: Mapping[str, Any]) -> RunFolder:
@@ -100,7 +107,10 @@ class RunFolder:
             raise BadInput(f"{str(self.folder / name)!r} cannot be read: {e}.") from None
 
     def add(self, row: Mapping[str, Any], clients: Mapping[str, Array], refused: list[str]) -> None:
-        """Add one round's rows; they become durable with the next saved state."""
+        """Add one round's rows; they become durable with the next saved state.
+
+        What ``row`` has beside the columns that every run has are measures: each run has its own.
+        """
         if not self._db.in_transaction:
             self._db.execute("BEGIN IMMEDIATE")
         values = {
@@ -110,61 +120,79 @@ class RunFolder:
         self._insert("rounds", ROUNDS, [tuple(values[c] for c in ROUNDS)])
         self._insert("clients", CLIENTS, zip(*(np.asarray(clients[c]).tolist() for c in CLIENTS), strict=True))
         self._db.executemany("INSERT INTO refused VALUES (?, ?)", [(row["round"], reason) for reason in refused])
+        measures = [(row["round"], name, value) for name, value in row.items() if name not in ROUNDS]
+        self._db.executemany("INSERT INTO measures VALUES (?, ?, ?)", measures)
 
     def _insert(self, table: str, columns: Mapping[str, str], rows: Any) -> None:
         self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", rows)
 
     def save(self, state: ServerState, *, always: bool = False) -> None:
         """Make everything up to ``state`` durable, if the last time was long enough ago."""
-        if not always and time.monotonic() - self._last_save < SAVE_SECONDS:
+        begin = time.monotonic()
+        if not always and begin < self._next_save:
             return
         if self.folder is not None:
+            self._tables.keep(state)
             content = pack(state)
             name = f"state-{state.round:06d}.safetensors"
             write_file(self.folder / name, content)
             if not self._db.in_transaction:
                 self._db.execute("BEGIN IMMEDIATE")
-            for table in ("rounds", "clients", "refused"):  # a signal may have struck while a round was being added
+            for table in ROWS:  # a signal may have struck while a round was being added
                 self._db.execute(f"DELETE FROM {table} WHERE round > ?", (state.round,))
             sha = hashlib.sha256(content).hexdigest()
             self._db.execute("INSERT OR REPLACE INTO states VALUES (?, ?, ?)", (state.round, name, sha))
         if self._db.in_transaction:
             self._db.execute("COMMIT")
         self._forget_old()
-        self._last_save = time.monotonic()
+        now = time.monotonic()
+        self._next_save = now + max(SAVE_SECONDS, (now - begin) * (1 / SAVE_SHARE - 1))
 
     def _forget_old(self) -> None:
         if self.folder is None:
             return
-        for round, name in self._db.execute(
-            f"SELECT round, file FROM states ORDER BY round DESC LIMIT -1 OFFSET {KEEP}"
-        ).fetchall():
+        old = self._db.execute(f"SELECT round, file FROM states ORDER BY round DESC LIMIT -1 OFFSET {KEEP}").fetchall()
+        for round, name in old:
             self._db.execute("DELETE FROM states WHERE round = ?", (round,))
             (self.folder / name).unlink(missing_ok=True)
+        left = {round for (round,) in self._db.execute("SELECT round FROM states")}
+        self._tables.forget(lambda round: round not in left)
 
-    def load_state(self) -> ServerState | None:
-        """Return the last committed state, checked against its digest; None when no round was finished."""
+    def start(self, state: ServerState, tables: Where) -> ServerState:
+        """Return the state that a new run begins with, its tables kept where they are wanted."""
+        return self._tables.moved(state, tables)
+
+    def load_state(self, tables: Where | None = "ram") -> ServerState | None:
+        """Return the last committed state, checked against its digests; None when no round was finished.
+
+        Its tables come in memory or stay on disk; ``None`` leaves them out, for those who only read results.
+        """
         assert self.folder is not None
         found = self._db.execute("SELECT round, file, sha256 FROM states ORDER BY round DESC").fetchall()
-        for round, name, sha in found:
-            file = self.folder / name
-            content = file.read_bytes() if file.is_file() else b""
-            if hashlib.sha256(content).hexdigest() == sha:
-                return unpack(content)
-            warnings.warn(
-                f"The state of round {round} ({file}) is missing or damaged; trying the one before.", stacklevel=2
-            )
+        contents = {r: file.read_bytes() for r, name, _ in found if (file := self.folder / name).is_file()}
+        whole = [r for r, _, sha in found if r in contents and hashlib.sha256(contents[r]).hexdigest() == sha]
+        states = {r: unpack(contents[r]) for r in whole}
+        if tables is None:
+            states = {r: each_table(state, lambda *_: None) for r, state in states.items()}
+        else:
+            states = self._tables.restore(states)
+        for round, name, _ in found:
+            if round in states and intact(states[round]):
+                return self._tables.moved(states[round], tables) if tables else states[round]
+            what = f"The state of round {round} ({self.folder / name})"
+            warnings.warn(f"{what} is missing or damaged; trying the one before.", stacklevel=2)
         if found:
             raise BadInput(f"No state of the run {str(self.folder)!r} can be read: all are missing or damaged.")
         return None
 
     def rewind(self, round: int) -> None:
         """Forget everything after ``round``, the state that a run goes on from."""
-        for table in ("rounds", "clients", "refused", "states"):
+        for table in (*ROWS, "states"):
             self._db.execute(f"DELETE FROM {table} WHERE round > ?", (round,))
+        self._tables.forget(lambda r: r > round)
 
     def columns(self, table: str) -> dict[str, Array]:
-        """Return the rows of ``rounds`` or ``clients`` as arrays."""
+        """Return the rows of ``rounds`` or ``clients`` as arrays; measures are columns of ``rounds``."""
         kinds = {"rounds": ROUNDS, "clients": CLIENTS}[table]
         rows = self._db.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall()
         found = dict(zip(kinds, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(kinds, ())
@@ -174,6 +202,14 @@ class RunFolder:
             classes = max(map(len, lists), default=0)  # a round that was not evaluated has none
             filled = [each or [None] * classes for each in lists]
             out["class_accuracy"] = np.array(filled, float).reshape(len(lists), classes)
+        return {**out, **self._measures(out["round"])} if table == "rounds" else out
+
+    def _measures(self, rounds: Array) -> dict[str, Array]:
+        """Return the measures as columns, nan in the rounds that have none."""
+        where, out = {r: i for i, r in enumerate(rounds.tolist())}, dict[str, Array]()
+        for round, name, value in self._db.execute("SELECT * FROM measures ORDER BY rowid"):
+            if round in where:
+                out.setdefault(name, np.full(rounds.size, np.nan))[where[round]] = value
         return out
 
     def close(self) -> None:
@@ -184,29 +220,6 @@ class RunFolder:
 
 
 _DTYPES = {"INTEGER": np.int64, "REAL": np.float64, "TEXT": object}
-
-
-def pack(state: ServerState) -> bytes:
-    """Return a state as safetensors bytes: flat arrays, and round and clock exactly, as text."""
-    slots = {f"{slot}.{name}": a for slot in _SLOTS for name, a in getattr(state, slot).items()}
-    header = {"format": str(FORMAT), "round": str(state.round), "clock": float(state.clock).hex()}
-    return save({"x": state.x, **{k: np.asarray(v, order="C") for k, v in slots.items()}}, header)
-
-
-def unpack(content: bytes) -> ServerState:
-    """Return the state in safetensors bytes."""
-    size = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + size])["__metadata__"]
-    arrays = load(content)
-    slots: dict[str, dict[str, Array]] = {slot: {} for slot in _SLOTS}
-    for key, array in arrays.items():
-        slot, _, name = key.partition(".")
-        if name:
-            slots[slot][name] = array
-    return ServerState(int(header["round"]), arrays["x"], float.fromhex(header["clock"]), **slots)
-
-
-_SLOTS = ("sampler", "aggregator", "server")
 
 
 def refuse_used(folder: Path, mark: str) -> None:

@@ -1,0 +1,121 @@
+"""The server's step over a table of all clients: 1,000 rows of 10⁶ numbers, 100 answers; its time and its memory.
+
+The step is FedAWARE's on the table: mix the answers into their rows, renew the rows of the Gram matrix, combine all
+rows with weights of which none is zero. The other side is the least that any such step must do, one pass U @ M.T over
+the same numbers as one array in memory, with its better number of threads (1 or all). Both alternate in one process,
+and the ratio is the median over turns. Peak memory is that of another process, which has only the table and takes the
+same steps.
+
+Use: python benchmarks/server_memory.py [ram] [disk]; needs 10 GB of memory, and 5 GB of disk in the temporary folder.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from fedweave.rows import Rows, Where
+from fedweave.running import same_bits
+
+CLIENTS, DIM, ANSWERS, TURNS = 1_000, 10**6, 100, 3
+GB = 2**30
+
+
+def numbers(first: int, count: int) -> np.ndarray:
+    """Return some rows of the table: not worth waiting for good random numbers, but all different."""
+    rng = np.random.default_rng(0)
+    base = rng.standard_normal((1, DIM), dtype=np.float32)
+    return np.concatenate([np.roll(base, 977 * i, axis=1) for i in range(first, first + count)])
+
+
+def filled(where: Where) -> Rows:
+    """Return the table, every row written."""
+    rows = Rows.zeros(CLIENTS, DIM, where=where)
+    for i in range(0, CLIENTS, 10):
+        rows = rows.replaced(np.arange(i, i + 10), numbers(i, 10))
+    return rows
+
+
+def answers() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return who answered, what, and the weights of all rows."""
+    rng = np.random.default_rng(1)
+    return np.sort(rng.choice(CLIENTS, ANSWERS, replace=False)), numbers(7, ANSWERS), rng.dirichlet(np.ones(CLIENTS))
+
+
+def step(rows: Rows, ids: np.ndarray, U: np.ndarray, weights: np.ndarray) -> Rows:
+    """Do the server's step and return the new table."""
+    rows = rows.mixed(ids, 0.5, U)
+    rows.gram(ids)
+    rows.combine(weights)
+    return rows
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """Return how long it takes."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def time_of(where: Where) -> dict[str, Any]:
+    """Return the step's time over that of one pass."""
+    ids, U, weights = answers()
+    rows = filled(where)
+    M = rows[np.arange(CLIENTS)]
+    passes: dict[str, list[float]] = {"1": [], "all": []}
+    steps: list[float] = []
+    for turn in range(TURNS + 1):  # the first one warms up
+        for threads, found in passes.items():
+            with threadpool_limits(1, "blas") if threads == "1" else nullcontext():
+                found.append(seconds(lambda: U @ M.T))
+        with same_bits():
+            begin = time.perf_counter()
+            rows = step(rows, ids, U, weights)
+            steps.append(time.perf_counter() - begin)
+        print(
+            f"  turn {turn}: pass {passes['1'][-1]:.2f} {passes['all'][-1]:.2f} s, step {steps[-1]:.2f} s",
+            file=sys.stderr,
+        )
+    better = min(passes, key=lambda threads: statistics.median(passes[threads][1:]))
+    ratios = [s / p for s, p in zip(steps[1:], passes[better][1:], strict=True)]
+    return {
+        "table": where,
+        "pass_seconds": round(statistics.median(passes[better][1:]), 2),
+        "pass_threads": better,
+        "step_seconds": round(statistics.median(steps[1:]), 2),
+        "ratio": round(statistics.median(ratios), 2),
+    }
+
+
+def memory_of(where: Where) -> dict[str, Any]:
+    """Return the peak of this process, which must have done nothing else."""
+    ids, U, weights = answers()
+    rows = filled(where)
+    with same_bits():
+        for _ in range(2):
+            rows = step(rows, ids, U, weights)
+    peak, table = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, 4 * CLIENTS * DIM
+    return {
+        "table_gb": round(table / GB, 2),
+        "peak_gb": round(peak / GB, 2),
+        "beside_the_table_gb": round((peak - (table if where == "ram" else 0)) / GB, 2),
+    }
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["memory"]:
+        print(json.dumps(memory_of(sys.argv[2])))  # pyright: ignore[reportArgumentType]
+    else:
+        for where in sys.argv[1:] or ["ram", "disk"]:
+            child = subprocess.run([sys.executable, __file__, "memory", where], check=True, capture_output=True)
+            print(json.dumps(time_of(where) | json.loads(child.stdout)))  # pyright: ignore[reportArgumentType]

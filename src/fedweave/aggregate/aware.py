@@ -1,0 +1,172 @@
+"""Directions of minimum norm: FedAWARE, which remembers every client, and FedMGDA+, which knows only this round's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedweave.aggregate.linear import Mean, weigh
+from fedweave.measure import STALLED
+from fedweave.records import Array, Cohort, Population, Replies, State, View
+from fedweave.roles import Aggregator
+from fedweave.rows import Precision, Rows
+from fedweave.settings import settings
+from fedweave.solve import min_norm_weights
+from fedweave.theory import chi_square, diversity_ratio
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+Deviation = Annotated[float, Field(ge=0, le=1)]
+FEDAVG = Mean()
+LOST = np.float32(np.nan)  # products beyond float32 have no shortest combination: such a round is abandoned
+
+
+@settings
+class Aware(Aggregator):
+    """Σ λ̃_i m_i, the shortest convex combination of the clients' momenta m_i ← α m_i + (1 − α) u_i (FedAWARE, Alg. 1).
+
+    Only clients that answered change their momentum; one that answers for the first time starts at m_i = u_i. A client
+    never heard from is left out of eq. 8: its zero would be the shortest vector, and the direction zero for as long as
+    it stays away. ``start`` says what is done before everyone was heard: "seen" solves eq. 8 over those who were,
+    "mean" takes FedAvg's direction until then. ``FirstEveryone`` as sampler makes the first round one with everyone, as
+    in the paper's proof. A round without any answer brings no news and makes no step.
+
+    ``unit``: momenta are made unit vectors for eq. 8 and the direction, as in the authors' code; then no small client
+    can shorten it. ``project``: the direction is stretched to the shadow that the mean momentum Σ λ_i m_i casts on it,
+    ⟨v, d⟩/⟨d, d⟩ · d, which is at least as long. ``deviation`` ε: |λ̃_i − λ_i| ≤ ε, so that nobody is forgotten or
+    followed alone; λ are the objective's weights.
+
+    The authors' code weighs the news with α where the paper's Algorithm 1 weighs the memory; this is the paper.
+    """
+
+    alpha: Share = 0.5
+    unit: bool = False
+    project: bool = False
+    deviation: Deviation | None = None
+    start: Literal["seen", "mean"] = "seen"
+    precision: Precision = "float32"  # of the momenta
+
+    def init(self, population: Population, dim: int) -> State:
+        n = population.size
+        return {
+            "momentum": Rows.zeros(n, dim, self.precision),
+            "gram": np.zeros((n, n)),  # ⟨m_i, m_j⟩
+            "weights": np.zeros(n),  # λ̃; zeros until eq. 8 was solved
+        }
+
+    def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
+        mean, _ = FEDAVG.combine({}, view, cohort, replies)
+        if not replies.received.any():
+            return mean, state
+        momentum, gram = self._remember(state, view, cohort, replies)
+        if not np.isfinite(gram).all():
+            return LOST * mean, state
+        after = {"momentum": momentum, "gram": gram, "weights": np.zeros(len(gram))}
+        if self.start == "mean" and not momentum.written.all():
+            return mean, after
+        who, Q, prior, length = self._hull(after, view)
+        lam = min_norm_weights(Q, prior, self.deviation)
+        after["weights"][who] = lam
+        if self.project:
+            lam = lam * (prior @ Q @ lam) / max(lam @ Q @ lam, np.finfo(float).tiny)
+        share = np.zeros(len(gram))
+        share[who] = lam / length
+        direction = momentum.combine(share)
+        direction[view.layout.parameters :] = mean[view.layout.parameters :]  # running averages have no momentum
+        return direction, after
+
+    def _remember(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Rows, Array]:
+        """Return momenta and Gram matrix with the rows of those that answered renewed: one pass over the table."""
+        heard, p = replies.received, view.layout.parameters
+        ids, news = cohort.ids[heard], replies.updates if heard.all() else replies.updates[heard]
+        if p < news.shape[1]:
+            news = np.concatenate([news[:, :p], np.zeros_like(news[:, p:])], axis=1)
+        before = state["momentum"]
+        momentum = before.mixed(ids, np.where(before.written[ids], self.alpha, 0.0), news)
+        gram, products = state["gram"].copy(), momentum.gram(ids)
+        products[:, ids] = (products[:, ids] + products[:, ids].T) / 2
+        gram[ids], gram[:, ids] = products, products.T
+        return momentum, gram
+
+    def _hull(self, state: State, view: View) -> tuple[Array, Array, Array, Array]:
+        """Return eq. 8: who is in it, the Gram matrix, the objective's weights among them, and what divides momenta."""
+        gram = state["gram"]
+        length = np.sqrt(np.diag(gram))
+        # a momentum of zero counts, it says that its client is content, but as a unit vector it has no direction
+        who = np.flatnonzero(state["momentum"].written & ((length > 0) | (not self.unit)))
+        Q, weight = gram[np.ix_(who, who)], view.population.weight[who]
+        divisor = length[who] if self.unit else np.ones(who.size)
+        return who, Q / divisor / divisor[:, None], weight / weight.sum(), divisor
+
+    def measure(self, state: State, view: View) -> Mapping[str, float]:
+        """Diversity of the momenta, that of the step, χ²(λ̃ ‖ λ), and how short the step is beside the mean."""
+        if not state["weights"].any():
+            return {}
+        who, Q, prior, _ = self._hull(state, view)
+        return hull_measures(Q, prior, state["weights"][who])
+
+    def surrogate(self, state: State) -> Array | None:
+        return state["weights"] if state["weights"].any() else None
+
+
+def hull_measures(Q: Array, prior: Array, lam: Array) -> dict[str, float]:
+    """Return eqs 3 and 6 and their companions for vectors with Gram matrix Q and the weights of objective and step.
+
+    ``shortening`` is ‖Σ λ̃ m‖ / ‖Σ λ m‖: 1 where the step is as long as FedAvg's would be from the same vectors, near 0
+    where the hull comes close to the origin. Then training has ``stalled``: see the guide. ``chi_square`` is the
+    divergence Σ (λ̃ − λ)²/λ; what the paper calls so is Σ λ̃²/λ².
+    """
+    square, mean, step = float(prior @ np.diag(Q)), max(float(prior @ Q @ prior), 0), max(float(lam @ Q @ lam), 0)
+    shortening = np.sqrt(step / mean) if mean > 0 else 1.0
+    return {
+        "memory_diversity": diversity_ratio(square, mean),
+        "surrogate_diversity": diversity_ratio(square, step),
+        "chi_square": chi_square(lam, prior),
+        "shortening": float(shortening),
+        "stalled": float(shortening < STALLED),
+    }
+
+
+@settings
+class MGDA(Aggregator):
+    """Σ λ̃_i u_i/‖u_i‖, the shortest combination of this round's unit updates, |λ̃_i − λ_i| ≤ ε (FedMGDA+, Hu et al.).
+
+    λ are the objective's weights among those heard. ε = 1 is multiple gradient descent, ε = 0 FedAvg of unit updates.
+    An update of zero has no direction and is left out.
+    """
+
+    deviation: Deviation = 1.0
+
+    def init(self, population: Population, dim: int) -> State:
+        return {"weights": np.zeros(population.size), "surrogate_diversity": np.full(1, np.nan)}
+
+    def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
+        p, U = view.layout.parameters, replies.updates
+        direction, _ = FEDAVG.combine({}, view, cohort, replies)
+        length = np.linalg.norm(U[:, :p], axis=1)
+        who = np.flatnonzero(replies.received & (length > 0))
+        fresh = self.init(view.population, U.shape[1])
+        if not who.size:
+            return direction, fresh
+        Q = (U[who, :p] @ U[who, :p].T).astype(float) / length[who] / length[who, None]
+        if not np.isfinite(Q).all():
+            return LOST * direction, fresh
+        np.fill_diagonal(Q, 1.0)
+        weight = view.population.weight[cohort.ids[who]] * cohort.count[who]
+        prior = weight / weight.sum()
+        lam = min_norm_weights(Q, prior, self.deviation)
+        share = np.zeros(length.size)
+        share[who] = lam / length[who]
+        direction[:p] = weigh(share, replies)[:p]
+        fresh["weights"][cohort.ids[who]] = lam
+        fresh["surrogate_diversity"][0] = hull_measures(Q, prior, lam)["surrogate_diversity"]
+        return direction, fresh
+
+    def measure(self, state: State, view: View) -> Mapping[str, float]:
+        """The diversity that the step reaches on this round's unit updates."""
+        return {"surrogate_diversity": float(state["surrogate_diversity"][0])}
+
+    def surrogate(self, state: State) -> Array | None:
+        return state["weights"] if state["weights"].any() else None

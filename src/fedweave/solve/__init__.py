@@ -1,0 +1,4 @@
+"""The papers' optimisation problems as pure functions: NumPy in, NumPy out, client order as given."""
+
+from fedweave.solve.min_norm import min_norm_point as min_norm_point
+from fedweave.solve.min_norm import min_norm_weights as min_norm_weights

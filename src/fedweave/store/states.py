@@ -1,0 +1,162 @@
+"""A state as safetensors bytes, and its tables in files of slots beside it. No pickle anywhere.
+
+A state file says in which slot each row of a table lies. A row is written once, to ``rows-<part>.<name>.bin``, and its
+slot is not used again before the last kept state that refers to it is forgotten: so a save costs the rows that changed
+since the one before, and whatever is interrupted, the kept states are whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from fedweave.records import Array, ServerState
+from fedweave.rows import STORED, Held, Precision, Rows, Where
+from fedweave.store.slots import Place, SlotFile
+
+FORMAT = 1
+PARTS = ("sampler", "aggregator", "server", "clients")
+
+
+class Saved(NamedTuple):
+    """A table as a state file has it: where the rows lie, not the rows."""
+
+    dim: int
+    precision: Precision
+    slot: Array  # (N,) −1: never written
+    scale: Array  # (N,)
+    check: Array  # (N,) CRC-32 of the stored bytes
+
+
+def pack(state: ServerState) -> bytes:
+    """Return a state as bytes: flat arrays, tables by their slots, and round and clock exactly, as text."""
+    arrays, tables = {"x": state.x}, {}
+    for key, value in _entries(state):
+        if isinstance(value, Rows):
+            saved = _saved(value)
+            tables[key] = {"dim": saved.dim, "precision": saved.precision}
+            arrays |= {f"{key}/{name}": getattr(saved, name) for name in ("slot", "scale", "check")}
+        else:
+            arrays[key] = np.asarray(value, order="C")
+    header = {"format": str(FORMAT), "round": str(state.round), "clock": float(state.clock).hex()}
+    return save(arrays, header | ({"tables": json.dumps(tables)} if tables else {}))
+
+
+def unpack(content: bytes) -> ServerState:
+    """Return the state in these bytes; its tables are ``Saved``."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])["__metadata__"]
+    arrays = load(content)
+    parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+    for key, about in json.loads(header.get("tables", "{}")).items():
+        part, _, name = key.partition(".")
+        columns = (arrays.pop(f"{key}/{column}") for column in ("slot", "scale", "check"))
+        parts[part][name] = Saved(about["dim"], about["precision"], *columns)
+    x = arrays.pop("x")
+    for key, array in arrays.items():
+        part, _, name = key.partition(".")
+        parts[part][name] = array
+    return ServerState(int(header["round"]), x, float.fromhex(header["clock"]), **parts)
+
+
+def _entries(state: ServerState) -> Iterator[tuple[str, Any]]:
+    for part in PARTS:
+        yield from ((f"{part}.{name}", value) for name, value in getattr(state, part).items())
+
+
+def _saved(rows: Rows) -> Saved:
+    places = [place_of(row) for row in rows.rows]
+    slot = np.array([p.slot if p else -1 for p in places], np.int64)
+    scale = np.array([p.scale if p else 1 for p in places], np.float64)
+    check = np.array([p.check if p else 0 for p in places], np.uint32)
+    return Saved(rows.dim, rows.precision, slot, scale, check)
+
+
+def place_of(row: Held | Place | None) -> Place | None:
+    """Return where a row lies on disk, if it does."""
+    return row.kept if isinstance(row, Held) else row
+
+
+def each_table(state: ServerState, change: Callable[[str, Any], Any]) -> ServerState:
+    """Return the state with its tables changed; those that become None are left out."""
+
+    def changed(part: str) -> dict[str, Any]:
+        entries: Mapping[str, Any] = getattr(state, part)
+        new = {n: change(f"{part}.{n}", v) if isinstance(v, Rows | Saved) else v for n, v in entries.items()}
+        return {n: v for n, v in new.items() if v is not None}
+
+    return state._replace(**{part: changed(part) for part in PARTS})
+
+
+class Tables:
+    """The row files of one run folder, and which places its kept states need. Without a folder, files without names."""
+
+    def __init__(self, folder: Path | None):
+        self._folder = folder
+        self._files: dict[str, SlotFile] = {}
+        self._kept: dict[int, list[Place]] = {}  # by round
+
+    def _file(self, key: str, rows: Rows | Saved) -> SlotFile:
+        if key not in self._files:
+            path = self._folder and self._folder / f"rows-{key}.bin"
+            used = rows.slot[rows.slot >= 0].tolist() if isinstance(rows, Saved) else ()
+            self._files[key] = SlotFile(path, rows.dim, STORED[rows.precision], used)
+        return self._files[key]
+
+    def moved(self, state: ServerState, where: Where) -> ServerState:
+        """Return the state with its tables in memory, or in the files of this folder."""
+        return each_table(state, lambda key, rows: rows.moved(self._file(key, rows) if where == "disk" else None))
+
+    def keep(self, state: ServerState) -> None:
+        """Write the rows that are not on disk yet, and keep all rows of this state until its round is forgotten."""
+        places: list[Place] = []
+        for key, rows in _entries(state):
+            if isinstance(rows, Rows):
+                file = self._file(key, rows)
+                rows.keep(file)
+                file.sync()
+                places += [p for p in map(place_of, rows.rows) if p]
+        self._kept[state.round] = places
+
+    def forget(self, gone: Callable[[int], bool]) -> None:
+        """Let go of the states of these rounds: their slots may be written again."""
+        self._kept = {round: places for round, places in self._kept.items() if not gone(round)}
+
+    def restore(self, states: Mapping[int, ServerState]) -> dict[int, ServerState]:
+        """Return states as they were unpacked with their tables on disk, and keep all of them."""
+        everything: dict[str, Saved] = {}
+        for state in states.values():
+            for key, saved in _entries(state):
+                if isinstance(saved, Saved):
+                    before = everything.get(key, saved)
+                    everything[key] = saved._replace(slot=np.union1d(before.slot, saved.slot))
+        # One place per slot, whatever the number of states that share it: the slot is free when the place is gone.
+        places = {(p.file, p.slot): p for kept in self._kept.values() for p in kept}
+
+        def open(key: str, saved: Saved) -> Rows:
+            file = self._file(key, everything[key])
+            for slot, scale, check in zip(saved.slot.tolist(), saved.scale.tolist(), saved.check.tolist(), strict=True):
+                if slot >= 0 and (file, slot) not in places:
+                    places[file, slot] = Place(file, slot, scale, check)
+            rows = [places.get((file, slot)) for slot in saved.slot.tolist()]
+            return Rows(rows, saved.dim, saved.precision, "disk", file)
+
+        opened = {round: each_table(state, open) for round, state in states.items()}
+        for state in opened.values():
+            self.keep(state)
+        return opened
+
+
+def intact(state: ServerState) -> bool:
+    """Return whether every row of the state's tables is on disk as it was written."""
+    for _, rows in _entries(state):
+        if isinstance(rows, Rows):
+            scratch = np.empty(rows.dim, rows.stored)
+            if not all(place is None or place.intact(scratch) for place in map(place_of, rows.rows)):
+                return False
+    return True

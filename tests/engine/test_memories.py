@@ -1,0 +1,112 @@
+"""Clients that remember in the simulator: what they recall bends the right entries, with the same bits everywhere."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from torch import nn
+
+import fedweave as fw
+from engine.test_simulator import N, data, dense, everyone, population
+from fedweave import methods
+from fedweave.engine.simulator import Simulator
+from fedweave.engine.workers import Workers
+from fedweave.local.flat_module import initial_vector, made
+from fedweave.local.solvers import SGD, ControlVariate, Dyn
+from fedweave.records import NOTHING, Carried
+from fedweave.round import first_state, run_round
+from fedweave.rows import Rows
+
+LR = 0.1
+
+
+def normed():
+    """Convolutions, whose weights are kept in another order inside, and running averages, which nobody trains."""
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 2, 2), nn.Flatten(), nn.Linear(50, 10)
+    )
+
+
+def told(dim, parameters, seed=0):
+    """A vector from the server and a memory of each client."""
+    rng = np.random.default_rng(seed)
+    sent, memory = rng.standard_normal(dim).astype(np.float32), rng.standard_normal((N, dim)).astype(np.float32)
+    sent[parameters:], memory[:, parameters:] = 0, 0
+    return Carried(sent, Rows.zeros(N, dim).replaced(np.arange(N), memory)), sent, memory
+
+
+def train(model, solver, carried, workers=None, steps=None, loss_rate=0.0):
+    engine = Simulator(model, data(), solver, 0, workers or Workers(1))
+    world = population(loss_rate)
+    world = world if steps is None else replace(world, steps=np.full(N, steps))
+    return engine.train(1, initial_vector(made(model, 0)), everyone(), world, LR, carried), engine.layout
+
+
+@pytest.mark.parametrize("model", [dense, normed])
+def test_what_is_recalled_bends_the_first_step_entry_by_entry(model):
+    plain, layout = train(model, SGD(), NOTHING, steps=1)
+    has, sent, memory = told(layout.dim, layout.parameters)
+    scaffold, _ = train(model, ControlVariate(), has, steps=1)
+    assert np.allclose(scaffold.updates - plain.updates, -LR * (sent - memory), atol=1e-6)
+    feddyn, _ = train(model, Dyn(0.3), has, steps=1)
+    assert np.allclose(feddyn.updates - plain.updates, LR * memory, atol=1e-6)
+    p = layout.parameters
+    assert np.allclose(scaffold.change[:, :p], -sent[:p] - scaffold.updates[:, :p] / LR, atol=1e-4)
+    assert np.allclose(feddyn.change[:, :p], -0.3 * feddyn.updates[:, :p], atol=1e-6)
+    for replies in (scaffold, feddyn):
+        assert not replies.change[:, p:].any(), "nothing is remembered of running averages"
+        assert np.array_equal(replies.updates[:, p:], plain.updates[:, p:])
+    assert plain.change is None
+
+
+def test_one_and_two_workers_give_the_same_bits():
+    cases = [
+        (model, solver) for model in (dense, normed) for solver in (ControlVariate(SGD(momentum=0.5)), Dyn(0.1, "data"))
+    ]
+    found = []
+    for count in (1, 2):
+        with Workers(count) as workers:
+            found.append([])
+            for model, solver in cases:
+                dim = initial_vector(made(model, 0)).size
+                found[-1].append(train(model, solver, told(dim, dim - 6 * (model is normed))[0], workers)[0])
+    for one, two in zip(*found, strict=True):
+        assert np.array_equal(one.updates, two.updates)
+        assert np.array_equal(one.change, two.change)
+        assert one.change.any(axis=1).all()
+
+
+def test_a_lost_reply_changes_no_memory_and_no_other_reply():
+    has, *_ = told(dense_dim := initial_vector(made(dense, 0)).size, dense_dim)
+    lossy, _ = train(dense, ControlVariate(), has, loss_rate=0.5)
+    clean, _ = train(dense, ControlVariate(), has)
+    assert 0 < lossy.received.sum() < N
+    assert not lossy.change[~lossy.received].any()
+    assert np.array_equal(lossy.change[lossy.received], clean.change[lossy.received])
+    assert (lossy.bytes_up == 2 * 4 * dense_dim).all()
+
+
+def test_running_averages_follow_the_mean_under_feddyn():
+    """x_b ← mean y_b: were they corrected like parameters, a variance could become negative."""
+    method = methods.feddyn(N, alpha=0.1)
+    engine = Simulator(normed, data(), method.solver, 0, Workers(1))
+    state = first_state(method, initial_vector(made(normed, 0)), population(), engine.layout.parameters)
+    p = engine.layout.parameters
+    for _ in range(3):
+        before = state
+        state, happened = run_round(method, state, population(), engine, LR, 0)
+        assert np.allclose(state.x[p:], before.x[p:] + happened.replies.updates[:, p:].mean(0), atol=1e-6)
+        assert not state.aggregator["moved"][p:].any()
+        assert np.abs(state.x[:p] - before.x[:p] - happened.replies.updates[:, :p].mean(0)).max() > 1e-4
+
+
+def test_oracles_rehearse_with_what_clients_remember(tiny):
+    method = replace(methods.scaffold(3), sampler=fw.sample.Optimal(3, norms="oracle"), name="oracle")
+    result = fw.run(tiny(method))
+    assert np.isfinite(result.summary["loss"])
+
+
+def test_rows_count_what_scaffold_sends(tiny):
+    once, twice = fw.run(tiny(methods.feddyn(3))), fw.run(tiny(methods.scaffold(3)))
+    for column in ("bytes_up", "bytes_down"):
+        assert np.array_equal(twice.rounds[column], 2 * once.rounds[column])
