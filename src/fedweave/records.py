@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -106,6 +106,7 @@ class View:
     lr: float  # of the clients this round
     effort_of: Callable[[Array], Array]  # steps -> ‖a‖₁ of the solver, at the nominal lr
     rehearse: Callable[[Array], Array]  # ids -> the updates (k, D) they would send: for oracles, no fleet can do it
+    laws: list[Any] = field(default_factory=list, repr=False, compare=False)  # kept by Sampler.law_once
 
     @cached_property
     def effort(self) -> Array:

@@ -25,6 +25,14 @@ class Sampler(ABC):
         """Return E[count] of every client (N,) this round; nan where the choice is greedy."""
         return np.full(view.population.size, np.nan)
 
+    def law_once(self, state: State, view: View) -> Array:
+        """Return law(), computed once for this view: calibration asks before the draw does, and an oracle's is dear."""
+        for sampler, known, law in view.laws:
+            if sampler is self and known is state:
+                return law
+        view.laws.append((self, state, law := self.law(state, view)))
+        return law
+
     @abstractmethod
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
         """Choose this round's cohort among the available clients."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 from fedweave.admit import admit, sensible
 from fedweave.method import Method
 from fedweave.randomness import Stream, borrow
-from fedweave.records import Array, Cohort, Population, Replies, ServerState, View
+from fedweave.records import Array, Carried, Cohort, Population, Replies, ServerState, View
 from fedweave.remember import blank, carried, committed
 from fedweave.roles import Engine
 from fedweave.server import advance
@@ -58,7 +57,8 @@ def run_round(
 ) -> tuple[ServerState, Round]:
     """Sample, send, train, admit, combine, step, learn."""
     r = state.round + 1
-    view, has = view_of(method, state, population, engine, lr), carried(method.aggregator, state)
+    has = carried(method.aggregator, state)
+    view = view_of(method, state, population, engine, lr, has)
     view = calibrated(method, state, view) if calibrate else view
     cohort = sensible(method.sampler.draw(state.sampler, view, borrow(seed, r, Stream.SAMPLER)), method, population)
     replies = engine.train(r, state.x, cohort, population, view.lr, has)
@@ -76,11 +76,13 @@ def run_round(
     return ServerState(r, x, clock, sampler, aggregator, server, clients), happened
 
 
-def view_of(method: Method, state: ServerState, population: Population, engine: Engine, lr: float) -> View:
+def view_of(
+    method: Method, state: ServerState, population: Population, engine: Engine, lr: float, has: Carried | None = None
+) -> View:
     """Return what the stages of the next round may see."""
     r = state.round + 1
     effort_of = partial(method.solver.effort, lr=lr)
-    has = carried(method.aggregator, state)
+    has = has or carried(method.aggregator, state)
     rehearse = partial(engine.rehearse, r, state.x, population=population, lr=lr, has=has)
     return View(r, state.x, population, engine.layout, lr, effort_of, rehearse)
 
@@ -92,10 +94,11 @@ def calibrated(method: Method, state: ServerState, view: View) -> View:
     """
     p = view.population
     fedavg = float(p.weight @ ((1 - p.loss_rate) * view.effort))
-    length = method.aggregator.step_length(view, method.sampler.law(state.sampler, view))
+    length = method.aggregator.step_length(view, method.sampler.law_once(state.sampler, view))
     if not 0 < length < np.inf:
         parts = f"{type(method.sampler).__name__} with {type(method.aggregator).__name__}"
         raise BadInput(f"{method.name} cannot be calibrated: the step length of {parts} is not known.")
-    after = replace(view, lr=view.lr * fedavg / length)
+    lr = view.lr * fedavg / length
+    after = View(view.round, view.x, p, view.layout, lr, view.effort_of, view.rehearse, view.laws)
     after.__dict__["effort"] = view.effort  # at the nominal lr, so it stays as it is
     return after

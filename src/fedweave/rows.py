@@ -126,7 +126,8 @@ class Rows:
         ids, n = np.asarray(ids), len(self._rows)
         if np.shape(values) != (ids.size, self.dim):
             raise ValueError(f"Rows of shape {(ids.size, self.dim)} are needed for {ids.size} ids. Got {values.shape}.")
-        if ids.size and (ids.min() < 0 or ids.max() >= n or np.unique(ids).size < ids.size):
+        rising = (ids[1:] > ids[:-1]).all()  # as in a cohort; np.unique is slow for a few
+        if ids.size and (ids.min() < 0 or ids.max() >= n or not (rising or np.unique(ids).size == ids.size)):
             raise ValueError(f"The ids of rows must be distinct and in 0 … {n - 1}. Got {ids}.")
         places = [self._file.take() if self._file else None for _ in ids]
 
@@ -280,11 +281,11 @@ def _pieces(total: int, size: int) -> list[slice]:
 
 def _in_order(work: Callable[[S], T], items: Sequence[S], entries: int) -> Iterator[T]:
     """Yield work(item) of each item in order, computed by as many threads as there are cores, few results ahead."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = min(cores, len(items)) if entries >= WORTHWHILE else 1
-    if threads <= 1:
+    if entries < WORTHWHILE or len(items) < 2:
         yield from map(work, items)
         return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = min(cores, len(items))
     with ThreadPoolExecutor(threads) as pool:
         ahead: deque[Any] = deque()
         for item in items:

@@ -14,7 +14,7 @@ from fedweave.models.nets import FACTORIES
 from fedweave.settings import BadInput
 
 GREY, RGB, CELEBA = (1, 28, 28), (3, 32, 32), (3, 84, 84)
-REGRESSIONS = {"linear_regression": (5,), "log_quadratic": (1,)}
+REGRESSIONS = {"linear_regression": (5,), "log_quadratic": (1,), "quadratic": (4,)}
 NATURAL = {
     **dict.fromkeys(["logistic", "mlp", "cnn_small", "cnn_fedacs_mnist", "lenet5", "cnn_leaf"], GREY),
     **dict.fromkeys(["cnn2", "cnn_fedacs_cifar10", "cnn_fedacs_cinic10", "resnet18", "resnet18_bn"], RGB),
@@ -92,7 +92,7 @@ def test_the_seed_decides_the_weights(name: str):
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("name", [name for name in models.names() if name != "log_quadratic"])
+@pytest.mark.parametrize("name", [name for name in models.names() if "quadratic" not in name])
 def test_layers_can_be_walked_in_order(name: str):
     model = natural(name)
     assert isinstance(model, nn.Sequential)
@@ -188,7 +188,7 @@ class TestErrors:
     def test_classifier_for_a_regression_and_back(self):
         assert error("mlp", (1,), 0) == (
             "Model 'mlp' is a classifier. Got 0 classes, a regression. "
-            "Models that fit: linear_regression, log_quadratic."
+            "Models that fit: linear_regression, log_quadratic, quadratic."
         )
         assert "is for regression (0 classes). Got 10 classes. Models that fit: logistic" in error(
             "linear_regression", (5,)

@@ -90,6 +90,8 @@ class QuadraticEngine:
         if has.memory is not None:
             return self._walked(x, ids, population, lr, has.sent, has.memory[ids])
         steps, away, (h, vectors) = population.steps[ids], self.problem.optimum[ids] - x, self.problem.eigen
+        if self._plain and vectors is None:  # nothing but one power per client
+            return (1 - (1 - lr) ** steps)[:, None] * away
         if self._plain:  # no table needed, and a calibrated world asks for another lr every round
             reach = 1 - (1 - lr * h[ids]) ** steps[:, None]
         else:

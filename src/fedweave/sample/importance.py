@@ -43,7 +43,7 @@ class Optimal(Sampler):
         return (mean_count if self.form == "multinomial" else capped)(score, self.per_round)
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
-        law = self.law(state, view)
+        law = self.law_once(state, view)
         if self.form == "multinomial":
             return draw_with_replacement(law, self.per_round, rng)
         ids = np.flatnonzero(rng.random(law.size) < law)

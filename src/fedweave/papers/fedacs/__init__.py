@@ -1,12 +1,19 @@
-"""FedACS: its figures and tables, and two questions beyond it."""
+"""FedACS: its figures and tables, and two questions beyond it. Quadratics need no torch, so homes are opened late."""
 
-from fedweave.papers.fedacs.beyond import effort as effort
-from fedweave.papers.fedacs.beyond import links as links
-from fedweave.papers.fedacs.images import fig6 as fig6
-from fedweave.papers.fedacs.images import fig9 as fig9
-from fedweave.papers.fedacs.images import fig10 as fig10
-from fedweave.papers.fedacs.images import table1 as table1
-from fedweave.papers.fedacs.images import table4 as table4
-from fedweave.papers.fedacs.images import table5 as table5
-from fedweave.papers.fedacs.quadratics import fig4 as fig4
-from fedweave.papers.fedacs.quadratics import fig7 as fig7
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+HOMES = {
+    "quadratics": ("fig4", "fig7"),
+    "images": ("fig6", "fig9", "fig10", "table1", "table4", "table5"),
+    "beyond": ("links", "effort"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, items in HOMES.items():
+        if name in items:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

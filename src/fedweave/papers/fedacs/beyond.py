@@ -36,8 +36,8 @@ def links(scale: Scale, told: Told | None = None) -> Outcome:
     """How close FedACS comes when it learns loss rates and steps from what it sees (20 quadratics, 6 per round)."""
     seeds, rounds = LINKS_SIZES[scale]
     worlds: dict[str, System] = {"static": Static(), "dynamic": Dynamic()}
-    jobs = {(w, n): (m, world, 20, 0.002, rounds, False) for w, world in worlds.items() for n, m in LINKS.items()}
-    rows = [means(key, ("world", "method"), found) for key, found in walks(jobs, seeds, told).items()]
+    found = walks(LINKS, worlds, 20, 0.002, rounds, False, seeds, told)
+    rows = [means(key, ("world", "method"), runs) for key, runs in found.items()]
     by = {(row["world"], row["method"]): row["averaged"] for row in rows}
     claims = []
     for world in worlds:

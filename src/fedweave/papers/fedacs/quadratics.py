@@ -32,27 +32,51 @@ class Walk(NamedTuple):
     noise: float  # Monte-Carlo error of the averaged iterate, by batch means
 
 
-def walk(method: Method, world: System, clients: int, lr: float, rounds: int, seed: int, calibrate: bool) -> Walk:
-    """Run ``method`` on N(0, I)-scattered unit quadratics of dimension 10 and compare with its closed form."""
-    one, dim = np.ones(clients), 10
+class _Walker:
+    """One method on its way: its state, and what is measured of it in the last rounds."""
+
+    def __init__(self, method: Method, problem: Quadratics, base: Population, seed: int, lr: float, calibrate: bool):
+        dim = problem.optimum.shape[1]
+        self.method, self.lr, self.calibrate, self.seed = method, lr, calibrate, seed
+        self.engine = QuadraticEngine(problem, method.solver, seed, base.weight)
+        self.state = first_state(method, np.zeros(dim), base, dim)
+        self.kept: list[Array] = []
+        self.pull = np.zeros(base.size)
+
+    def step(self, population: Population) -> None:
+        self.state, _ = run_round(self.method, self.state, population, self.engine, self.lr, self.seed, self.calibrate)
+
+    def note_pull(self, population: Population) -> None:
+        """Add the mean of the coming round, Σ c κ(T) (x* − x) at its c, T and learning rate.
+
+        The mean of these over rounds (a tenth of them will do) is the recursion that the averaged iterate follows.
+        """
+        view = view_of(self.method, self.state, population, self.engine, self.lr)
+        view = calibrated(self.method, self.state, view) if self.calibrate else view
+        optimum, everyone = self.engine.problem.optimum, np.arange(population.size)
+        reach = self.engine.rehearse(view.round, optimum - 1.0, everyone, population, view.lr)[:, 0]
+        law = self.method.sampler.law(self.state.sampler, view)
+        self.pull += self.method.aggregator.coefficients(view, law) * reach
+
+
+def walk(
+    methods: Mapping[str, Method], world: System, clients: int, lr: float, rounds: int, calibrate: bool, seed: int
+) -> dict[str, Walk]:
+    """Run methods side by side on unit quadratics scattered by N(0, I) in R¹⁰, and compare with their closed forms."""
+    one = np.ones(clients)
     base = Population(one / clients, one, np.full(clients, 15), np.full(clients, 1), 0 * one, one, one > 0)
-    problem = Quadratics.random(clients, dim, seed)
-    engine = QuadraticEngine(problem, method.solver, seed, base.weight)
-    state = first_state(method, np.zeros(dim), base, dim)
-    kept, pull, everyone = [], np.zeros(clients), np.arange(clients)
+    problem = Quadratics.random(clients, 10, seed)
+    walkers = {name: _Walker(method, problem, base, seed, lr, calibrate) for name, method in methods.items()}
     for r in range(1, rounds + 1):
         population = world.population(base, r, seed)
-        if r > rounds - (rounds * 3) // 10 and r % 10 == 0:
-            # The mean of a round is Σ c κ(T) (x* − x) at this round's c, T and learning rate; their mean over rounds
-            # (a tenth of them will do) is the recursion that the averaged iterate follows.
-            view = view_of(method, state, population, engine, lr)
-            view = calibrated(method, state, view) if calibrate else view
-            reach = engine.rehearse(r, problem.optimum - 1.0, everyone, population, view.lr)[:, 0]
-            pull += method.aggregator.coefficients(view, method.sampler.law(state.sampler, view)) * reach
-        state, _ = run_round(method, state, population, engine, lr, seed, calibrate)
-        if r > rounds - (rounds * 3) // 10:
-            kept.append(state.x)
-    return _measured(np.array(kept), problem, pull, base.weight)
+        late = r > rounds - (rounds * 3) // 10
+        for walker in walkers.values():
+            if late and r % 10 == 0:
+                walker.note_pull(population)
+            walker.step(population)
+            if late:
+                walker.kept.append(walker.state.x)
+    return {name: _measured(np.array(w.kept), problem, w.pull, base.weight) for name, w in walkers.items()}
 
 
 def _measured(path: Array, problem: Quadratics, pull: Array, weight: Array) -> Walk:
@@ -68,12 +92,23 @@ def _measured(path: Array, problem: Quadratics, pull: Array, weight: Array) -> W
 
 
 def walks(
-    jobs: Mapping[tuple[str, ...], tuple[Any, ...]], seeds: int, told: Told | None
-) -> dict[tuple[str, ...], list[Walk]]:
-    """Return the walks of every job over the seeds, on all cores."""
-    calls = {(key, seed): (*job[:5], seed, job[5]) for key, job in jobs.items() for seed in range(seeds)}
+    methods: Mapping[str, Method],
+    worlds: Mapping[str, System],
+    clients: int,
+    lr: float,
+    rounds: int,
+    calibrate: bool,
+    seeds: int,
+    told: Told | None,
+) -> dict[tuple[str, str], list[Walk]]:
+    """Return the walks of every method in every world over the seeds, on all cores."""
+    calls = {
+        (name, seed): (methods, world, clients, lr, rounds, calibrate, seed)
+        for seed in range(seeds)
+        for name, world in worlds.items()
+    }
     found = together(walk, calls, told)
-    return {key: [found[key, seed] for seed in range(seeds)] for key in jobs}
+    return {(w, m): [found[w, seed][m] for seed in range(seeds)] for w in worlds for m in methods}
 
 
 def means(key: Sequence[str], names: Sequence[str], walks: list[Walk]) -> dict[str, Any]:
@@ -97,9 +132,8 @@ def fig7(scale: Scale, told: Told | None = None) -> Outcome:
     """Figure 7: distance from the true optimum of seven methods, static and dynamic world (20 clients, 6 per round)."""
     seeds, rounds = FIGURE7_SIZES[scale]
     worlds: dict[str, System] = {"static": Static(), "dynamic": Dynamic()}
-    jobs = {(w, n): (m, world, 20, 0.002, rounds, True) for w, world in worlds.items() for n, m in FIGURE7.items()}
-    found = walks(jobs, seeds, told)
-    rows = [means(key, ("world", "method"), walks) for key, walks in found.items()]
+    found = walks(FIGURE7, worlds, 20, 0.002, rounds, True, seeds, told)
+    rows = [means(key, ("world", "method"), runs) for key, runs in found.items()]
     claims = [_closest(rows, world, seeds, scale) for world in worlds] + [_lands(found, world) for world in worlds]
     return Outcome(
         "fedacs/fig7",
@@ -162,8 +196,8 @@ def fig4(scale: Scale, told: Told | None = None) -> Outcome:
     """Figure 4: FedAvg with four local solvers and FedACS in an even, a static and a dynamic world (30 clients)."""
     seeds, rounds = FIGURE4_SIZES[scale]
     worlds: dict[str, System] = {"even": _Equal(), "static": Static.figure4(), "dynamic": Dynamic.figure4()}
-    jobs = {(w, n): (m, world, 30, 0.001, rounds, False) for w, world in worlds.items() for n, m in FIGURE4.items()}
-    rows = [means(key, ("world", "method"), walks) for key, walks in walks(jobs, seeds, told).items()]
+    found = walks(FIGURE4, worlds, 30, 0.001, rounds, False, seeds, told)
+    rows = [means(key, ("world", "method"), runs) for key, runs in found.items()]
     by = {(row["world"], row["method"]): row["averaged"] for row in rows}
     even = [by["even", name] for name in FIGURE4]
     claims = [
