@@ -144,7 +144,7 @@ def synthetic_classification(root: Path | None = None) -> Dataset:
 
 
 def quadratics(root: Path | None = None) -> Dataset:
-    """FedACS's toy example: 1,000 clients that want a point of R^10 each, for the model quadratic; generated, needs no files."""
+    """FedACS's toy example: 1,000 clients that want a point of R^10 each; generated, needs no files."""
     return synthetic.quadratics()
 
 
