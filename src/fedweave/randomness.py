@@ -76,8 +76,7 @@ def borrow(seed: int, round: int, stream: Stream) -> np.random.Generator:
         kept = np.random.Generator(philox), philox, state, state["state"]["key"], state["state"]["counter"]
         _KEPT.by_stream[stream] = kept
     rng, philox, state, key, counter = kept
-    key[:] = seed & _WORD, seed >> 64
-    counter[3] = round
+    key[0], key[1], counter[3] = seed & _WORD, seed >> 64, round
     philox.state = state
     return rng
 

@@ -67,7 +67,7 @@ def run_round(
     x, server = advance(method.server, state.server, state.x, direction, engine.layout)
     sampler = method.sampler.learn(state.sampler, view, cohort, replies)
     clients = committed(state.clients, cohort, replies)
-    clock = state.clock + float(np.max(replies.seconds, initial=0.0))
+    clock = state.clock + (float(replies.seconds.max()) if cohort.ids.size else 0.0)
     down = state.x.nbytes + (0 if has.sent is None else has.sent.nbytes)
     happened = Round(cohort, replies, refused, view, direction, down * cohort.ids.size)
     if not np.isfinite(x).all():  # nothing of such a round may stay

@@ -129,6 +129,8 @@ class Rows:
         rising = (ids[1:] > ids[:-1]).all()  # as in a cohort; np.unique is slow for a few
         if ids.size and (ids.min() < 0 or ids.max() >= n or not (rising or np.unique(ids).size == ids.size)):
             raise ValueError(f"The ids of rows must be distinct and in 0 … {n - 1}. Got {ids}.")
+        if values.size < WORTHWHILE:  # in one go; larger ones row by row, so that no second copy of all is made
+            values = np.asarray(values, self.out)
         places = [self._file.take() if self._file else None for _ in ids]
 
         def new(k: int) -> Held | Place:

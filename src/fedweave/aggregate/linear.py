@@ -15,7 +15,7 @@ from fedweave.settings import settings
 
 def weigh(weights: Array, replies: Replies) -> Array:
     """Return Σ_i weights_i u_i over the received rows; nothing heard gives a zero direction."""
-    return np.where(replies.received, weights, 0.0).astype(replies.updates.dtype) @ replies.updates
+    return np.where(replies.received, weights, 0.0).astype(replies.updates.dtype, copy=False) @ replies.updates
 
 
 def _mean_effort(view: View, weight: Array) -> float:

@@ -74,11 +74,11 @@ class QuadraticEngine:
         """Return what the cohort sends, exactly."""
         ids, steps = cohort.ids, population.steps[cohort.ids]
         received = heard(self.seed, round, ids, population)
-        updates = self.rehearse(round, x, ids, population, lr, has)
-        updates[~received] = 0.0
+        updates, lost = self.rehearse(round, x, ids, population, lr, has), ~received
+        updates[lost] = 0.0
         gradient = self.gradients(x, ids)
         first = np.sqrt(np.einsum("ki,ki->k", gradient, gradient))
-        first[~received] = np.nan
+        first[lost] = np.nan
         nothing, size = np.full(ids.size, np.nan), np.full(ids.size, 8 * x.size * (2 if self.solver.reports else 1))
         replies = Replies(received, updates, steps, nothing, first, population.latency[ids], size)
         return with_change(replies, self.solver, x.size, has, ids, population, lr)

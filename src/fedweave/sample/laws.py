@@ -14,7 +14,8 @@ from fedweave.settings import BadInput, settings
 
 def mean_count(score: Array, draws: int) -> Array:
     """Return E[count] = K·p of ``draws`` draws with replacement, p ∝ ``score``; nobody has a score, nobody is drawn."""
-    return draws * score / max(score.sum(), np.finfo(float).tiny)
+    total = float(score.sum())
+    return score * (draws / total) if total > 0 else score
 
 
 def draw_with_replacement(law: Array, draws: int, rng: np.random.Generator) -> Cohort:
