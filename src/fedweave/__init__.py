@@ -14,6 +14,7 @@ from fedweave import methods as methods
 from fedweave import models as models
 from fedweave import sample as sample
 from fedweave import server as server
+from fedweave import solve as solve
 from fedweave import system as system
 from fedweave import theory as theory
 from fedweave.data import partition as partition
