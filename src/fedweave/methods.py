@@ -8,7 +8,7 @@ from fedweave import server
 from fedweave.aggregate import AU, Anonymous, InverseProbability, LinkAware, Nova, Varp, VarpReuse
 from fedweave.local.solvers import Prox
 from fedweave.method import Method
-from fedweave.sample import ACS, Everyone, Optimal, Uniform, Weighted
+from fedweave.sample import ACS, Everyone, LatencyOptimal, Optimal, Uniform, UniformDraws, Weighted
 
 
 def fedavg(per_round: int = 10) -> Method:
@@ -104,3 +104,23 @@ def fedau(per_round: int = 10, cutoff: int = 50) -> Method:
 def fedos(per_round: int = 10) -> Method:
     """Optimal sampling by the norm of each client's last update (FedACS eq. 20)."""
     return Method(Optimal(per_round), aggregator=InverseProbability(), name="fedos")
+
+
+def latency_optimal(per_round: int = 10) -> Method:
+    """Latency-optimal selection: five trial rounds, then the plan of the least expected time (Chen et al.)."""
+    return Method(LatencyOptimal(per_round), aggregator=InverseProbability(), name="latency_optimal")
+
+
+def latency_uniform(per_round: int = 10) -> Method:
+    """Uniform draws with replacement and inverse-probability weights: a baseline of the latency paper."""
+    return Method(UniformDraws(per_round), aggregator=InverseProbability(), name="latency_uniform")
+
+
+def latency_norm(per_round: int = 10) -> Method:
+    """Norm selection, p ∝ ω G after five trial rounds: latency-optimal if all were equally fast (Corollary 3)."""
+    return Method(LatencyOptimal(per_round, latency="equal"), aggregator=InverseProbability(), name="latency_norm")
+
+
+def latency_ratio(per_round: int = 10) -> Method:
+    """Ratio selection, p = ω, whose inverse-probability weights are all equal: a baseline of the latency paper."""
+    return Method(Weighted(per_round), aggregator=InverseProbability(), name="latency_ratio")

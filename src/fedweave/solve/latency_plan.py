@@ -24,7 +24,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.interpolate import CubicSpline
 
 from fedweave.records import Array
 from fedweave.settings import BadInput
@@ -242,6 +241,8 @@ def _promising(
     Between solved sizes log A and log R are smooth in log M, the total with its whole number of rounds is not: so those
     two are interpolated and the total follows.
     """
+    from scipy.interpolate import CubicSpline  # takes half a second to load
+
     known = sorted(solved)
     both = [(math.log(fleet.seconds(solved[M], M)), math.log(fleet.bound(solved[M], M))) for M in known]
     log_A, log_R = CubicSpline(np.log(known), np.array(both))(np.log(sizes)).T
