@@ -15,6 +15,11 @@ def help_text(text: str, metavar: str | None = None) -> Parameter:
     return Parameter(help=text, metavar=metavar, show_default=False)
 
 
+Json = Annotated[
+    bool, Parameter("--json", negative="", show_default=False, help="Print one JSON object and nothing else.")
+]
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Typed:

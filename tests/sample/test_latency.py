@@ -117,6 +117,15 @@ def test_a_round_in_which_nobody_is_heard_teaches_latencies_only():
     assert np.array_equal(state["seconds"], LATENCY)
 
 
+def test_a_trial_that_taught_nothing_goes_on():
+    sampler = LatencyOptimal(2, trial=1)
+    state = sampler.init(view().population)
+    state = sampler.learn(state, view(1), everyone(), replies(everyone(), received=[False] * N))
+    state = sampler.learn(state, view(2), everyone(), replies(everyone()))
+    assert state["planned"].tolist() == [2]
+    assert not np.allclose(state["probability"], WEIGHT)
+
+
 @pytest.mark.parametrize("gradient", [0.0, 1e200, np.inf])
 def test_gradients_that_teach_nothing_change_nothing(gradient):
     sampler = LatencyOptimal(2, trial=1)

@@ -79,9 +79,9 @@ class LatencyOptimal(Sampler):
     def init(self, population: Population) -> State:
         n = population.size
         sums = {name: np.zeros(n) for name in ("heard", "square", "waited", "seconds")}  # discounted, over visits
-        rounds = {name: np.zeros(1) for name in ("rounds", "level", "progress")}  # summed over the rounds of the trial
+        rounds = {name: np.zeros(1) for name in ("rounds", "level", "progress")}  # summed over the trial
         law = {"probability": np.array(population.weight, float), "draws": np.array([self.per_round])}
-        return {**law, **sums, **rounds, "smallest": np.full(1, np.inf)}
+        return {**law, **sums, **rounds, "smallest": np.full(1, np.inf), "planned": np.zeros(1)}
 
     def law(self, state: State, view: View) -> Array:
         return mean_count(state["probability"] * view.population.available, int(state["draws"][0]))
@@ -90,9 +90,9 @@ class LatencyOptimal(Sampler):
         return draw_with_replacement(self.law(state, view), int(state["draws"][0]), rng)
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
-        state, later = self._remember(state, view, cohort, replies), view.round - self.trial
-        due = later == 0 or (self.replan is not None and later > 0 and later % self.replan == 0)
-        return self._plan(state, view.population) if due and state["heard"].any() else state
+        state, last = self._remember(state, view, cohort, replies), int(state["planned"][0])
+        due = view.round >= self.trial if not last else self.replan is not None and view.round >= last + self.replan
+        return self._plan(state, view) if due and state["heard"].any() else state
 
     def _remember(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
         after = {name: values.copy() for name, values in state.items()}
@@ -107,7 +107,7 @@ class LatencyOptimal(Sampler):
         weight = view.population.weight[spoke] * cohort.count[ok] / cohort.expected[ok]  # of a mean over all clients
         level = float(weight @ square / weight.sum())
         _fade(after, "heard", "square", spoke, square / level if level > 0 else np.ones(spoke.size), self.memory)
-        if view.round <= self.trial:
+        if not after["planned"].any():  # in the trial p = ω, which eq. 26 takes for granted
             after["rounds"] += 1
             after["level"] += level
             after["smallest"] = np.minimum(after["smallest"], level)
@@ -126,15 +126,16 @@ class LatencyOptimal(Sampler):
         alpha = max(float(state["progress"][0]) / rounds - data, LEAST_ALPHA * data)
         return Estimates(square, latency, alpha if self.alpha is None else self.alpha)
 
-    def _plan(self, state: State, population: Population) -> State:
-        weight = population.weight
+    def _plan(self, state: State, view: View) -> State:
+        weight = view.population.weight
         square, latency, alpha = self.estimates(state, weight)
         factor, sizes = weight**2 * square, [self.per_round] if self.cohort == "given" else None
         if not (np.isfinite(factor).all() and factor.any() and np.isfinite(alpha)):
             return state  # a model at rest or out of bounds teaches nothing about its clients
         latency = np.maximum(latency, SMALLEST**2 * latency.max())  # nobody answers in no time
         plan = latency_plan(latency, factor, alpha, self.epsilon, sizes, floor=self.floor * weight)
-        return {**state, "probability": plan.probability, "draws": np.array([plan.cohort_size])}
+        law = {"probability": plan.probability, "draws": np.array([plan.cohort_size])}
+        return {**state, **law, "planned": np.array([float(view.round)])}
 
 
 def _fade(state: dict[str, Array], visits: str, total: str, ids: Array, values: Array, memory: float) -> None:
