@@ -162,7 +162,7 @@ def reproduce(
         return
     table = Table(*outcome.rows[0], title=f"{outcome.item}, scale {outcome.scale}", title_justify="left")
     for row in outcome.rows:
-        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
+        table.add_row(*("–" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
     Console().print(table)
     for claim in outcome.claims:
         print(f"{claim.verdict}: {claim.text} ({claim.evidence})")

@@ -77,6 +77,10 @@ def test_alpha_by_hand_and_where_it_would_be_negative():
     assert small.alpha == pytest.approx(1e-3 * WEIGHT @ BOUND**2 / 5)
     given = LatencyOptimal(5, trial=4, alpha=7.0)
     assert given.estimates(taught(given, 4), WEIGHT).alpha == 7
+    bold = LatencyOptimal(5, trial=4, boldness=3.0)
+    assert bold.estimates(taught(bold, 4), WEIGHT).alpha == pytest.approx(3 * WEIGHT @ BOUND**2 / 5)
+    with pytest.raises(fw.BadInput, match="either 'alpha' or 'boldness'"):
+        LatencyOptimal(5, alpha=1.0, boldness=1.0)
     gradient = LatencyOptimal(5, trial=4, progress="gradient")
     level = WEIGHT @ BOUND**2
     expected = np.mean(np.sqrt([1, 2, 3, 4])) * level - level / 5

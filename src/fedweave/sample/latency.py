@@ -58,7 +58,9 @@ class LatencyOptimal(Sampler):
     those seen for the others; "equal" plans as if all were equally fast: norm selection, p ∝ ω G (Corollary 3).
     α̃ = √t ε_t − (1/M) Σ ω G² (eq. 27), averaged over the rounds t of the trial, with ε_t the training loss, as the
     paper has it, or with ``progress`` "gradient" the smallest mean squared gradient so far, of which eq. 23 speaks. It
-    may come out negative and is kept at a small positive share of the other term; ``alpha`` sets it instead.
+    may come out negative and is kept at a small positive share of the other term. ``alpha`` sets it instead, or
+    ``boldness``, in units of that term: α = boldness (1/M) Σ ω G². Nought minds the data only; the larger it is, the
+    more a plan leans towards the fast.
 
     ``replan``: plan again after every so many rounds, for latencies and gradients that drift (a visit fades by
     ``memory`` with each later one). ``cohort`` "planned" also chooses M, among 1 … N, for ``epsilon``. ``floor``: p is
@@ -71,10 +73,15 @@ class LatencyOptimal(Sampler):
     latency: Literal["known", "observed", "equal"] = "known"
     progress: Literal["loss", "gradient"] = "loss"
     alpha: NonNegativeFloat | None = None
+    boldness: NonNegativeFloat | None = None
     cohort: Literal["given", "planned"] = "given"
     epsilon: PositiveFloat = 1e-2
     floor: Annotated[float, Field(ge=0, le=1)] = 0.0
     memory: Share = 0.9
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None and self.boldness is not None:
+            raise ValueError("Give either 'alpha' or 'boldness' to LatencyOptimal, not both.")
 
     def init(self, population: Population) -> State:
         n = population.size
@@ -124,6 +131,7 @@ class LatencyOptimal(Sampler):
         latency = np.ones(weight.size) if self.latency == "equal" else _mean(state, "seconds", "waited")
         data = float(weight @ square) / self.per_round
         alpha = max(float(state["progress"][0]) / rounds - data, LEAST_ALPHA * data)
+        alpha = alpha if self.boldness is None else self.boldness * data
         return Estimates(square, latency, alpha if self.alpha is None else self.alpha)
 
     def _plan(self, state: State, view: View) -> State:
