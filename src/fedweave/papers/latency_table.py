@@ -150,13 +150,11 @@ def _notes(size: Size) -> tuple[str, ...]:
     how = f"{size.seeds} seeds, {size.rounds} rounds of which {size.trial} trial, {amount}, "
     how += f"batches of {size.batch_size}, {EPOCHS} local epochs of Adam ({LR:g}), LeNet-5."
     target = "target: the lowest test loss, mean of five rounds, that all methods reach, per setting and seed; the "
-    target += (
-        "paper does not print its own. Seconds are simulated, the trial included; ± is a standard error over seeds."
-    )
+    target += "paper does not print its own. Seconds are simulated, the trial included; ±: standard error over seeds."
     predicted = (
-        "predicted: the ratio of A R², with G and α as estimated in the trial. Where clients have equal amounts "
+        "predicted: the ratio of A R², with G and α as estimated in the trial. Where all have as much data (iid, "
     )
-    predicted += "of data (iid, nearly class) ratio and uniform selection are one law: a difference there is noise."
+    predicted += "nearly class) ratio and uniform selection are one law, and a difference between them is noise."
     return how, target, predicted
 
 

@@ -44,7 +44,7 @@ class Size(NamedTuple):
 # local steps per round; with batches of 256 there would be ten.
 SIZES: dict[Scale, Size] = {
     "smoke": Size(1, 5, 2, 40, 200, 20),
-    "laptop": Size(5, 32, 5, 300, 1000, 64),
+    "laptop": Size(5, 28, 5, 300, 1000, 64),
     "paper": Size(10, 300, 5, None, None, 256),
 }
 EPOCHS, LR = 5, 1e-3
