@@ -1,6 +1,7 @@
 """FedACS's theory against its exact rational example, brute force and simulation."""
 
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -174,3 +175,56 @@ def test_diversity_refuses_nonsense(g, weight, words):
     with pytest.raises(ValueError, match=r".") as caught:
         theory.gradient_diversity(g, weight)
     assert all(word in str(caught.value) for word in words)
+
+
+def test_a_round_lasts_as_long_as_its_slowest_draw():
+    """Latency paper eq. 14 by exact enumeration of all 3⁴ draws, ties included; clients in any order."""
+    p = np.array([0.2, 0.5, 0.3])
+    for latency in ([3.0, 1.0, 2.0], [2.0, 2.0, 5.0], [1.0, 1.0, 1.0], [0.0, 1.0, 4.0]):
+        delta = np.array(latency)
+        for draws in (1, 2, 4):
+            exact = sum(np.prod(p[list(who)]) * delta[list(who)].max() for who in product(range(3), repeat=draws))
+            assert theory.expected_round_seconds(p, delta, draws) == pytest.approx(exact, rel=1e-13)
+
+
+@pytest.mark.parametrize(("clients", "draws"), [(10, 1), (10, 5), (100, 10), (300, 100)])
+def test_a_round_is_as_long_as_in_a_simulation(clients, draws):
+    """Monte-Carlo mean of the maximum within three standard errors."""
+    rng = np.random.default_rng(clients + draws)
+    p, delta = rng.dirichlet(np.ones(clients)), rng.lognormal(0, 1, clients)
+    longest = delta[rng.choice(clients, (20_000, draws), p=p)].max(1)
+    error = longest.std(ddof=1) / np.sqrt(longest.size)
+    assert abs(theory.expected_round_seconds(p, delta, draws) - longest.mean()) < 3 * error
+
+
+def test_a_straggler_that_is_hardly_ever_drawn_is_still_counted():
+    """δ = (1, 10⁹) and p₂ = 10⁻¹⁶: the wait is 1 + (10⁹ − 1) M p₂ to first order; eq. 14 as printed would lose it."""
+    p = np.array([1.0, 1e-16])
+    assert theory.expected_round_seconds(p, np.array([1.0, 1e9]), 5) == pytest.approx(1 + 5e-7, rel=1e-12)
+
+
+def test_rounds_needed_by_hand():
+    """R = 1 + ½ (1/0.5 + 1/0.5) = 3 and ε = 0.1: T = 900 exactly, for M = 1 R = 5 and T = 2500."""
+    half, one = np.array([0.5, 0.5]), np.array([1.0, 1.0])
+    assert theory.rounds_needed(half, one, 2, 1.0, 0.1) == 900
+    assert theory.rounds_needed(half, one, 1, 1.0, 0.1) == 2500
+    assert theory.rounds_needed(half, one, 1, 1.0, 0.10001) == 2500
+    assert theory.rounds_needed(half, one, 1, 1.0, 100.0) == 1
+    assert theory.rounds_needed(np.array([1.0, 0.0]), np.array([1.0, 0.0]), 1, 0.0, 0.5) == 4
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: theory.expected_round_seconds([0.5, 0.6], [1, 2], 1), "sum to 1"),
+        (lambda: theory.expected_round_seconds([1.5, -0.5], [1, 2], 1), "probability .* client 1"),
+        (lambda: theory.expected_round_seconds([0.5, 0.5], [1, -2], 1), "latency .* client 1"),
+        (lambda: theory.expected_round_seconds([1.0], [1, 2], 1), "one number per client"),
+        (lambda: theory.rounds_needed([1.0, 0.0], [1, 1], 1, 1.0, 1.0), "probability must be > 0 .* client 1"),
+        (lambda: theory.rounds_needed([0.5, 0.5], [1, -1], 1, 1.0, 1.0), "data_factor .* client 1"),
+        (lambda: theory.rounds_needed([1.0], [1, 1], 1, 1.0, 1.0), "one number per client"),
+    ],
+)
+def test_nonsense_about_rounds_is_refused_by_name(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()

@@ -1,4 +1,4 @@
-"""The command line: ``fedweave list | run | compare | resume | report | export``."""
+"""The command line: ``fedweave list | run | compare | resume | report | reproduce | plan | export``."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from rich.table import Table
 from fedweave import __version__, data, models, papers
 from fedweave.data import partition
 from fedweave.options import SYSTEMS, as_option, experiments_of, method_names
+from fedweave.plan_command import EXAMPLE, plan
 from fedweave.progress import Count, Show
 from fedweave.settings import BadInput, nearest
 from fedweave.store.run_folder import writable
 from fedweave.store.tables import write_tables
-from fedweave.typed import Typed, help_text
+from fedweave.typed import Json, Typed, help_text
 
 if TYPE_CHECKING:
     from fedweave.papers.outcome import Outcome
@@ -43,11 +44,6 @@ app = App(
     print_error=False,
     help_epilogue="Example: fedweave compare fedavg fedprox --data digits --system dynamic --rounds 20",
 )
-Json = Annotated[
-    bool, Parameter("--json", negative="", show_default=False, help="Print one JSON object and nothing else.")
-]
-
-
 Set = Annotated[
     tuple[str, ...],
     Parameter(
@@ -172,7 +168,7 @@ def reproduce(
     if outcome.rows:
         table = Table(*outcome.rows[0], title=f"{outcome.item}, scale {outcome.scale}", title_justify="left")
         for row in outcome.rows:
-            table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
+            table.add_row(*("–" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
         screen = Console()
         Console(width=max(screen.width, 150) if not screen.is_terminal else None).print(table)  # whole in a file
     for claim in outcome.claims:
@@ -201,6 +197,9 @@ def export(folder: Folder, /, *, to: Literal["csv", "parquet"] = "csv", json: Js
         _print_json({"files": files})
     else:
         print("\n".join(files))
+
+
+app.command(plan, help_epilogue=EXAMPLE)
 
 
 def _training() -> tuple[ModuleType, ModuleType]:
@@ -279,7 +278,8 @@ def main() -> None:
 
 def _unknown(tokens: Sequence[str]) -> list[str]:
     """Return a sentence for each option that does not exist."""
-    names = [as_option(f.name) for f in fields(Typed)] + ["--set", "--out", "--json", "--html", "--to"]
+    others = "--set --out --json --html --to --scale --epsilon --alpha --cohort --floor --exhaustive"
+    names = [as_option(f.name) for f in fields(Typed)] + others.split()
     wrong = [t.split("=", 1)[0] for t in tokens if t.startswith("--")]
     return [f"There is no option {t!r}.{nearest(t, names)}" for t in wrong] or [f"Unexpected argument {tokens[0]!r}."]
 

@@ -20,7 +20,7 @@ from fedweave.aggregate import (
 )
 from fedweave.local.solvers import ControlVariate, Dyn, Prox
 from fedweave.method import Method
-from fedweave.sample import ACS, Everyone, FirstEveryone, Optimal, Uniform, Weighted
+from fedweave.sample import ACS, Everyone, FirstEveryone, LatencyOptimal, Optimal, Uniform, UniformDraws, Weighted
 
 
 def fedavg(per_round: int = 10) -> Method:
@@ -146,3 +146,23 @@ def fedaware_unit(per_round: int = 10, alpha: float = 0.5) -> Method:
 def fedmgda(per_round: int = 10, deviation: float = 1.0) -> Method:
     """FedMGDA+: the shortest combination of the round's unit updates, weights bounded (Hu et al.)."""
     return Method(Uniform(per_round), aggregator=MGDA(deviation), name="fedmgda")
+
+
+def latency_optimal(per_round: int = 10) -> Method:
+    """Latency-optimal selection: five trial rounds, then the plan of the least expected time (Chen et al.)."""
+    return Method(LatencyOptimal(per_round), aggregator=InverseProbability(), name="latency_optimal")
+
+
+def latency_uniform(per_round: int = 10) -> Method:
+    """Uniform draws with replacement and inverse-probability weights: a baseline of the latency paper."""
+    return Method(UniformDraws(per_round), aggregator=InverseProbability(), name="latency_uniform")
+
+
+def latency_norm(per_round: int = 10) -> Method:
+    """Norm selection, p ∝ ω G after five trial rounds: latency-optimal if all were equally fast (Corollary 3)."""
+    return Method(LatencyOptimal(per_round, latency="equal"), aggregator=InverseProbability(), name="latency_norm")
+
+
+def latency_ratio(per_round: int = 10) -> Method:
+    """Ratio selection, p = ω, whose inverse-probability weights are all equal: a baseline of the latency paper."""
+    return Method(Weighted(per_round), aggregator=InverseProbability(), name="latency_ratio")

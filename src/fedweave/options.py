@@ -31,6 +31,7 @@ SYSTEMS: dict[str, tuple[Callable[[], System], str]] = {
         "redrawn every round, half slow and lossy, half fast and reliable (FedACS I.3.1)",
     ),
     "latency": (system.Latency, "each client has its own seconds per participation, uniform on (0, 1]"),
+    "lognormal": (system.Latency.heavy_tailed, "as latency, with a heavy tail: log-normal seconds of mean 0.5"),
     "hybrid": (
         system.Uniform,
         "uneven data makes uneven work: as uniform, give the work in epochs (FedAWARE)",

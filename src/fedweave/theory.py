@@ -3,10 +3,12 @@
 FedACS: which objective is really minimised when links fail and compute differs, and how far it is from the wanted one.
 Symbols: ω weights, p sampling probabilities, q loss rates, ‖a‖₁ effort (see ``Solver.effort``), η learning rate.
 FedAWARE: how much the clients' gradients disagree, and how much more so for other weights λ̃.
+Latency paper: how long a round of M draws with replacement lasts, and how many rounds are needed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -126,6 +128,47 @@ def diversity_ratio(mean_square: float, square_of_mean: float) -> float:
     if square_of_mean > 0:
         return float(np.sqrt(mean_square / square_of_mean))
     return float("inf") if mean_square > 0 else float("nan")
+
+
+def some_draw(chance: Array, draws: int) -> Array:
+    """Return 1 − (1 − chance)^draws, the chance that at least one of ``draws`` hits, exact also where it is small."""
+    with np.errstate(divide="ignore"):  # a sure hit: log 0 is −∞, and that is right
+        return -np.expm1(draws * np.log1p(-np.asarray(chance, float)))
+
+
+def expected_round_seconds(probability: Array, latency: Array, cohort_size: int) -> float:
+    """Latency paper, eq. 14: E max δ over ``cohort_size`` draws with replacement, for latencies that stay as they are.
+
+    Written as Σ_k (δ_k − δ_{k−1}) P(somebody as slow as k is drawn), latencies sorted from δ_0 = 0. This is eq. 14
+    summed from the other end: it does not cancel where a slow client is hardly ever drawn. The draws of a client that
+    answers in random time have a larger mean maximum than this formula of their means (Jensen).
+    """
+    p, delta = np.asarray(probability, float), np.asarray(latency, float)
+    if p.shape != delta.shape or p.ndim != 1 or not p.size:
+        raise ValueError(f"probability and latency must be one number per client. Got {p.shape} and {delta.shape}.")
+    _refuse("probability", p, (p >= 0) & np.isfinite(p), "numbers >= 0")
+    _refuse("latency", delta, (delta >= 0) & np.isfinite(delta), "numbers >= 0")
+    if abs(p.sum() - 1) > 1e-6:
+        raise ValueError(f"probability must sum to 1. The sum is {p.sum()!r}.")
+    order = np.argsort(delta, kind="stable")
+    late = np.minimum(np.cumsum(p[order][::-1])[::-1], 1.0)
+    return float(np.diff(delta[order], prepend=0.0) @ some_draw(late, cohort_size))
+
+
+def rounds_needed(probability: Array, data_factor: Array, cohort_size: int, alpha: float, epsilon: float) -> int:
+    """Latency paper, eq. 25: T = ⌈R²/ε²⌉ with R = α + (1/M) Σ B_i/p_i, and B_i = (d_i G_i)².
+
+    By the bound (22) the smallest squared gradient of T rounds is then at most ε; T is never less than one. (The
+    appendix proves (22) up to a factor of two: that the first term of (21) dominates makes the sum at most twice it.)
+    """
+    p, B = np.asarray(probability, float), np.asarray(data_factor, float)
+    if p.shape != B.shape:
+        raise ValueError(f"probability and data_factor must be one number per client. Got {p.shape} and {B.shape}.")
+    _refuse("data_factor", B, (B >= 0) & np.isfinite(B), "numbers >= 0")
+    _refuse("probability", p, np.isfinite(p) & ((p > 0) | (B == 0)), "> 0 where data_factor is")
+    ratio = np.divide(B, p, out=np.zeros(p.shape), where=B > 0)
+    needed = ((alpha + float(ratio.sum()) / cohort_size) / epsilon) ** 2
+    return max(math.ceil(needed * (1 - 1e-12)), 1)  # a whole number is not rounded up for its last bit
 
 
 def _checked(weight: Array, loss_rate: Array, effort: Array) -> tuple[Array, Array, Array]:

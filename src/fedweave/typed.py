@@ -15,6 +15,11 @@ def help_text(text: str, metavar: str | None = None) -> Parameter:
     return Parameter(help=text, metavar=metavar, show_default=False)
 
 
+Json = Annotated[
+    bool, Parameter("--json", negative="", show_default=False, help="Print one JSON object and nothing else.")
+]
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Typed:
@@ -35,7 +40,7 @@ class Typed:
     per_round: Annotated[Text, help_text("How many clients take part in a round. [5]", "K")] = None
     model: Annotated[Text, help_text("A name of `fedweave list models`. [fits the data]", "NAME")] = None
     system: Annotated[
-        Text, help_text("uniform, static, dynamic, latency, hybrid, hybrid+ or TRACE.csv. [uniform]", "NAME")
+        Text, help_text("uniform, static, dynamic, latency, lognormal, hybrid, hybrid+ or TRACE.csv. [uniform]", "NAME")
     ] = None
     rounds: Annotated[Text, help_text("Number of rounds. [30]", "R")] = None
     epochs: Annotated[Text, help_text("Local passes over the data per round; fractions are fine. [1]", "E")] = None

@@ -6,9 +6,9 @@ from math import comb
 import numpy as np
 import pytest
 
-from fedweave.aggregate import Anonymous, Consistent, InverseProbability, LinkAware, Mean, Nova
+from fedweave.aggregate import Anonymous, Consistent, InverseProbability, LinkAware, Mean, Models, Nova
 from fedweave.records import Layout, Population, Replies, View
-from fedweave.sample import ACS, Everyone, Fixed, Optimal, Uniform, Weighted
+from fedweave.sample import ACS, Everyone, Fixed, Optimal, Uniform, UniformDraws, Weighted
 from fedweave.theory import acs_probability
 
 N, D = 4, 3
@@ -92,6 +92,8 @@ SAMPLERS = [
     (Uniform(1), None),
     (Uniform(2), None),
     (Uniform(3), None),
+    (UniformDraws(1), (0.25,) * 4),
+    (UniformDraws(3), (0.25,) * 4),
     (Weighted(1), WEIGHT),
     (Weighted(3), WEIGHT),
     (Fixed(OTHER, 1), OTHER),
@@ -199,13 +201,16 @@ def test_os_rule_by_hand():
     assert np.allclose(direction, by_hand, atol=1e-6)
 
 
+NORMALISED = ("sampled", "received", "weights")
+
+
 def test_mean_is_the_weighted_mean_of_the_heard():
     cohort = Everyone().draw({}, view(), Scripted())
     direction, _ = Mean().combine({}, view(), cohort, replies(cohort, [True, False, True, False]))
     assert np.allclose(direction, (0.4 * UPDATES[0] + 0.2 * UPDATES[2]) / 0.6, atol=1e-6)
 
 
-@pytest.mark.parametrize("aggregator", [Mean(), Anonymous(), InverseProbability(), InverseProbability("received")])
+@pytest.mark.parametrize("aggregator", [Mean(), Anonymous(), *(InverseProbability(n) for n in NORMALISED), Models()])
 def test_silence_gives_a_zero_direction(aggregator):
     cohort = Everyone().draw({}, view(), Scripted())
     direction, _ = aggregator.combine({}, view(), cohort, replies(cohort, [False] * N))
@@ -213,14 +218,14 @@ def test_silence_gives_a_zero_direction(aggregator):
     assert not direction.any()
 
 
-@pytest.mark.parametrize("aggregator", [Mean(), Anonymous(), InverseProbability(), InverseProbability("received")])
+@pytest.mark.parametrize("aggregator", [Mean(), Anonymous(), *(InverseProbability(n) for n in NORMALISED), Models()])
 def test_equal_updates_and_full_participation_give_that_update(aggregator):
     cohort = Everyone().draw({}, view(), Scripted())
     same = replies(cohort, [True] * N)._replace(updates=np.ones((N, D), np.float32))
     assert np.allclose(aggregator.combine({}, view(), cohort, same)[0], 1, atol=1e-6)
 
 
-@pytest.mark.parametrize("sampler", [Everyone(), Uniform(2), Weighted(5), Fixed(OTHER, 5)], ids=str)
+@pytest.mark.parametrize("sampler", [Everyone(), Uniform(2), UniformDraws(5), Weighted(5), Fixed(OTHER, 5)], ids=str)
 def test_only_available_clients_are_asked(sampler):
     rng, there = np.random.default_rng(0), [False, True, False, True]
     for _ in range(50):

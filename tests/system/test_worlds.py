@@ -147,6 +147,20 @@ def test_latency_belongs_to_the_client_not_to_the_round():
     assert np.allclose(far, 2 + 3 * first.latency)
 
 
+def test_log_normal_latencies_have_the_same_mean_and_a_heavy_tail():
+    """exp(σz − σ²/2) has mean 1 and median exp(−σ²/2); a tenth lies above the median times exp(1.2816 σ)."""
+    for sigma in (0.5, 1.0):
+        found = Latency(seconds=(2, 5), law="lognormal", sigma=sigma).population(base(50_000), 9, 7).latency
+        over = (found - 2) / 3
+        assert found.min() > 2
+        assert abs(over.mean() - 0.5) < 4 * over.std() / np.sqrt(50_000)
+        assert abs(np.median(over) / (0.5 * np.exp(-(sigma**2) / 2)) - 1) < 0.02
+        assert abs((over > np.median(over) * np.exp(1.2816 * sigma)).mean() - 0.1) < 0.006
+    world = Latency.heavy_tailed()
+    assert same(world.population(base(100), 1, 7), world.population(base(100), 50, 7))
+    assert not np.array_equal(world.population(base(9), 1, 7).latency, world.population(base(9), 1, 8).latency)
+
+
 @pytest.mark.parametrize(
     ("make", "given", "words"),
     [
@@ -155,6 +169,8 @@ def test_latency_belongs_to_the_client_not_to_the_round():
         (Dynamic, {"slow_loss": (0.2, 1.0)}, "'slow_loss.1' parameter of Dynamic must be less than 1"),
         (HybridPlus, {"epochs": (5, 2)}, "'epochs' parameter of HybridPlus must be a range"),
         (Latency, {"seconds": (3, 1)}, "'seconds' parameter of Latency must be a range"),
+        (Latency, {"law": "normal"}, "'law' parameter of Latency must be 'uniform' or 'lognormal'"),
+        (Latency, {"sigma": 0}, "'sigma' parameter of Latency must be greater than 0"),
         (Static, {"work": (0, 3)}, "'work.0' parameter of Static must be greater than 0"),
         (Static, {"unit": "hours"}, "'unit' parameter of Static must be 'steps' or 'epochs'"),
         (Uniform, {"seconds": 0}, "'seconds' parameter of Uniform must be greater than 0"),

@@ -9,6 +9,7 @@ from fedweave.aggregate.linear import Consistent as Consistent
 from fedweave.aggregate.linear import InverseProbability as InverseProbability
 from fedweave.aggregate.linear import LinkAware as LinkAware
 from fedweave.aggregate.linear import Mean as Mean
+from fedweave.aggregate.linear import Models as Models
 from fedweave.aggregate.linear import Nova as Nova
 from fedweave.aggregate.memory import Varp as Varp
 from fedweave.aggregate.memory import VarpReuse as VarpReuse

@@ -58,21 +58,49 @@ class InverseProbability(Aggregator):
     This one rule is FedACS eq. 19 under Uniform (E = K/N), eq. 20 under any draw with replacement (E = K p) and eq. 21
     under Everyone (E = 1). Eq. 19 prints the number *received* where eq. 24 has the number *sampled*: ``normalise``
     chooses. "sampled" needs no counting and keeps one surrogate objective for all rules; "received" undoes the
-    shrinkage by lost links, exactly when all links are equally bad.
+    shrinkage by lost links, exactly when all links are equally bad. "weights" divides by the sum of the weights that
+    arrived: their total is then one in every round instead of on average, at the price of a bias of order 1/K
+    (self-normalised importance sampling); under p = ω the total is always one anyway.
     """
 
-    normalise: Literal["sampled", "received"] = "sampled"
+    normalise: Literal["sampled", "received", "weights"] = "sampled"
     needs_law: ClassVar[bool] = True
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         w = view.population.weight[cohort.ids] * cohort.count / cohort.expected
         if self.normalise == "received":
             w = w * cohort.count.sum() / max(cohort.count[replies.received].sum(), 1)
+        elif self.normalise == "weights":
+            w = w / max(w[replies.received].sum(), np.finfo(float).tiny)
         return weigh(w, replies), state
 
     def coefficients(self, view: View, law: Array) -> Array:
+        if self.normalise == "weights":  # a ratio: no closed mean
+            return super().coefficients(view, law)
         heard = np.ones_like(law) if self.normalise == "received" else 1 - view.population.loss_rate
         return view.population.weight * heard * (law > 0)
+
+    def step_length(self, view: View, law: Array) -> float:
+        """Weights that sum to one give, to first order, a mean of the efforts of those that are heard."""
+        known = super().step_length(view, law)
+        return _mean_effort(view, view.population.weight * (law > 0)) if self.normalise == "weights" else known
+
+
+@settings
+class Models(Aggregator):
+    """Σ (ω_i c_i / E[c_i]) y_i over what was received: models, not updates, as the latency paper prints it (eq. 4).
+
+    The same mean as ``InverseProbability`` where no link fails, but the weights sum to one on average only, and what is
+    missing is missing from the whole model: the variance contains ‖x‖² times that of the total. For fidelity and for
+    comparison; a round in which nobody is heard leaves the model as it is.
+    """
+
+    needs_law: ClassVar[bool] = True
+
+    def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
+        w = view.population.weight[cohort.ids] * cohort.count / cohort.expected * replies.received
+        lost = (1 - w.sum()) * view.x if replies.received.any() else 0 * view.x
+        return weigh(w, replies) - lost.astype(replies.updates.dtype), state
 
 
 @settings

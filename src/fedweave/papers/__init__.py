@@ -47,6 +47,14 @@ ITEMS = {
     "fedaware/fig9/hybrid": "the same, Dirichlet labels and uneven work",
     "fedaware/fig9/hybrid+": "the same, epochs and batch sizes change every round too",
     "fedaware/variants": "beyond the paper: what keeps raw momenta from stalling, Fashion-MNIST in hybrid+",
+    "latency/fig2": "optimal round latency and rounds over M/N, other magnitudes of latency and data factors",
+    "latency/fig3": "optimal overall latency against uniform and norm selection; also log-normal latencies",
+    "latency/table1": "seconds to a target loss by four selections, three data settings, two laws of latency",
+    "latency/fig4": "loss and accuracy over time, i.i.d. data",
+    "latency/fig5": "loss and accuracy over time, Dirichlet data",
+    "latency/fig6": "loss and accuracy over time, half of the classes per client",
+    "latency/alpha": "plans for the estimated α and for bolder ones: what they promise and what training gains",
+    "latency/weights": "three estimators: does it matter that weights sum to one on average only?",
 }
 
 

@@ -3,6 +3,8 @@
 from fedweave.sample.acs import ACS as ACS
 from fedweave.sample.first import FirstEveryone as FirstEveryone
 from fedweave.sample.importance import Optimal as Optimal
+from fedweave.sample.latency import LatencyOptimal as LatencyOptimal
+from fedweave.sample.latency import UniformDraws as UniformDraws
 from fedweave.sample.laws import Everyone as Everyone
 from fedweave.sample.laws import Fixed as Fixed
 from fedweave.sample.laws import Uniform as Uniform

@@ -141,12 +141,24 @@ class HybridPlus(System):
 
 @settings
 class Latency(System):
-    """Each client has its own seconds per participation, drawn once, uniform on ``seconds`` (latency paper)."""
+    """Each client has its own seconds per participation, drawn once, uniform on ``seconds`` (latency paper).
+
+    ``law`` "lognormal" has the same least and the same mean, and a tail without end: logarithms spread by ``sigma``.
+    """
 
     seconds: Seconds = (0.0, 1.0)
+    law: Literal["uniform", "lognormal"] = "uniform"
+    sigma: PositiveFloat = 1.0
 
     def population(self, base: Population, round: int, seed: int) -> Population:
-        low, high = self.seconds
-        # 1 − U lies in (0, 1]: a latency of exactly zero would make a client free.
-        draws = 1 - rng_for(seed, 0, Stream.SYSTEM).random(base.size)
+        (low, high), rng = self.seconds, rng_for(seed, 0, Stream.SYSTEM)
+        if self.law == "lognormal":
+            draws = np.exp(self.sigma * rng.standard_normal(base.size) - self.sigma**2 / 2) / 2
+        else:  # 1 − U lies in (0, 1]: a latency of exactly zero would make a client free
+            draws = 1 - rng.random(base.size)
         return replace(base, latency=low + (high - low) * draws)
+
+    @classmethod
+    def heavy_tailed(cls) -> Any:
+        """Log-normal seconds: one client in ten is at least 3.6 times as slow as the middle one."""
+        return cls(law="lognormal")
