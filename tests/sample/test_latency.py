@@ -101,6 +101,17 @@ def test_gradients_are_compared_within_their_round():
     assert WEIGHT @ square == pytest.approx(np.mean(levels))
 
 
+def test_after_the_plan_a_round_is_weighed_by_its_law():
+    """Client 0 drawn twice where ½ is expected, client 3 once where 2 are: the level is that of everybody."""
+    sampler = LatencyOptimal(3, trial=1)
+    state, cohort = taught(sampler, 1), Cohort(np.array([0, 3]), np.array([2, 1]), np.array([0.5, 2.0]))
+    after = sampler.learn(state, view(2), cohort, replies(cohort))
+    w = np.array([0.4 * 2 / 0.5, 0.1 * 1 / 2.0])
+    level = w @ BOUND[[0, 3]] ** 2 / w.sum()
+    assert np.allclose(after["square"][[0, 3]], 0.9 * state["square"][[0, 3]] + BOUND[[0, 3]] ** 2 / level)
+    assert after["rounds"] == state["rounds"], "the trial is over: eq. 26 holds for p = d only"
+
+
 def test_clients_never_heard_from_are_taken_for_average():
     sampler = LatencyOptimal(2, trial=1, latency="observed")
     cohort = Cohort(np.array([0, 2]), np.array([1, 1]), 2 * WEIGHT[[0, 2]])

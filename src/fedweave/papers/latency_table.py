@@ -152,10 +152,8 @@ def _notes(size: Size) -> tuple[str, ...]:
     how += f"batches of {size.batch_size}, {EPOCHS} local epochs of Adam ({LR:g}), LeNet-5."
     target = "target: the lowest test loss, mean of five rounds, that all methods reach, per setting and seed; the "
     target += "paper does not print its own. Seconds are simulated, the trial included; ±: standard error over seeds."
-    predicted = (
-        "predicted: the ratio of A R², with G and α as estimated in the trial. Where all have as much data (iid, "
-    )
-    predicted += "nearly class) ratio and uniform selection are one law, and a difference between them is noise."
+    predicted = "predicted: the ratio of A R², with G and α as estimated in the trial. Where all have as much data "
+    predicted += "(iid, nearly class) ratio and uniform selection are one law, and a difference between them is noise."
     return how, target, predicted
 
 

@@ -121,7 +121,7 @@ class Fleet:
         late, R = _late(p), self.bound(p, M)[..., None]
         A = (some_draw(late, M) @ self.gap)[..., None]
         slope = M * self.gap * (1 - late) ** (M - 1)
-        slope[..., 0] = 0.0  # somebody is always drawn
+        slope[..., 0] = 0.0  # somebody is always drawn; it would cancel below, with a loss of digits
         after = _tangent_minimiser(2 * self.data_factor / (M * R), np.cumsum(slope, -1) / A, self.floor)
         return after, (np.log(A) + 2 * np.log(R))[..., 0]
 
