@@ -1,10 +1,10 @@
-"""The server's step over a table of all clients: 1,000 rows of 10⁶ numbers, 100 answers; its time and its memory.
+"""FedAWARE's server step with 1,000 clients of 10⁶ parameters and 100 answers: its time and its memory.
 
-The step is FedAWARE's on the table: mix the answers into their rows, renew the rows of the Gram matrix, combine all
-rows with weights of which none is zero. The other side is the least that any such step must do, one pass U @ M.T over
-the same numbers as one array in memory, with its better number of threads (1 or all). Both alternate in one process,
-and the ratio is the median over turns. Peak memory is that of another process, which has only the table and takes the
-same steps.
+The step is ``Aware.combine``: mix the answers into the momenta, renew their rows of the Gram matrix, solve for the
+shortest combination and combine the momenta; they are nearly orthogonal here, so that every one of them carries weight.
+The other side is the least that any such step must do, one pass U @ M.T over the same numbers as one array in memory,
+with its better number of threads (1 or all). Both alternate in one process, and the ratio is the median over turns.
+Peak memory is that of another process, which has only the table and takes the same steps.
 
 Use: python benchmarks/server_memory.py [ram] [disk]; needs 10 GB of memory, and 5 GB of disk in the temporary folder.
 """
@@ -24,10 +24,13 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from fedweave.aggregate import Aware
+from fedweave.records import Cohort, Layout, Population, Replies, View
 from fedweave.rows import Rows, Where
 from fedweave.running import same_bits
 
-CLIENTS, DIM, ANSWERS, TURNS = 1_000, 10**6, 100, 3
+CLIENTS, DIM, ANSWERS, TURNS, SHIFT = 1_000, 10**6, 100, 3, 977
+AWARE = Aware()
 GB = 2**30
 
 
@@ -35,7 +38,7 @@ def numbers(first: int, count: int) -> np.ndarray:
     """Return some rows of the table: not worth waiting for good random numbers, but all different."""
     rng = np.random.default_rng(0)
     base = rng.standard_normal((1, DIM), dtype=np.float32)
-    return np.concatenate([np.roll(base, 977 * i, axis=1) for i in range(first, first + count)])
+    return np.concatenate([np.roll(base, SHIFT * i, axis=1) for i in range(first, first + count)])
 
 
 def filled(where: Where) -> Rows:
@@ -46,18 +49,24 @@ def filled(where: Where) -> Rows:
     return rows
 
 
-def answers() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return who answered, what, and the weights of all rows."""
-    rng = np.random.default_rng(1)
-    return np.sort(rng.choice(CLIENTS, ANSWERS, replace=False)), numbers(7, ANSWERS), rng.dirichlet(np.ones(CLIENTS))
+def started(where: Where) -> dict[str, Any]:
+    """Return FedAWARE's state once everyone was heard; shifts of one signal have its autocorrelation as products."""
+    signal = np.fft.rfft(numbers(0, 1)[0])
+    lag = SHIFT * np.subtract.outer(np.arange(CLIENTS), np.arange(CLIENTS)) % DIM
+    gram = np.fft.irfft(np.abs(signal) ** 2, DIM)[lag]
+    return {"momentum": filled(where), "gram": gram, "weights": np.zeros(CLIENTS)}
 
 
-def step(rows: Rows, ids: np.ndarray, U: np.ndarray, weights: np.ndarray) -> Rows:
-    """Do the server's step and return the new table."""
-    rows = rows.mixed(ids, 0.5, U)
-    rows.gram(ids)
-    rows.combine(weights)
-    return rows
+def round_of_answers() -> tuple[View, Cohort, Replies]:
+    """Return a round in which 100 clients answer."""
+    n, k, one = CLIENTS, ANSWERS, np.ones(CLIENTS)
+    population = Population(one / n, one, one.astype(int), one, 0 * one, one, one > 0)
+    layout = Layout(("x",), ((DIM,),), DIM)
+    view = View(1, np.zeros(DIM, np.float32), population, layout, 0.1, lambda steps: steps, lambda ids: ids)
+    ids = np.sort(np.random.default_rng(1).choice(n, k, replace=False))
+    some = np.ones(k)
+    replies = Replies(some > 0, numbers(n, k), some, some, some, some, some)
+    return view, Cohort(ids, np.ones(k, int), np.full(k, k / n)), replies
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -69,9 +78,8 @@ def seconds(work: Callable[[], Any]) -> float:
 
 def time_of(where: Where) -> dict[str, Any]:
     """Return the step's time over that of one pass."""
-    ids, U, weights = answers()
-    rows = filled(where)
-    M = rows[np.arange(CLIENTS)]
+    state, happened = started(where), round_of_answers()
+    M, U = state["momentum"][np.arange(CLIENTS)], happened[-1].updates
     passes: dict[str, list[float]] = {"1": [], "all": []}
     steps: list[float] = []
     for turn in range(TURNS + 1):  # the first one warms up
@@ -80,7 +88,7 @@ def time_of(where: Where) -> dict[str, Any]:
                 found.append(seconds(lambda: U @ M.T))
         with same_bits():
             begin = time.perf_counter()
-            rows = step(rows, ids, U, weights)
+            _, state = AWARE.combine(state, *happened)
             steps.append(time.perf_counter() - begin)
         print(
             f"  turn {turn}: pass {passes['1'][-1]:.2f} {passes['all'][-1]:.2f} s, step {steps[-1]:.2f} s",
@@ -99,11 +107,10 @@ def time_of(where: Where) -> dict[str, Any]:
 
 def memory_of(where: Where) -> dict[str, Any]:
     """Return the peak of this process, which must have done nothing else."""
-    ids, U, weights = answers()
-    rows = filled(where)
+    state, happened = started(where), round_of_answers()
     with same_bits():
         for _ in range(2):
-            rows = step(rows, ids, U, weights)
+            _, state = AWARE.combine(state, *happened)
     peak, table = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, 4 * CLIENTS * DIM
     return {
         "table_gb": round(table / GB, 2),
