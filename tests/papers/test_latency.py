@@ -122,7 +122,7 @@ def test_ratios_over_seeds():
 
 
 def test_table1_trains_once_and_prices_twice():
-    study = latency_training.studied("fashion_mnist", ("dir",), TINY, "test")
+    study = latency_training.studied("fashion_mnist", ("dir",), TINY, None)
     two = [study["dir", world, 0] for world in latency_training.WORLDS]
     for method in ("uniform", "norm", "ratio"):
         assert two[0][method] is two[1][method]
