@@ -36,6 +36,11 @@ class Population:
         """Number of clients N."""
         return self.weight.size
 
+    @cached_property
+    def arrival_rate(self) -> Array:
+        """(N,) 1 − q, chance that an answer arrives."""
+        return 1 - self.loss_rate
+
 
 @dataclass(frozen=True)
 class Cohort:

@@ -93,7 +93,7 @@ def calibrated(method: Method, state: ServerState, view: View) -> View:
     FedAvg moves η Σ ω (1 − q) ‖a‖₁ per unit gradient, the method η' Σ c ‖a‖₁, efforts at the nominal η (FedACS I.2).
     """
     p = view.population
-    fedavg = float(p.weight @ ((1 - p.loss_rate) * view.effort))
+    fedavg = float(p.weight @ (p.arrival_rate * view.effort))
     length = method.aggregator.step_length(view, method.sampler.law_once(state.sampler, view))
     if not 0 < length < np.inf:
         parts = f"{type(method.sampler).__name__} with {type(method.aggregator).__name__}"

@@ -47,18 +47,16 @@ class Held:
 class Rows:
     """A table of N rows; ``rows[ids]`` are copies. Numbers come out as float32 whatever they are stored in."""
 
-    __slots__ = ("_file", "_rows", "dim", "precision", "where", "written")
+    __slots__ = ("_file", "_rows", "_written", "dim", "precision", "where")
     precision: Precision
     where: Where
-    written: Array  # (N,) bool: which rows were ever written; the others are zero
 
     def __init__(
         self, rows: Sequence[Held | Place | None], dim: int, precision: Precision, where: Where, file: SlotFile | None
     ):
         """Use ``Rows.zeros``; a table on disk has a ``file`` for new rows."""
         self._rows, self.dim, self.precision, self.where, self._file = rows, dim, precision, where, file
-        self.written = np.array([row is not None for row in rows], bool)
-        self.written.flags.writeable = False
+        self._written: Array | None = None
 
     @classmethod
     def zeros(cls, n: int, dim: int, dtype: Precision = "float32", where: Where = "ram") -> Rows:
@@ -78,6 +76,14 @@ class Rows:
     def rows(self) -> Sequence[Held | Place | None]:
         """The rows as they are kept, None where never written: for the store."""
         return self._rows
+
+    @property
+    def written(self) -> Array:
+        """(N,) bool: which rows were ever written; the others are zero."""
+        if self._written is None:
+            self._written = np.array([row is not None for row in self._rows], bool)
+            self._written.flags.writeable = False
+        return self._written
 
     @property
     def stored(self) -> np.dtype:
@@ -126,8 +132,8 @@ class Rows:
         ids, n = np.asarray(ids), len(self._rows)
         if np.shape(values) != (ids.size, self.dim):
             raise ValueError(f"Rows of shape {(ids.size, self.dim)} are needed for {ids.size} ids. Got {values.shape}.")
-        rising = (ids[1:] > ids[:-1]).all()  # as in a cohort; np.unique is slow for a few
-        if ids.size and (ids.min() < 0 or ids.max() >= n or not (rising or np.unique(ids).size == ids.size)):
+        ascending = ids if (ids[1:] > ids[:-1]).all() else np.unique(ids)  # as in a cohort; np.unique is slow for a few
+        if ids.size and (ascending[0] < 0 or ascending[-1] >= n or ascending.size < ids.size):
             raise ValueError(f"The ids of rows must be distinct and in 0 … {n - 1}. Got {ids}.")
         if values.size < WORTHWHILE:  # in one go; larger ones row by row, so that no second copy of all is made
             values = np.asarray(values, self.out)
@@ -245,7 +251,7 @@ class Rows:
         """Fill ``out`` with the rows' entries from ``begin`` on."""
         end, raw = begin + out.shape[1], out.view(np.uint32) if self.precision == "bfloat16" else out
         if self.where == "ram":
-            zero = np.broadcast_to(self.stored.type(0), end - begin)
+            zero = np.zeros(end - begin, self.stored)
             lines = [zero if row is None else row.stored[begin:end] for row in cast("Sequence[Held | None]", rows)]
             np.concatenate([*lines, zero[:0]], out=raw.reshape(-1))  # the last one for a table without rows
         else:

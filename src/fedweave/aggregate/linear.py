@@ -20,7 +20,7 @@ def weigh(weights: Array, replies: Replies) -> Array:
 
 def _mean_effort(view: View, weight: Array) -> float:
     """Return the mean effort of those that are heard, weighted by how much each counts."""
-    heard = weight * (1 - view.population.loss_rate)
+    heard = weight * view.population.arrival_rate
     return float(heard @ view.effort / heard.sum())
 
 
@@ -48,7 +48,7 @@ class Anonymous(Aggregator):
         return weigh(cohort.count / max(cohort.count.sum(), 1), replies), state
 
     def coefficients(self, view: View, law: Array) -> Array:
-        return law / law.sum() * (1 - view.population.loss_rate)
+        return law / law.sum() * view.population.arrival_rate
 
 
 @settings
@@ -77,7 +77,7 @@ class InverseProbability(Aggregator):
     def coefficients(self, view: View, law: Array) -> Array:
         if self.normalise == "weights":  # a ratio: no closed mean
             return super().coefficients(view, law)
-        heard = np.ones_like(law) if self.normalise == "received" else 1 - view.population.loss_rate
+        heard = np.ones_like(law) if self.normalise == "received" else view.population.arrival_rate
         return view.population.weight * heard * (law > 0)
 
     def step_length(self, view: View, law: Array) -> float:
@@ -114,7 +114,7 @@ class LinkAware(Aggregator):
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         p, ids = view.population, cohort.ids
-        return weigh(p.weight[ids] * cohort.count / (cohort.expected * (1 - p.loss_rate[ids])), replies), state
+        return weigh(p.weight[ids] * cohort.count / (cohort.expected * p.arrival_rate[ids]), replies), state
 
     def coefficients(self, view: View, law: Array) -> Array:
         return view.population.weight * (law > 0)
@@ -147,7 +147,7 @@ class Nova(Aggregator):
         if self.normalise != "sampled":  # a ratio: no closed mean
             return super().coefficients(view, law)
         p = view.population
-        return _mean_effort(view, p.weight) * p.weight * (1 - p.loss_rate) / view.effort * (law > 0)
+        return _mean_effort(view, p.weight) * p.weight * p.arrival_rate / view.effort * (law > 0)
 
     def step_length(self, view: View, law: Array) -> float:
         """As long as FedAvg's of the same normalisation: only the direction is another. "quotients" are shorter."""
@@ -177,7 +177,7 @@ class Consistent(Aggregator):
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         effort = view.effort if self.effort == "counted" else estimate.mean_effort(state, "reach", view.effort)
-        reach = (1 - view.population.loss_rate) * effort
+        reach = view.population.arrival_rate * effort
         tau = 1 / (view.population.weight @ (1 / reach))
         w = view.population.weight[cohort.ids] * cohort.count / (cohort.expected * reach[cohort.ids])
         after = estimate.remember(state, view, cohort, replies, self.memory) if self.effort == "measured" else state
@@ -186,10 +186,10 @@ class Consistent(Aggregator):
     def coefficients(self, view: View, law: Array) -> Array:
         if self.effort == "measured":  # what will have been measured is in the state, which only the round knows
             return super().coefficients(view, law)
-        reach = (1 - view.population.loss_rate) * view.effort
+        reach = view.population.arrival_rate * view.effort
         return view.population.weight / view.effort / (view.population.weight @ (1 / reach)) * (law > 0)
 
     def step_length(self, view: View, law: Array) -> float:
         """FedACS's, in counted steps."""
-        reach = (1 - view.population.loss_rate) * view.effort
+        reach = view.population.arrival_rate * view.effort
         return float(1 / (view.population.weight @ (1 / reach)))

@@ -41,4 +41,4 @@ class AU(Aggregator):
 
     def step_length(self, view: View, law: Array) -> float:
         """As the paper does, who finds the true one hard to compute: FedAvg's."""
-        return float(view.population.weight @ ((1 - view.population.loss_rate) * view.effort))
+        return float(view.population.weight @ (view.population.arrival_rate * view.effort))

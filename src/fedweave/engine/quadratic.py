@@ -67,6 +67,8 @@ class QuadraticEngine:
         self.layout = Layout(("x",), ((dim,),), dim)
         self._tables: dict[float, Array] = {}
         self._plain = solver == SGD()
+        self._no_loss = np.full(weight.size, np.nan)
+        self._bytes = np.full(weight.size, 8 * dim * (2 if solver.reports else 1))
 
     def train(
         self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
@@ -74,13 +76,11 @@ class QuadraticEngine:
         """Return what the cohort sends, exactly."""
         ids, steps = cohort.ids, population.steps[cohort.ids]
         received = heard(self.seed, round, ids, population)
-        updates, lost = self.rehearse(round, x, ids, population, lr, has), ~received
-        updates[lost] = 0.0
-        gradient = self.gradients(x, ids)
+        updates, gradient = self.rehearse(round, x, ids, population, lr, has), self.gradients(x, ids)
         first = np.sqrt(np.einsum("ki,ki->k", gradient, gradient))
-        first[lost] = np.nan
-        nothing, size = np.full(ids.size, np.nan), np.full(ids.size, 8 * x.size * (2 if self.solver.reports else 1))
-        replies = Replies(received, updates, steps, nothing, first, population.latency[ids], size)
+        updates[~received], first[~received] = 0.0, np.nan
+        nothing, sent = self._no_loss[: ids.size], self._bytes[: ids.size]
+        replies = Replies(received, updates, steps, nothing, first, population.latency[ids], sent)
         return with_change(replies, self.solver, x.size, has, ids, population, lr)
 
     def rehearse(

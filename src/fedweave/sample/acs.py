@@ -45,7 +45,7 @@ class ACS(Sampler):
 
     def law(self, state: State, view: View) -> Array:
         p = view.population
-        success = 1 - p.loss_rate if self.links == "known" else estimate.success_rate(state, self.prior, self.floor)
+        success = p.arrival_rate if self.links == "known" else estimate.success_rate(state, self.prior, self.floor)
         effort = view.effort
         if self.effort == "measured":
             effort = estimate.mean_effort(state, "reach", effort)

@@ -26,7 +26,9 @@ def draw_with_replacement(law: Array, draws: int, rng: np.random.Generator) -> C
     last = cumulative.searchsorted(cumulative[-1])  # the last client with a chance, should a product round up
     where = np.minimum(cumulative.searchsorted(rng.random(draws) * cumulative[-1], side="right"), last)
     where.sort()
-    starts = np.concatenate(([0], (where[1:] != where[:-1]).nonzero()[0] + 1, [draws]))
+    new = np.ones(draws + 1, bool)  # whether a client's run of draws begins here; one more, for where the last one ends
+    np.not_equal(where[1:], where[:-1], out=new[1:-1])
+    starts = new.nonzero()[0]
     ids = where[starts[:-1]]
     return Cohort(ids, starts[1:] - starts[:-1], law[ids])
 
