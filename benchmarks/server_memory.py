@@ -123,6 +123,9 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["memory"]:
         print(json.dumps(memory_of(sys.argv[2])))  # pyright: ignore[reportArgumentType]
     else:
-        for where in sys.argv[1:] or ["ram", "disk"]:
+        chosen, peaks = sys.argv[1:] or ["ram", "disk"], {}
+        for where in chosen:  # before this process grows: on Linux a child's peak begins at its parent's
             child = subprocess.run([sys.executable, __file__, "memory", where], check=True, capture_output=True)
-            print(json.dumps(time_of(where) | json.loads(child.stdout)))  # pyright: ignore[reportArgumentType]
+            peaks[where] = json.loads(child.stdout)
+        for where in chosen:
+            print(json.dumps(time_of(where) | peaks[where]))  # pyright: ignore[reportArgumentType]
