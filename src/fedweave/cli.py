@@ -25,7 +25,7 @@ from fedweave.options import SYSTEMS, as_option, experiments_of, method_names
 from fedweave.plan_command import EXAMPLE, plan
 from fedweave.progress import Count, Show
 from fedweave.settings import BadInput, nearest
-from fedweave.store.run_folder import writable
+from fedweave.store.files import NotStored, writable
 from fedweave.store.tables import write_tables
 from fedweave.typed import Json, Typed, help_text
 
@@ -270,6 +270,8 @@ def main() -> None:
             file=sys.stderr,
         )
         code = 143 if _terminated else 130
+    except NotStored as e:
+        print(f"error: {e}\nThe last saved state is intact: `fedweave resume` goes on from it.", file=sys.stderr)
     except RuntimeError as e:
         traceback.print_exc()
         print(f"The run failed: {e}", file=sys.stderr)

@@ -17,7 +17,8 @@ from fedweave.results import Result
 from fedweave.running import Interrupted, Watch, resume_with, run_with, workers_of
 from fedweave.session import prepare
 from fedweave.settings import BadInput
-from fedweave.store.run_folder import RunFolder, refuse_used, writable, write_file
+from fedweave.store.files import writable, write_file
+from fedweave.store.run_folder import RunFolder, refuse_used
 
 
 @dataclass(frozen=True)

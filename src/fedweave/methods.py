@@ -13,7 +13,10 @@ from fedweave.aggregate import (
     DynMean,
     InverseProbability,
     LinkAware,
+    Mean,
     Nova,
+    Private,
+    Robust,
     Scaffold,
     Varp,
     VarpReuse,
@@ -91,6 +94,21 @@ def fedacs_estimated(per_round: int = 10) -> Method:
 def fedacs_measured(per_round: int = 10) -> Method:
     """FedACS by how far clients really move instead of how many steps they take."""
     return Method(ACS(per_round, effort="measured"), aggregator=Anonymous(), name="fedacs_measured")
+
+
+def fedacs_private(per_round: int = 10, clip: float = 1.0, noise: float = 1.0) -> Method:
+    """FedACS under central differential privacy: clipped updates, Gaussian noise on their anonymous sum."""
+    return Method(ACS(per_round), aggregator=Private(clip, noise), name="fedacs_private")
+
+
+def fedavg_median(per_round: int = 10) -> Method:
+    """FedAvg by the coordinate median: up to half of the cohort may send anything (Yin et al.)."""
+    return replace(fedavg(per_round), aggregator=Robust(Mean(), trim=0.5), name="fedavg_median")
+
+
+def fedavg_trimmed(per_round: int = 10, trim: float = 0.2) -> Method:
+    """FedAvg by the trimmed mean, no update longer than the median one (Yin et al.)."""
+    return replace(fedavg(per_round), aggregator=Robust(Mean(), "median", trim), name="fedavg_trimmed")
 
 
 def fednova(per_round: int = 10) -> Method:

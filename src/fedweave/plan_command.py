@@ -15,7 +15,7 @@ from rich.console import Console
 
 from fedweave.fleet import compare_laws, read_clients
 from fedweave.settings import BadInput
-from fedweave.store.run_folder import writable
+from fedweave.store.files import writable
 from fedweave.typed import Json, Text, help_text
 
 EXAMPLE = "Example: fedweave plan clients.csv --epsilon 0.1 --html plan.html"

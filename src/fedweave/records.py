@@ -112,6 +112,7 @@ class View:
     effort_of: Callable[[Array], Array]  # steps -> ‖a‖₁ of the solver, at the nominal lr
     rehearse: Callable[[Array], Array]  # ids -> the updates (k, D) they would send: for oracles, no fleet can do it
     laws: list[Any] = field(default_factory=list, repr=False, compare=False)  # kept by Sampler.law_once
+    seed: int = 0  # for noise that a server stage adds at its own address
 
     @cached_property
     def effort(self) -> Array:

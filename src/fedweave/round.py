@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedweave.admit import admit, sensible
+from fedweave.fault import fault
 from fedweave.method import Method
 from fedweave.randomness import Stream, borrow
 from fedweave.records import Array, Carried, Cohort, Population, Replies, ServerState, View
@@ -58,12 +59,15 @@ def run_round(
     """Sample, send, train, admit, combine, step, learn."""
     r = state.round + 1
     has = carried(method.aggregator, state)
-    view = view_of(method, state, population, engine, lr, has)
+    view = view_of(method, state, population, engine, lr, has, seed)
     view = calibrated(method, state, view) if calibrate else view
     cohort = sensible(method.sampler.draw(state.sampler, view, borrow(seed, r, Stream.SAMPLER)), method, population)
+    fault("sampled")
     replies = engine.train(r, state.x, cohort, population, view.lr, has)
+    fault("trained")
     replies, refused = admit(replies, cohort, engine.layout)
     direction, aggregator = method.aggregator.combine(state.aggregator, view, cohort, replies)
+    fault("combined")
     x, server = advance(method.server, state.server, state.x, direction, engine.layout)
     sampler = method.sampler.learn(state.sampler, view, cohort, replies)
     clients = committed(state.clients, cohort, replies)
@@ -77,14 +81,20 @@ def run_round(
 
 
 def view_of(
-    method: Method, state: ServerState, population: Population, engine: Engine, lr: float, has: Carried | None = None
+    method: Method,
+    state: ServerState,
+    population: Population,
+    engine: Engine,
+    lr: float,
+    has: Carried | None = None,
+    seed: int = 0,
 ) -> View:
     """Return what the stages of the next round may see."""
     r = state.round + 1
     effort_of = partial(method.solver.effort, lr=lr)
     has = has or carried(method.aggregator, state)
     rehearse = partial(engine.rehearse, r, state.x, population=population, lr=lr, has=has)
-    return View(r, state.x, population, engine.layout, lr, effort_of, rehearse)
+    return View(r, state.x, population, engine.layout, lr, effort_of, rehearse, [], seed)
 
 
 def calibrated(method: Method, state: ServerState, view: View) -> View:
@@ -99,6 +109,6 @@ def calibrated(method: Method, state: ServerState, view: View) -> View:
         parts = f"{type(method.sampler).__name__} with {type(method.aggregator).__name__}"
         raise BadInput(f"{method.name} cannot be calibrated: the step length of {parts} is not known.")
     lr = view.lr * fedavg / length
-    after = View(view.round, view.x, p, view.layout, lr, view.effort_of, view.rehearse, view.laws)
+    after = View(view.round, view.x, p, view.layout, lr, view.effort_of, view.rehearse, view.laws, view.seed)
     after.__dict__["effort"] = view.effort  # at the nominal lr, so it stays as it is
     return after

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from fedweave import measure
 from fedweave.engine.simulator import choose_device, workers_for
 from fedweave.engine.workers import Workers
 from fedweave.experiment import Experiment, from_plain, to_plain
+from fedweave.fault import fault
 from fedweave.records import Array, ServerState
 from fedweave.results import Result, summarise
 from fedweave.round import Round, run_round
@@ -59,12 +61,30 @@ def _refuse_another(stored: Mapping[str, Any], given: Experiment) -> None:
     """Refuse to continue a run with other settings. Data has a digest, own models no name, and the rest no effect."""
     plain = json.loads(json.dumps(to_plain(given)))
     free = {"data", "workers", "device", "tables"} | (set() if isinstance(plain["model"], str) else {"model"})
-    other = [k for k, v in plain.items() if k not in free and v != stored.get(k)]
-    if other:
+    fixed = {k: v for k, v in plain.items() if k not in free}
+    if other := different({k: stored.get(k) for k in fixed}, fixed):
         raise BadInput(
-            f"The experiment differs from the one this run began with in {', '.join(other)}. "
+            f"The experiment differs from the one this run began with in {'; '.join(other)}. "
             "Give the same one, or start a new run."
         )
+
+
+def different(before: Any, now: Any, path: str = "") -> list[str]:
+    """Return a phrase for every field in which two plain descriptions differ."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        keys = [*before, *(k for k in now if k not in before)]
+        return [d for k in keys for d in different(before.get(k), now.get(k), f"{path}.{k}" if path else str(k))]
+    return [] if before == now else [f"{path} ({json.dumps(before)} then, {json.dumps(now)} now)"]
+
+
+def _mind_versions(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuse to continue with another fedweave; warn of other libraries, with which the last bits may differ."""
+    ours = [version.get("fedweave", "").split(".")[:2] for version in (before, now)]
+    if ours[0] != ours[1]:
+        was, is_now = before.get("fedweave"), now.get("fedweave")
+        raise BadInput(f"This run began with fedweave {was}, and this is {is_now}. Continue it with that version.")
+    if other := different(before, now):
+        warnings.warn(f"Resuming with other versions, the last bits may differ: {'; '.join(other)}.", stacklevel=2)
 
 
 def workers_of(experiment: Experiment) -> Workers:
@@ -91,10 +111,9 @@ def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, w
     state = store.load_state(experiment.tables)
     store.rewind(state.round if state else 0)
     session = prepare(experiment, workers)
-    if session.manifest["data"] != manifest["data"]:
-        raise BadInput(
-            f"The data has changed since this run began: {manifest['data']} then, {session.manifest['data']} now."
-        )
+    if other := different(manifest["data"], session.manifest["data"]):
+        raise BadInput(f"The data has changed since this run began: {'; '.join(other)}.")
+    _mind_versions(manifest["versions"], session.manifest["versions"])
     state = state or store.start(session.start, experiment.tables)
     return _go(session._replace(manifest=manifest), state, store, watch)
 
@@ -113,10 +132,12 @@ def _go(session: Session, state: ServerState, store: RunFolder, watch: Watch | N
                     told(row)
     except KeyboardInterrupt:
         raise Interrupted(store.folder, state.round) from None
-    finally:  # whatever happened, the finished rounds are kept
-        store.save(state, always=True)
-        result = _result(store, to_plain(session.experiment), session.manifest, state)
-        store.close()
+    finally:
+        try:  # whatever happened, the finished rounds are kept
+            store.save(state, always=True)
+            result = _result(store, to_plain(session.experiment), session.manifest, state)
+        finally:
+            store.close()
     return result
 
 
@@ -126,6 +147,7 @@ def _one_round(
     e, begin = session.experiment, time.perf_counter()
     population = e.system.population(session.base, state.round + 1, e.seed)
     after, happened = run_round(e.method, state, population, session.engine, e.lr, e.seed, e.calibrate)
+    fault("stepped")
     due = after.round % e.evaluate_every == 0 or after.round == e.rounds
     scores = session.engine.evaluate(after.x) if due else {}
     measured = measure.of_round(e.method.aggregator, after, happened)
@@ -134,7 +156,9 @@ def _one_round(
         measured |= measure.of_gradients(session.engine, after.x, population, surrogate)
     totals["wall_seconds"] += time.perf_counter() - begin
     row = {**_row(state, after, happened, scores, totals), **measured}
+    fault("evaluated")
     store.add(row, _client_rows(after.round, happened), happened.refused)
+    fault("recorded")
     return after, row
 
 

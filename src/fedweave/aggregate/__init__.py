@@ -14,3 +14,5 @@ from fedweave.aggregate.linear import Nova as Nova
 from fedweave.aggregate.memory import Varp as Varp
 from fedweave.aggregate.memory import VarpReuse as VarpReuse
 from fedweave.aggregate.participation import AU as AU
+from fedweave.aggregate.private import Private as Private
+from fedweave.aggregate.robust import Robust as Robust

@@ -40,11 +40,11 @@ class Size(NamedTuple):
     batch_size: int
 
 
-# The paper has 6,000 samples per client and batches of 256. A twentieth of that, in batches of 64, keeps a few dozen
-# local steps per round; with batches of 256 there would be ten.
+# The paper has 6,000 samples per client and batches of 256. A fiftieth of that, in batches of 32, keeps about twenty
+# local steps per round; with batches of 256 there would be five.
 SIZES: dict[Scale, Size] = {
     "smoke": Size(1, 5, 2, 40, 200, 20),
-    "laptop": Size(5, 28, 5, 300, 1000, 64),
+    "laptop": Size(5, 28, 5, 120, 1000, 32),
     "paper": Size(10, 300, 5, None, None, 256),
 }
 EPOCHS, LR = 5, 1e-3

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import sqlite3
 import time
 import warnings
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedweave.fault import fault
 from fedweave.records import Array, ServerState
 from fedweave.rows import Where
 from fedweave.settings import BadInput
 from fedweave.store import lock
+from fedweave.store.files import storing, writable, write_file
 from fedweave.store.states import Tables, each_table, intact, pack, unpack
 
 SAVE_SECONDS = 2.0  # a state is written at most this often, and always at the end: writing must not slow short rounds
@@ -83,12 +83,15 @@ class RunFolder:
         with writable(folder):
             shutil.rmtree(new, ignore_errors=True)
             new.mkdir(parents=True)
+            fault("folder made")
             for name, content in files.items():
                 write_file(new / name, content)
             cls(new).close()
+            fault("folder filled")
             if folder.exists():
                 folder.rmdir()
             new.rename(folder)
+            fault("folder named")
         return cls(folder)
 
     @classmethod
@@ -132,21 +135,31 @@ class RunFolder:
         if not always and begin < self._next_save:
             return
         if self.folder is not None:
-            self._tables.keep(state)
-            content = pack(state)
-            name = f"state-{state.round:06d}.safetensors"
-            write_file(self.folder / name, content)
+            self._write(self.folder, state)
+        with storing(self.folder and self.folder / "run.sqlite"):
+            fault("committing")
+            if self._db.in_transaction:
+                self._db.execute("COMMIT")
+            fault("committed")
+            self._forget_old()
+        now = time.monotonic()
+        self._next_save = now + max(SAVE_SECONDS, (now - begin) * (1 / SAVE_SHARE - 1))
+
+    def _write(self, folder: Path, state: ServerState) -> None:
+        """Write the state's tables and file, and their entry in the database, not yet committed."""
+        self._tables.keep(state)
+        fault("tables kept")
+        content, name = pack(state), f"state-{state.round:06d}.safetensors"
+        with storing(folder / name, len(content)):
+            write_file(folder / name, content)
+        fault("state written")
+        with storing(folder / "run.sqlite"):
             if not self._db.in_transaction:
                 self._db.execute("BEGIN IMMEDIATE")
             for table in ROWS:  # a signal may have struck while a round was being added
                 self._db.execute(f"DELETE FROM {table} WHERE round > ?", (state.round,))
             sha = hashlib.sha256(content).hexdigest()
             self._db.execute("INSERT OR REPLACE INTO states VALUES (?, ?, ?)", (state.round, name, sha))
-        if self._db.in_transaction:
-            self._db.execute("COMMIT")
-        self._forget_old()
-        now = time.monotonic()
-        self._next_save = now + max(SAVE_SECONDS, (now - begin) * (1 / SAVE_SHARE - 1))
 
     def _forget_old(self) -> None:
         if self.folder is None:
@@ -154,6 +167,7 @@ class RunFolder:
         old = self._db.execute(f"SELECT round, file FROM states ORDER BY round DESC LIMIT -1 OFFSET {KEEP}").fetchall()
         for round, name in old:
             self._db.execute("DELETE FROM states WHERE round = ?", (round,))
+            fault("state forgotten")
             (self.folder / name).unlink(missing_ok=True)
         left = {round for (round,) in self._db.execute("SELECT round FROM states")}
         self._tables.forget(lambda round: round not in left)
@@ -188,6 +202,7 @@ class RunFolder:
     def rewind(self, round: int) -> None:
         """Forget everything after ``round``, the state that a run goes on from."""
         for table in (*ROWS, "states"):
+            fault("rewinding")
             self._db.execute(f"DELETE FROM {table} WHERE round > ?", (round,))
         self._tables.forget(lambda r: r > round)
 
@@ -227,28 +242,3 @@ def refuse_used(folder: Path, mark: str) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         way = f"`fedweave resume {folder}` continues it" if (folder / mark).exists() else "choose another --out"
         raise BadInput(f"The folder {str(folder)!r} already exists and is not empty: {way}.")
-
-
-@contextmanager
-def writable(path: Path) -> Generator[None]:
-    """Say in one sentence that what the user named cannot be written."""
-    try:
-        yield
-    except OSError as e:
-        raise BadInput(f"{str(path)!r} cannot be written: {e.strerror}.") from None
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write ``content`` so that after a crash the file is either the old one or the whole new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    if os.name == "posix":
-        descriptor = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

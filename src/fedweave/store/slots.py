@@ -17,8 +17,10 @@ from typing import IO
 
 import numpy as np
 
+from fedweave.fault import fault
 from fedweave.records import Array
 from fedweave.settings import BadInput
+from fedweave.store.files import storing
 
 
 class SlotFile:
@@ -74,9 +76,11 @@ class SlotFile:
     def write(self, slot: int, stored: Array) -> None:
         """Write one vector."""
         view, at = stored.data.cast("B"), slot * self.nbytes
-        while view.nbytes:
-            done = self._write(view, at)
-            view, at = view[done:], at + done
+        with storing(self.path, view.nbytes):
+            while view.nbytes:
+                fault("row being written")
+                done = self._write(view, at)
+                view, at = view[done:], at + done
 
     def read(self, slot: int, begin: int, out: Array) -> None:
         """Fill ``out`` with the entries of one slot from ``begin`` on."""
@@ -107,8 +111,10 @@ class SlotFile:
 
     def sync(self) -> None:
         """Wait until everything written is on the disk."""
-        if self._opened is not None:
-            os.fsync(self._opened.fileno())
+        with storing(self.path):
+            fault("rows being synced")
+            if self._opened is not None:
+                os.fsync(self._opened.fileno())
 
 
 class Place:

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from fedweave.records import Array, ServerState
 from fedweave.rows import STORED, Held, Precision, Rows, Where
+from fedweave.settings import BadInput
 from fedweave.store.slots import Place, SlotFile
 
 FORMAT = 1
@@ -48,9 +50,18 @@ def pack(state: ServerState) -> bytes:
 
 
 def unpack(content: bytes) -> ServerState:
-    """Return the state in these bytes; its tables are ``Saved``."""
+    """Return the state in these bytes; its tables are ``Saved``. Whatever else they are is refused as BadInput."""
+    try:
+        return _unpacked(content)
+    except (SafetensorError, LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as e:
+        raise BadInput(f"These {len(content):,} bytes are not a state of fedweave: {e}.") from None
+
+
+def _unpacked(content: bytes) -> ServerState:
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])["__metadata__"]
+    if header["format"] != str(FORMAT):
+        raise ValueError(f"it has format {header['format']}, and this version reads {FORMAT}")
     arrays = load(content)
     parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
     for key, about in json.loads(header.get("tables", "{}")).items():

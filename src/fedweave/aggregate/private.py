@@ -1,0 +1,50 @@
+"""The anonymous sum under central differential privacy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field, PositiveFloat
+
+from fedweave.aggregate.linear import weigh
+from fedweave.aggregate.robust import clipped
+from fedweave.privacy import epsilon_participation_known, needs_library
+from fedweave.randomness import Stream, rng_for
+from fedweave.records import Array, Cohort, Population, Replies, State, View
+from fedweave.roles import Aggregator
+from fedweave.settings import settings
+
+
+@settings
+class Private(Aggregator):
+    """(1/K) [Σ c_i clip(u_i) + C z ξ] over what was received, ξ ~ N(0, I), K the number of draws (FedACS eq. 18).
+
+    FedACS needs only the sum of what arrives, and its law depends on links and work but not on data: so the Gaussian
+    mechanism applies as it is. One draw moves the sum by at most the clip C; z is the ``noise`` multiplier. The column
+    ``epsilon`` is that of the client heard most so far, at ``delta``, even to those who know who took part;
+    ``privacy.epsilon`` says how much less it is to those who do not. The noise follows from the run's seed: privacy
+    holds against everybody who does not know that, so keep the seed of a real run secret and long.
+    """
+
+    clip: PositiveFloat = 1.0
+    noise: PositiveFloat = 1.0
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+
+    def init(self, population: Population, dim: int) -> State:
+        needs_library()  # better now than after the first round
+        return {"spent": np.zeros(population.size)}  # Σ c² of each client's heard rounds
+
+    def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
+        draws = max(cohort.count.sum(), 1)
+        total = weigh(cohort.count, replies._replace(updates=clipped(replies.updates, self.clip)))
+        if cohort.ids.size:
+            rng = rng_for(view.seed, view.round, Stream.PRIVACY)
+            total = total + self.clip * self.noise * rng.standard_normal(total.size, total.dtype)
+        spent = state["spent"].copy()
+        spent[cohort.ids] += np.where(replies.received, cohort.count, 0) ** 2
+        return (total / draws).astype(replies.updates.dtype, copy=False), {"spent": spent}
+
+    def measure(self, state: State, view: View) -> Mapping[str, float]:
+        return {"epsilon": epsilon_participation_known(self.noise, float(state["spent"].max()), self.delta)}
