@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 FEDWEAVE_DATA ?= $(if $(wildcard ../shared/data),$(abspath ../shared/data),)
 export FEDWEAVE_DATA
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test faults lint format bench clean
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/.demo
@@ -17,6 +17,9 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 $(PYTEST)
+
+faults: $(VENV)/.dev  # every kill point, a hundred random times, a hundred thousand broken files: about half an hour
+	FEDWEAVE_FAULTS=1 $(BIN)/python -m pytest -n 2 tests/faults $(PYTEST)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -1,0 +1,92 @@
+"""Runs in child processes, how they ended, and what they left behind."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fedweave
+
+THOROUGH = bool(os.environ.get("FEDWEAVE_FAULTS"))  # set by `make faults`; the suite takes a sample of the cases
+SOURCE = Path(fedweave.__file__).parent
+POINTS = sorted(
+    {
+        node.args[0].value
+        for file in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "fault"
+        if node.args and isinstance(node.args[0], ast.Constant)
+    }
+)
+WORLD = {
+    "data": "quadratics",
+    "partition": "iid",
+    "system": "dynamic",
+    "clients": "7",
+    "per_round": "3",
+    "rounds": "6",
+    "steps": "4",
+}
+RUNS: dict[str, tuple[str, dict[str, str]]] = {  # what each one puts at stake is a different kind of state
+    "acs": ("fedacs_estimated", WORLD),
+    "scaffold": ("scaffold", WORLD),
+    "aware": ("fedaware", {**WORLD, "tables": "disk"}),
+    "varp": ("fedvarp", {**WORLD, "tables": "disk"}),
+    "latency": ("latency_optimal", {**WORLD, "rounds": "8"}),
+}
+
+
+class Zygote:
+    """The program that forks a child per run."""
+
+    def __init__(self) -> None:
+        program = [sys.executable, str(Path(__file__).with_name("zygote.py"))]
+        self._process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __call__(self, name: str, folder: Path, **how: Any) -> int:
+        """Begin or go on with a run; return its exit code, or minus the signal that ended it."""
+        method, options = RUNS[name]
+        job = {"method": method, "options": options, "folder": str(folder), **how}
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End the program."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait(30)
+
+
+def left(folder: Path) -> tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return what a finished run left: the digest of its model, and its rows without those that tell the time."""
+    result = fedweave.load_result(folder)
+    rounds = {k: v for k, v in result.rounds.items() if k != "wall_seconds"}
+    return result.summary["digest"], rounds, result.clients
+
+
+def assert_same(folder: Path, whole: Path) -> None:
+    """Assert that a run ended as the undisturbed one did, every round exactly once."""
+    (digest, rounds, clients), (want, *tables) = left(folder), left(whole)
+    assert digest == want
+    assert rounds["round"].tolist() == list(range(1, rounds["round"].size + 1))
+    for found, wanted in zip((rounds, clients), tables, strict=True):
+        assert found.keys() == wanted.keys()
+        for column in wanted:
+            np.testing.assert_array_equal(found[column], wanted[column], err_msg=column)
+
+
+def gone(folder: Path) -> None:
+    """Remove a run and what was being made of it."""
+    for each in (folder, folder.with_name(f".{folder.name}.new")):
+        shutil.rmtree(each, ignore_errors=True)

@@ -1,0 +1,153 @@
+"""Files that rot: every damaged byte of a state is noticed, and loaders answer rubbish with one sentence."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import warnings
+from contextlib import closing, suppress
+
+import numpy as np
+import pytest
+from fleet import THOROUGH, assert_same
+
+import fedweave as fw
+from fedweave.experiment import from_plain
+from fedweave.fleet import read_clients
+from fedweave.options import experiments_of
+from fedweave.store.run_folder import RunFolder
+from fedweave.store.states import unpack
+
+STRINGS = 100_000 if THOROUGH else 2_000
+
+
+@pytest.fixture
+def half(zygote, tmp_path):
+    """A run killed after its fourth round, with two states kept."""
+    folder = tmp_path / "run"
+    zygote("aware", folder, strike={"point": "recorded", "nth": 5, "how": "kill"})
+    return folder
+
+
+def newest(folder):
+    return sorted(folder.glob("state-*.safetensors"))[-1]
+
+
+def test_every_damaged_byte_of_a_state_is_noticed(half):
+    """The digest is what notices; a thousand places, one bit each, and every length that is shorter."""
+    state, rng = newest(half), np.random.default_rng(0)
+    content = state.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    for at in rng.integers(0, len(content), 1000):
+        broken = bytearray(content)
+        broken[at] ^= 1 << int(rng.integers(8))
+        assert hashlib.sha256(broken).hexdigest() != digest
+    some = rng.integers(0, len(content), 25 if not THOROUGH else 1000)
+    for n, at in enumerate(some):
+        broken = bytearray(content)
+        broken[at] ^= 1 << (n % 8)
+        state.write_bytes(broken if n % 2 else content[:at])
+        with pytest.warns(UserWarning, match="missing or damaged; trying the one before"):
+            assert fw.load_result(half).rounds["round"][-1] == 4
+    state.write_bytes(content)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fw.load_result(half)
+
+
+def test_a_damaged_newest_state_falls_back_and_ends_the_same(half, zygote, whole):
+    state = newest(half)
+    state.write_bytes(state.read_bytes()[:-1])
+    assert zygote("aware", half) == 0
+    assert_same(half, whole["aware"])
+
+
+def test_a_damaged_row_of_a_table_is_noticed(half, zygote, whole, tmp_path):
+    (table,) = half.glob("rows-*.bin")
+    content = bytearray(table.read_bytes())
+    rng = np.random.default_rng(1)
+    for at in rng.integers(0, len(content), 10):
+        copy = tmp_path / "copy"
+        shutil.copytree(half, copy)
+        broken = bytearray(content)
+        broken[at] ^= 16
+        (copy / table.name).write_bytes(broken)
+        assert zygote("aware", copy) in (0, 1)  # 1: the row was part of both kept states, and that is said
+        if (tmp_path / "error.txt").exists():
+            assert "all are missing or damaged" in (tmp_path / "error.txt").read_text()
+            (tmp_path / "error.txt").unlink()
+        else:
+            assert_same(copy, whole["aware"])
+        shutil.rmtree(copy)
+
+
+def rubbish(seed, valid):
+    """Yield random bytes, and valid content with a few bytes changed, cut or doubled."""
+    rng = np.random.default_rng(seed)
+    for n in range(STRINGS):
+        if n % 2:
+            yield rng.bytes(int(rng.integers(0, 300)))
+            continue
+        broken = bytearray(valid)
+        for _ in range(int(rng.integers(1, 6))):
+            at = int(rng.integers(0, len(broken)))
+            way = int(rng.integers(3))
+            if way == 0:
+                broken[at] = int(rng.integers(256))
+            elif way == 1:
+                del broken[at : at + int(rng.integers(1, 20))]
+            else:
+                broken[at:at] = broken[at : at + int(rng.integers(1, 20))]
+            broken = broken or bytearray(b"x")
+        yield bytes(broken)
+
+
+def test_rubbish_as_a_state(half):
+    for content in rubbish(0, newest(half).read_bytes()):
+        with suppress(fw.BadInput):  # the one answer there is; anything else ends the test
+            unpack(content)
+
+
+def test_rubbish_as_an_experiment_file(tmp_path):
+    path = tmp_path / "e.toml"
+    valid = b'method = "fedacs"\ndata = "quadratics"\npartition = "iid"\nrounds = 3\nlr = 0.1\n'
+    for content in rubbish(1, valid):
+        path.write_bytes(content)
+        with suppress(fw.BadInput):  # the one answer there is; anything else ends the test
+            experiments_of([str(path)], {})
+
+
+def test_rubbish_as_a_fleet(tmp_path):
+    path = tmp_path / "clients.csv"
+    valid = b"client,latency_seconds,samples,gradient_bound\na,1.5,20,0.3\nb,0.5,10,0.1\n"
+    for content in rubbish(2, valid):
+        path.write_bytes(content)
+        with suppress(fw.BadInput):  # the one answer there is; anything else ends the test
+            read_clients(path)
+
+
+def test_rubbish_as_the_settings_of_a_run(half, tmp_path):
+    valid = (half / "experiment.json").read_bytes()
+    for n, content in enumerate(rubbish(3, valid)):
+        if n >= STRINGS // 10:
+            break
+        (half / "experiment.json").write_bytes(content)
+        with suppress(fw.BadInput), closing(RunFolder.open(half, write=False)) as store:
+            from_plain(store.read_json("experiment.json"))
+
+
+def test_no_pickle_can_be_reached_from_a_loaded_file(half):
+    """Reading a run loads with an unpickler that refuses to work."""
+    program = """
+import pickle, sys
+import numpy as np
+def refuse(*args, **kwargs): raise SystemExit("pickle was asked to load")
+class Unpickler:
+    def __init__(self, *args, **kwargs): refuse()
+import fedweave, fedweave.running, fedweave.report
+pickle.load = pickle.loads = refuse
+pickle.Unpickler = Unpickler
+fedweave.load_result(sys.argv[1])
+"""
+    found = subprocess.run([sys.executable, "-c", program, str(half)], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr

@@ -1,0 +1,58 @@
+"""kill -9 at every named point of a run and at random times: what goes on from what is left ends the same."""
+
+import signal
+
+import numpy as np
+import pytest
+from fleet import POINTS, RUNS, THOROUGH, assert_same, gone
+
+KILLED = -signal.SIGKILL
+ONLY_ON_RESUME = {"rewinding"}
+CHOSEN = RUNS if THOROUGH else ["scaffold", "aware"]
+
+
+def test_there_are_points():
+    assert len(POINTS) >= 15
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_kill_at_every_point(name, zygote, whole, tmp_path):
+    """First passage, third, and the one after: the run begins, is in the middle, and has old states to forget."""
+    reached = set()
+    for point in POINTS:
+        for nth in (1, 3, 4) if THOROUGH else (3,):
+            folder = tmp_path / "run"
+            strike = {"point": point, "nth": nth, "how": "kill"}
+            if zygote(name, folder, strike=strike) == KILLED:
+                reached.add(point)
+                assert zygote(name, folder) == 0, point
+            assert_same(folder, whole[name])
+            gone(folder)
+    never = ONLY_ON_RESUME | (
+        set() if name in ("scaffold", "aware", "varp") else {"row being written", "rows being synced"}
+    )
+    once = set() if THOROUGH else {"folder made", "folder filled", "folder named"}
+    assert set(POINTS) - reached <= never | once
+
+
+@pytest.mark.parametrize("point", POINTS if THOROUGH else POINTS[::3])
+def test_killed_again_while_resuming(point, zygote, whole, tmp_path):
+    """Three kills in a row, each resume struck at the same point; then one that is let alone."""
+    folder = tmp_path / "run"
+    assert zygote("scaffold", folder, strike={"point": "recorded", "nth": 3, "how": "kill"}) == KILLED
+    for _ in range(3):
+        zygote("scaffold", folder, strike={"point": point, "nth": 2, "how": "kill"})
+    assert zygote("scaffold", folder) == 0
+    assert_same(folder, whole["scaffold"])
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_kill_at_random_times(name, zygote, whole, tmp_path):
+    rng = np.random.default_rng(sorted(RUNS).index(name))
+    for _ in range(100 if THOROUGH else 10):
+        folder = tmp_path / "run"
+        for _ in range(int(rng.integers(1, 4))):
+            zygote(name, folder, after=float(rng.uniform(0, 0.25)))
+        assert zygote(name, folder) == 0
+        assert_same(folder, whole[name])
+        gone(folder)
