@@ -52,6 +52,6 @@ def epsilon(noise: float, rounds: int, draws: int, probability: float, delta: fl
     chance = binom.pmf(np.arange(draws + 1), draws, probability)
     often = np.flatnonzero(chance > 1e-18)  # rarer counts weigh less than rounding; their mass goes to the largest
     hit, share = often.astype(float), chance[often]
-    share[-1] += 1 - share.sum()
+    share[-1] = max(1 - share[:-1].sum(), share[-1])
     one = from_mixture_gaussian_mechanism(noise, hit.tolist(), share.tolist(), value_discretization_interval=1e-2)
     return float(one.self_compose(rounds).get_epsilon_for_delta(delta))

@@ -26,6 +26,7 @@ ITEMS = {
     "fedacs/table5": "rounds and time to an accuracy on CIFAR-10, dynamic world, α = 0.05, 0.2, 0.35",
     "fedacs/links": "beyond the paper: how close learned links and steps come to known ones",
     "fedacs/effort": "beyond the paper: effort counted in steps against measured by displacement, on MNIST",
+    "fedacs/private": "beyond the paper: FedACS under central differential privacy, accuracy and epsilon",
     "fedaware/table1": "top accuracy on CIFAR-10: FedAWARE and baselines in three settings",
     "fedaware/table1/statistical": "the same, two labels per client and even work",
     "fedaware/table1/hybrid": "the same, Dirichlet labels and uneven work",

@@ -1,4 +1,4 @@
-"""FedACS: its figures and tables, and two questions beyond it. Quadratics need no torch, so homes are opened late."""
+"""FedACS: its figures and tables, and questions beyond it. Quadratics need no torch, so homes are opened late."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ HOMES = {
     "quadratics": ("fig4", "fig7"),
     "images": ("fig6", "fig9", "fig10", "table1", "table4", "table5"),
     "beyond": ("links", "effort"),
+    "noise": ("private",),
 }
 
 
