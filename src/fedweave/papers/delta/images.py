@@ -130,9 +130,9 @@ def fig14(scale: Scale, told: Told | None = None, part: str | None = None) -> Ou
 def _split(scale: Scale, told: Told | None) -> Found:
     """Compare the oracles where 9 clients have one class and 6,000 images each, 100 others a hundredth of the tenth."""
     size = FASHION.sizes[scale]
-    rounds = {"smoke": 2, "laptop": 120, "paper": 500}[scale]
-    size = size._replace(clients=109, per_round=10, rounds=rounds, seeds=min(size.seeds, 3), train=size.train and 6000)
-    bench = FASHION._replace(deal=_ninth, sizes={scale: size})
+    others, rounds = {"smoke": (15, 2), "laptop": (100, 120), "paper": (100, 500)}[scale]
+    size = size._replace(clients=9 + others, per_round=10, rounds=rounds, seeds=min(size.seeds, 3))
+    bench = FASHION._replace(deal=_split_deal, sizes={scale: size})
     try:
         data = samples(bench, scale)
     except BadInput as missing:
@@ -142,7 +142,7 @@ def _split(scale: Scale, told: Told | None) -> Found:
     return rows, judge.claims("split", runs, bench.threshold, scale, "feddelta"), note(bench, scale, data)
 
 
-def _ninth(clients: int) -> Split:
+def _split_deal(clients: int) -> Split:
     return Split(clients, owners=9 / clients, share=0.9)
 
 

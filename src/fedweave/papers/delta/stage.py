@@ -126,7 +126,7 @@ FASHION = Bench(
     0.70,
     {
         "smoke": SMOKE,
-        "laptop": Size(6000, 2000, 2, 300, 20, 8, 400, 5, 2, "mlp"),
+        "laptop": Size(6000, 2000, 2, 300, 20, 8, 400, 5, 2, "mlp", 0.75),
         "paper": Size(None, None, 1, 300, 20, 32, 500, 5, 1),
     },
 )
