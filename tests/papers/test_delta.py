@@ -68,7 +68,7 @@ ROWS = {
     "fig2": 4, "fig3": 3, "fig4": 12, "fig6": 2, "fig7": 2, "fig11": 12, "fig12": 12, "fig13": 12, "fig14": 9,
     "fig14/fashion": 5, "fig14/femnist": 4, "fig15": 2, "fig15/fashion": 2, "table2": 32, "table2/fashion": 8,
     "table2/cifar10": 8, "table2/femnist": 8, "table2/celeba": 8, "table3": 8, "table3/fashion": 8, "table4": 6,
-    "table5": 5, "table6": 8, "table6/fashion": 8, "table7": 8, "table8": 8, "table9": 9,
+    "table5": 5, "table6": 8, "table6/fashion": 8, "table7": 8, "table8": 8, "table9": 9, "variants": 10,
 }  # fmt: skip
 
 

@@ -81,6 +81,7 @@ ITEMS = {
     "delta/table7": "samplers with server Adagrad and Adam, CelebA",
     "delta/table8": "the runs of table2 on CIFAR-10 and CelebA against common thresholds",
     "delta/table9": "samplers with momentum on CIFAR-10, α = 0.1, 0.5, 1",
+    "delta/variants": "beyond the paper: practical DELTA with one choice changed at a time, Fashion-MNIST",
     "latency/weights": "three estimators: does it matter that weights sum to one on average only?",
 }
 

@@ -10,6 +10,7 @@ HOMES = {
     "regression": ("fig4", "fig11", "fig12", "fig13"),
     "motivation": ("fig2", "fig6", "fig7"),
     "images": ("table2", "table8", "fig14", "fig15"),
+    "beyond": ("variants",),
     "combined": ("table3", "table4", "table5", "table6", "table7", "table9"),
 }
 
