@@ -72,7 +72,10 @@ ROWS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("item", [i for i in HERE if i != "delta/table2"])
+ALIKE = ("fig11", "fig12", "fig14", "fig14/femnist", "table2", "table2/femnist", "table3/fashion", "table6/fashion")
+
+
+@pytest.mark.parametrize("item", [i for i in HERE if i.removeprefix("delta/") not in ALIKE])
 def test_every_item_runs_and_judges(item, here):
     seen = []
     outcome = papers.reproduce(item, "smoke", lambda done, total: seen.append((done, total)))
@@ -97,7 +100,7 @@ def test_table2_has_both_weightings_and_the_papers_numbers(here):
     assert rows[3]["paper"] == "72.10 ± 0.49"
     assert rows[3]["paper's"] == "322"
     assert rows[7]["paper"] == "—"
-    assert {"best − fedavg", "last − fedavg", "rounds to 70%", "steps/round", "weight"} <= set(rows[0])
+    assert {"best − fedavg", "last − fedavg", "rounds", "steps/round", "weight"} <= set(rows[0])
 
 
 def test_items_say_which_data_is_missing(monkeypatch, tmp_path):
@@ -141,7 +144,7 @@ def test_claims_need_a_lead_of_twice_its_error():
     assert {c.verdict for c in judge.claims("x", unclear, 0.9, "laptop")} == {"not confirmed"}
     row = judge.row("a", clear["fedpracdelta"], ("fedavg", clear["fedavg"]), 0.605, ("1", "2"))
     assert row["best − fedavg"] == "+10.00 ± 0.00"
-    assert row["rounds to 60%"] == "2 (2/3)"
+    assert (row["to"], row["rounds"]) == ("60%", "2 (2/3)")
     assert row["weight"] == "0.5, 0.5"
 
 

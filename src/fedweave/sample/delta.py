@@ -39,8 +39,8 @@ def bounded(score: Array, able: Array, floor: float) -> Array:
 class IS(Sampler):
     """``per_round`` draws, p_i ∝ ω_i ‖ĝ_i‖ (eq. 5), ĝ_i = −u_i/η the sum of the local gradients: everyone trains.
 
-    The law of the least update variance; but for the floor it is ``Optimal`` with oracle norms. ``floor``: nobody's p is
-    less than this share of an equal one. With ``replacement`` False the chance to be in is π_i = min(1, c·p_i), with
+    The law of the least update variance; but for the floor it is ``Optimal`` with oracle norms. ``floor``: nobody's p
+    is less than this share of an equal one. With ``replacement`` False the chance to be in is π_i = min(1, c·p_i), with
     Σ π = per_round.
     """
 

@@ -18,7 +18,7 @@ UNREPORTED: Reported = ("—", "—")
 OURS = "fedpracdelta"
 READING = (
     f"best: mean of the {BEST} highest accuracies, the paper's measure; last: mean of the last tenth of the rounds; −: "
-    "difference of the same seeds; ±: standard error over seeds; rounds: first evaluation that reached the threshold, "
+    "difference of the same seeds; ±: standard error over seeds; rounds: first evaluation that reached that accuracy, "
     f"(k/n) in k of n runs; smoothed: first mean of {SMOOTHED} evaluations that did; 1000 steps: local steps of all "
     "clients until then; weight: largest of one update in the direction, of the whole run and of the mean round."
 )
@@ -51,7 +51,8 @@ def row(
         f"best − {rival[0]}": percent([c.best() - r.best() for c, r in pairs], "+"),
         "last": percent([c.last for c in runs]),
         f"last − {rival[0]}": percent([c.last - r.last for c, r in pairs], "+"),
-        f"rounds to {threshold:.0%}": reached([c.rounds_to(threshold) for c in runs]),
+        "to": f"{threshold:.0%}",
+        "rounds": reached([c.rounds_to(threshold) for c in runs]),
         "paper's": told[1],
         "smoothed": reached([c.rounds_to(threshold, SMOOTHED) for c in runs]),
         "steps/round": f"{np.mean([c.steps.mean() for c in runs]):.0f}",
