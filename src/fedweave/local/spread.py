@@ -29,9 +29,11 @@ class Spread:
         if t == 0:
             self._mean, self._total = g.clone(), torch.zeros(len(g), device=g.device)
             return
-        away = g - self._mean[: len(g)]
-        self._mean[: len(g)].add_(away, alpha=1 / (t + 1))
-        self._total[: len(g)] += torch.linalg.vector_norm(away, dim=1).square_() * (t / (t + 1))
+        if len(g) < len(self._mean):
+            self._mean = self._mean[: len(g)]
+        away = g - self._mean
+        self._mean.add_(away, alpha=1 / (t + 1))
+        self._total[: len(g)].add_(away.square_().sum(1), alpha=t / (t + 1))
 
     def variance(self, steps: Sequence[int]) -> Array:
         """Return the mean over each row's ``steps`` (c,); nan where nobody asked."""

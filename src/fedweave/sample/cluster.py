@@ -44,7 +44,7 @@ class ClusterIS(Sampler):
     def groups(self, state: State, view: View) -> list[tuple[Array, int]]:
         """Return each cluster's law (N,), zero for the clients of others, and its number of draws."""
         p, norm = view.population, self._norms(state, view)
-        if not p.available.any():
+        if not (p.available & (p.weight > 0)).any():
             return []
         if self.form == "bins":
             return _bins(bounded(p.weight * norm, p.available, self.floor), norm, self.per_round)
