@@ -352,6 +352,18 @@ def test_ten_thousand_rounds_keep_the_sum_the_floor_and_the_shares_of_the_unseen
     assert np.ptp(p[:-2]) > 0.01
 
 
+@pytest.mark.parametrize("sampler", [IS(3), Delta(3), ClusterIS(3, norms="oracle"), ClusterIS(3, form="bins")], ids=str)
+def test_a_model_that_diverges_is_no_reason_to_fail(sampler):
+    wild = np.where(np.arange(N)[:, None] == 2, np.inf, UPDATES)
+    told = Probes(None, lambda ids: wild[ids], lambda ids: np.full(ids.size, np.nan))
+    at = replace(view(), rehearse=lambda ids: wild[ids], probes=told)
+    with np.errstate(invalid="ignore"):
+        law = sampler.law(sampler.init(at.population), at)
+    assert np.isfinite(law).all()
+    assert law.sum() == pytest.approx(3)
+    assert (law > 0).all()
+
+
 def test_what_teaches_nothing_changes_nothing():
     sampler, at = PracticalDelta(3), view()
     state = sampler.init(at.population)

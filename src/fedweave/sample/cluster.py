@@ -16,6 +16,8 @@ from fedweave.sample.importance import believed, renewed
 from fedweave.sample.laws import draw_with_replacement, mean_count, nobody
 from fedweave.settings import settings
 
+TURNS = 100  # of k-means at most: it ends by itself long before
+
 
 @settings
 class ClusterIS(Sampler):
@@ -60,7 +62,7 @@ class ClusterIS(Sampler):
     def _norms(self, state: State, view: View) -> Array:
         if self.norms == "last":
             return believed(state["norm"])
-        return np.linalg.norm(view.rehearse(np.arange(view.population.size)), axis=1)
+        return believed(np.linalg.norm(view.rehearse(np.arange(view.population.size)), axis=1))
 
     def law(self, state: State, view: View) -> Array:
         return np.sum([law for law, _ in self.groups(state, view)], axis=0) + np.zeros(view.population.size)
@@ -87,10 +89,12 @@ def clustered(values: Array, able: Array, clusters: int) -> list[Array]:
     nobody is nearest to is no group.
     """
     points = np.sort(values[able])
-    centres, before = np.linspace(points[0], points[-1], 2 * clusters + 1)[1::2], np.empty(0)
-    while not np.array_equal(centres, before):
+    centres = np.linspace(points[0], points[-1], 2 * clusters + 1)[1::2]
+    for _ in range(TURNS):
         before, middles = centres, (centres[1:] + centres[:-1]) / 2
         centres = np.array([g.mean() for g in np.split(points, points.searchsorted(middles)) if g.size])
+        if np.array_equal(centres, before):
+            break
     nearest = ((centres[1:] + centres[:-1]) / 2).searchsorted(values, side="right")
     return [m for m in (able & (nearest == c) for c in range(centres.size)) if m.any()]
 

@@ -29,8 +29,12 @@ Floor = Annotated[float, Field(ge=0, le=1)]
 
 
 def bounded(score: Array, able: Array, floor: float) -> Array:
-    """Return p ∝ score among those able, none less than ``floor`` times an equal share; zero for the others."""
-    p, n = np.zeros(able.size), int(able.sum())
+    """Return p ∝ score among those able, none less than ``floor`` times an equal share; zero for the others.
+
+    A score beyond all bounds, of a model that diverges, is as good as the largest.
+    """
+    p, n, known = np.zeros(able.size), int(able.sum()), np.isfinite(score)
+    score = np.where(known, score, score[known].max(initial=0.0))
     p[able] = proportional(score[able], 1.0, floor / max(n, 1))
     return p
 
