@@ -5,6 +5,10 @@ W2: 1000 clients × 20 samples, 50 sampled, 5 epochs of batch 5, logistic regres
 
 The bare loop is given its best number of threads (1 or 2, whichever has the lower median); a turn is one round of each;
 the figure is the median over turns of the ratio fedweave / bare. Use: python benchmarks/rounds.py [--turns 7]
+
+--samplers: what practical importance sampling and practical DELTA cost beside uniform sampling, scores, local variances
+and weights included, in W1 and in one run. They draw without replacement here, so that all sides train as many clients;
+a turn is one round of each, in another order every turn.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,12 +27,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedweave import methods, models
+from fedweave.aggregate import InverseProbability
 from fedweave.engine.simulator import Simulator
 from fedweave.engine.workers import Workers
 from fedweave.local.flat_module import initial_vector
 from fedweave.local.torch_trainer import ClientData
+from fedweave.method import Method
 from fedweave.records import Population
 from fedweave.round import first_state, run_round
+from fedweave.sample import PracticalDelta, PracticalIS
 
 
 class Work(NamedTuple):
@@ -79,13 +87,15 @@ def bare_loop(work: Work, x: np.ndarray, y: np.ndarray) -> Callable[[], None]:
     return one_round
 
 
-def fedweave_round(work: Work, x: np.ndarray, y: np.ndarray, workers: Workers) -> Callable[[], None]:
-    """Return one round of fedweave's fedavg, everything in it: sampling, training, admission, aggregation, step."""
+def fedweave_round(
+    work: Work, x: np.ndarray, y: np.ndarray, workers: Workers, method: Method | None = None
+) -> Callable[[], None]:
+    """Return one round of a method, everything in it: sampling, training, admission, aggregation, step, learning."""
     n = work.clients
     parts = list(np.arange(n * work.samples).reshape(n, work.samples))
     flat_x, flat_y = x.reshape(-1, 1, 28, 28), y.reshape(-1)
     data = ClientData(flat_x, flat_y, flat_x[:1], flat_y[:1], 10, (), (), parts)
-    method = methods.fedavg(work.sampled)
+    method = method or methods.fedavg(work.sampled)
     model = lambda: models.build(work.model, (1, 28, 28), 10)  # noqa: E731
     engine = Simulator(model, data, method.solver, 0, workers)
     steps = work.epochs * -(-work.samples // work.batch)
@@ -136,14 +146,45 @@ def measure(name: str, turns: int, workers: int) -> dict[str, Any]:
     }
 
 
+def samplers(turns: int, workers: int) -> dict[str, Any]:
+    """Return medians over ``turns`` of rounds by uniform, practical IS and practical DELTA sampling, and ratios."""
+    work = WORKS["W1"]
+    x, y = made_data(work)
+    k, weigh = work.sampled, InverseProbability()
+    contest = {
+        "uniform": methods.fedavg(k),
+        "practical_is": Method(PracticalIS(k, replacement=False), aggregator=weigh),
+        "practical_delta": Method(PracticalDelta(k, replacement=False), aggregator=weigh),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in contest}
+    with ExitStack() as stack:  # each has its own processes: changing hands would cost more than what is measured
+        rounds = {n: fedweave_round(work, x, y, stack.enter_context(Workers(workers)), m) for n, m in contest.items()}
+        for turn in range(turns + 2):  # the first two warm up
+            names = list(rounds)
+            for name in names[turn % 3 :] + names[: turn % 3]:
+                taken[name].append(seconds(rounds[name], 1))
+    uniform = np.array(taken["uniform"][2:])
+    figures: dict[str, Any] = {"work": "W1", "turns": turns, "workers": workers}
+    for name, values in taken.items():
+        ratio = np.array(values[2:]) / uniform
+        figures[f"{name}_s"] = float(np.median(values[2:]))
+        figures[f"{name}_ratio"] = float(np.median(ratio))
+        figures[f"{name}_quartiles"] = np.quantile(ratio, [0.25, 0.75]).round(3).tolist()
+    return figures
+
+
 def main() -> None:
     """Measure and print one JSON object per workload."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", choices=WORKS, action="append", help="only this workload")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--samplers", action="store_true", help="practical samplers against uniform, W1")
     options = parser.parse_args()
     print(f"load average before: {os.getloadavg()[0]:.2f}, cores: {os.cpu_count()}", flush=True)
+    if options.samplers:
+        print(json.dumps(samplers(options.turns, options.workers)), flush=True)
+        return
     for name in options.work or WORKS:
         print(json.dumps(measure(name, options.turns, options.workers)), flush=True)
 

@@ -10,6 +10,7 @@ from fedweave.aggregate import (
     MGDA,
     Anonymous,
     Aware,
+    Consistent,
     DynMean,
     InverseProbability,
     LinkAware,
@@ -23,7 +24,22 @@ from fedweave.aggregate import (
 )
 from fedweave.local.solvers import ControlVariate, Dyn, Prox
 from fedweave.method import Method
-from fedweave.sample import ACS, Everyone, FirstEveryone, LatencyOptimal, Optimal, Uniform, UniformDraws, Weighted
+from fedweave.sample import (
+    ACS,
+    IS,
+    ClusterIS,
+    Delta,
+    Everyone,
+    FirstEveryone,
+    LatencyOptimal,
+    Optimal,
+    PowerOfChoice,
+    PracticalDelta,
+    PracticalIS,
+    Uniform,
+    UniformDraws,
+    Weighted,
+)
 
 
 def fedavg(per_round: int = 10) -> Method:
@@ -184,3 +200,38 @@ def latency_norm(per_round: int = 10) -> Method:
 def latency_ratio(per_round: int = 10) -> Method:
     """Ratio selection, p = ω, whose inverse-probability weights are all equal: a baseline of the latency paper."""
     return Method(Weighted(per_round), aggregator=InverseProbability(), name="latency_ratio")
+
+
+def feddelta(per_round: int = 10) -> Method:
+    """DELTA by oracle: clients whose true gradients differ most from the global one and vary most (Wang et al.)."""
+    return Method(Delta(per_round), aggregator=InverseProbability(), name="feddelta")
+
+
+def fedpracdelta(per_round: int = 10) -> Method:
+    """Practical DELTA: the same, learned from those who took part (DELTA eq. 16)."""
+    return Method(PracticalDelta(per_round), aggregator=InverseProbability(), name="fedpracdelta")
+
+
+def fedis(per_round: int = 10) -> Method:
+    """Importance sampling by oracle: p by the length of what everyone would send (DELTA eq. 5)."""
+    return Method(IS(per_round), aggregator=InverseProbability(), name="fedis")
+
+
+def fedpracis(per_round: int = 10) -> Method:
+    """Practical importance sampling: the same, learned from those who took part (DELTA eq. 15)."""
+    return Method(PracticalIS(per_round), aggregator=InverseProbability(), name="fedpracis")
+
+
+def cluster_is(per_round: int = 10) -> Method:
+    """Cluster-based importance sampling: clients grouped by the length of their updates, some of each group."""
+    return Method(ClusterIS(per_round), aggregator=InverseProbability(), name="cluster_is")
+
+
+def power_of_choice(per_round: int = 10) -> Method:
+    """Power-of-Choice: of twice as many candidates those with the largest loss, plain average (Cho et al.)."""
+    return Method(PowerOfChoice(per_round), aggregator=Anonymous(), name="power_of_choice")
+
+
+def fedpracdelta_consistent(per_round: int = 10) -> Method:
+    """Practical DELTA over lossy links and uneven work, made consistent by its weights (beyond the papers)."""
+    return Method(PracticalDelta(per_round), aggregator=Consistent(), name="fedpracdelta_consistent")

@@ -49,6 +49,7 @@ class Cohort:
     ids: Array  # (k,) who
     count: Array  # (k,) how often drawn: drawn twice trains once and counts twice
     expected: Array  # (k,) E[count]; nan when the law is unknown (greedy choices)
+    probed: int = 0  # further clients that were sent the model, only to be asked how they do with it
 
 
 class Replies(NamedTuple):
@@ -62,6 +63,7 @@ class Replies(NamedTuple):
     seconds: Array  # (k,) from asking to answer
     bytes_up: Array  # (k,) sent by the client, whether it arrived or not
     change: Array | None = None  # (k, D) what each heard client adds to its memory; None where clients have none
+    variance: Array | None = None  # (k,) of its stochastic gradients on the way; None unless the sampler needs it
 
 
 class Carried(NamedTuple):
@@ -69,6 +71,7 @@ class Carried(NamedTuple):
 
     sent: Array | None = None  # (D,) a vector that the server sends to all
     memory: Rows | None = None  # (N, D) what each client kept for itself
+    measure: bool = False  # whether they are asked to measure the variance of their gradients on the way
 
 
 NOTHING = Carried()
@@ -100,6 +103,18 @@ class Layout:
         }
 
 
+def _unasked(ids: Array) -> Array:
+    raise ValueError("This View has no clients that could be asked.")
+
+
+class Probes(NamedTuple):
+    """What clients can be asked of the model beside training; each answer costs them a pass over their data."""
+
+    losses: Callable[[Array], Array] = _unasked  # ids -> (k,) mean loss on their own data
+    gradients: Callable[[Array], Array] = _unasked  # ids -> (k, D) its gradient: for oracles, no fleet can do it
+    variances: Callable[[Array], Array] = _unasked  # ids -> (k,) spread of the gradients of their batches around it
+
+
 @dataclass(frozen=True)
 class View:
     """The one read-only argument of every server stage."""
@@ -113,6 +128,7 @@ class View:
     rehearse: Callable[[Array], Array]  # ids -> the updates (k, D) they would send: for oracles, no fleet can do it
     laws: list[Any] = field(default_factory=list, repr=False, compare=False)  # kept by Sampler.law_once
     seed: int = 0  # for noise that a server stage adds at its own address
+    probes: Probes = field(default=Probes(), repr=False, compare=False)
 
     @cached_property
     def effort(self) -> Array:

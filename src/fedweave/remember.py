@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedweave.records import Array, Carried, Cohort, Population, Replies, ServerState, State
-from fedweave.roles import Aggregator, Solver
+from fedweave.roles import Aggregator, Sampler, Solver
 from fedweave.rows import Rows
 
 
@@ -15,10 +15,11 @@ def blank(solver: Solver, population: Population, x: Array) -> State:
     return {"memory": Rows.zeros(population.size, x.size, precision)} if solver.remembers else {}
 
 
-def carried(aggregator: Aggregator, state: ServerState) -> Carried:
+def carried(sampler: Sampler, aggregator: Aggregator, state: ServerState) -> Carried:
     """Return what clients have in hand beside the model, what is sent in the model's own precision."""
     sent = aggregator.broadcast(state.aggregator)
-    return Carried(None if sent is None else sent.astype(state.x.dtype, copy=False), state.clients.get("memory"))
+    sent = None if sent is None else sent.astype(state.x.dtype, copy=False)
+    return Carried(sent, state.clients.get("memory"), sampler.needs_variance)
 
 
 def shares(ids: Array, population: Population) -> Array:

@@ -16,6 +16,7 @@ class Sampler(ABC):
     """Who takes part."""
 
     law_known: ClassVar[bool] = True  # whether law() is known and draw() fills Cohort.expected
+    needs_variance: ClassVar[bool] = False  # whether learn() reads Replies.variance
 
     def init(self, population: Population) -> State:
         """Return what the sampler remembers before the first round."""
@@ -178,6 +179,14 @@ class Engine(Protocol):
 
     def gradients(self, x: Array, ids: Array) -> Array:
         """Return these clients' true gradients at ``x`` (k, D), on all their data: no fleet can be asked for them."""
+        ...
+
+    def variances(self, round: int, x: Array, ids: Array, population: Population) -> Array:
+        """Return the mean squared distance of their batches' gradients at ``x`` from the mean of these (k,)."""
+        ...
+
+    def losses(self, x: Array, ids: Array) -> Array:
+        """Return the mean loss of ``x`` on each of these clients' own data (k,)."""
         ...
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from fedweave.admit import admit, sensible
 from fedweave.fault import fault
 from fedweave.method import Method
 from fedweave.randomness import Stream, borrow
-from fedweave.records import Array, Carried, Cohort, Population, Replies, ServerState, View
+from fedweave.records import Array, Carried, Cohort, Population, Probes, Replies, ServerState, View
 from fedweave.remember import blank, carried, committed
 from fedweave.roles import Engine
 from fedweave.server import advance
@@ -58,7 +58,7 @@ def run_round(
 ) -> tuple[ServerState, Round]:
     """Sample, send, train, admit, combine, step, learn."""
     r = state.round + 1
-    has = carried(method.aggregator, state)
+    has = carried(method.sampler, method.aggregator, state)
     view = view_of(method, state, population, engine, lr, has, seed)
     view = calibrated(method, state, view) if calibrate else view
     cohort = sensible(method.sampler.draw(state.sampler, view, borrow(seed, r, Stream.SAMPLER)), method, population)
@@ -73,7 +73,8 @@ def run_round(
     clients = committed(state.clients, cohort, replies)
     clock = state.clock + (float(replies.seconds.max()) if cohort.ids.size else 0.0)
     down = state.x.nbytes + (0 if has.sent is None else has.sent.nbytes)
-    happened = Round(cohort, replies, refused, view, direction, down * cohort.ids.size)
+    down = down * cohort.ids.size + state.x.nbytes * cohort.probed
+    happened = Round(cohort, replies, refused, view, direction, down)
     if not np.isfinite(x).all():  # nothing of such a round may stay
         refused.append(f"server: {type(method.server).__name__} made the model not finite; the round is abandoned")
         return state._replace(round=r, clock=clock), happened
@@ -92,9 +93,14 @@ def view_of(
     """Return what the stages of the next round may see."""
     r = state.round + 1
     effort_of = partial(method.solver.effort, lr=lr)
-    has = has or carried(method.aggregator, state)
+    has = has or carried(method.sampler, method.aggregator, state)
     rehearse = partial(engine.rehearse, r, state.x, population=population, lr=lr, has=has)
-    return View(r, state.x, population, engine.layout, lr, effort_of, rehearse, [], seed)
+    probes = Probes(  # looked up when used: an engine that cannot answer is no harm to who does not ask
+        lambda ids: engine.losses(state.x, ids),
+        lambda ids: engine.gradients(state.x, ids),
+        lambda ids: engine.variances(r, state.x, ids, population),
+    )
+    return View(r, state.x, population, engine.layout, lr, effort_of, rehearse, [], seed, probes)
 
 
 def calibrated(method: Method, state: ServerState, view: View) -> View:
@@ -109,6 +115,8 @@ def calibrated(method: Method, state: ServerState, view: View) -> View:
         parts = f"{type(method.sampler).__name__} with {type(method.aggregator).__name__}"
         raise BadInput(f"{method.name} cannot be calibrated: the step length of {parts} is not known.")
     lr = view.lr * fedavg / length
-    after = View(view.round, view.x, p, view.layout, lr, view.effort_of, view.rehearse, view.laws, view.seed)
+    after = View(
+        view.round, view.x, p, view.layout, lr, view.effort_of, view.rehearse, view.laws, view.seed, view.probes
+    )
     after.__dict__["effort"] = view.effort  # at the nominal lr, so it stays as it is
     return after

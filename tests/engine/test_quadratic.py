@@ -43,6 +43,15 @@ def walk(method, problem, population, lr, rounds, seed=0, calibrate=False):
     return path
 
 
+@pytest.mark.parametrize("curved", [False, True])
+def test_probes_are_the_objectives_and_no_noise(curved):
+    problem, population = bent() if curved else Quadratics.random(N, D, seed=1), world()
+    engine, x = QuadraticEngine(problem, SGD(), 0, population.weight), RNG.standard_normal(D)
+    values = [problem.value(np.eye(N)[m], x) for m in (1, 4)]
+    assert np.allclose(engine.losses(x, np.array([1, 4])), values)
+    assert not engine.variances(1, x, np.arange(N), population).any()
+
+
 @pytest.mark.parametrize("solver", [SGD(), SGD(momentum=0.6), SGD(decay=0.1), Prox(0.5), Prox(0.5, SGD(momentum=0.3))])
 @pytest.mark.parametrize("curved", [False, True])
 def test_updates_are_those_of_a_plain_loop(solver, curved):

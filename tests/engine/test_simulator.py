@@ -20,7 +20,7 @@ from fedweave.local.flat_module import initial_vector
 from fedweave.local.solvers import SGD
 from fedweave.local.torch_trainer import ClientData
 from fedweave.randomness import Stream, rng_for
-from fedweave.records import Cohort, Population
+from fedweave.records import Carried, Cohort, Population
 from fedweave.settings import BadInput
 
 N = 8
@@ -85,6 +85,24 @@ def test_one_two_and_four_workers_give_the_same_bits(model):
     assert score["loss"] == score2["loss"] == score4["loss"]
     assert score["accuracy"] == score2["accuracy"] == score4["accuracy"]
     assert one.updates.any(axis=1).all()
+
+
+@pytest.mark.parametrize("model", [dense, conv])
+def test_probes_and_variances_are_the_same_for_any_number_of_workers(model):
+    torch.manual_seed(0)
+    x, asked, ids = initial_vector(model()), Carried(measure=True), np.array([1, 4, 6])
+    found = []
+    for count in (1, 2):
+        with Workers(count) as processes:
+            engine = Simulator(model, data(), SGD(), 0, processes)
+            replies = engine.train(1, x, everyone(), population(0.5), 0.1, asked)
+            assert np.array_equal(np.isnan(replies.variance), ~replies.received)
+            probes = (engine.losses(x, ids), engine.variances(1, x, ids, population()), engine.gradients(x, ids))
+            found.append((replies.variance, *probes))
+    for one, two in zip(*found, strict=True):
+        assert np.array_equal(one, two, equal_nan=True)
+    assert [len(p) for p in found[0][1:]] == [3, 3, 3]
+    assert Simulator(model, data(), SGD(), 0, Workers(1)).train(1, x, everyone(), population(), 0.1).variance is None
 
 
 def test_lost_replies_are_silent_and_decided_per_client():

@@ -119,7 +119,7 @@ def test_every_path_trains_like_a_plain_torch_loop(model, data, stacked):
     assert (trainer.stack is not None) == stacked
     for chunk in trainer.chunks(JOBS):
         jobs = [JOBS[i] for i in chunk]
-        updates, losses, _ = trainer.train(x, 1, jobs, LR)
+        updates, losses, *_ = trainer.train(x, 1, jobs, LR)
         for job, update, loss in zip(jobs, updates, losses, strict=True):
             expected, expected_loss = reference(model, data, x, job)
             assert np.allclose(update, expected, rtol=1e-3, atol=1e-5)
@@ -132,11 +132,61 @@ def test_company_does_not_change_a_single_bit(model, solver):
     data = image_data()
     trainer, x = trainer_of(model, data, solver)
     jobs = [Job(c, t, 5) for c, t in zip((2, 0, 4, 3, 1), (12, 9, 9, 5, 1), strict=True)]
-    together, losses, _ = trainer.train(x, 1, jobs, LR)
+    together, losses, *_ = trainer.train(x, 1, jobs, LR)
     for i, job in enumerate(jobs):
-        alone, loss, _ = trainer.train(x, 1, [job], LR)
+        alone, loss, *_ = trainer.train(x, 1, [job], LR)
         assert np.array_equal(alone[0], together[i])
         assert loss[0] == losses[i]
+
+
+def gradients_on_the_way(model, data, x, job, solver, still=False):
+    """Return the stochastic gradients (steps, D) that a client meets, by plain autograd; ``still``: all at x."""
+    torch.manual_seed(0)
+    module = model()
+    (plan,) = batches(0, 1, [job], data.parts)
+    y, state, found = torch.from_numpy(x.copy()), solver.begin(torch.from_numpy(x)), []
+    for t in range(job.steps):
+        nn.utils.vector_to_parameters(y.clone(), module.parameters())
+        rows = plan.where[t, : plan.size[t]]
+        xb = (torch.from_numpy(data.x[rows]).float() / 255 - data.mean[0]) / data.std[0]
+        loss = F.cross_entropy(module(xb), torch.from_numpy(data.y[rows]))
+        g = torch.cat([p.reshape(-1) for p in torch.autograd.grad(loss, list(module.parameters()))])
+        found.append(g.numpy().astype(float))
+        d, state = solver.direction(state, g, y, torch.from_numpy(x), LR, t)
+        y = y if still else y - LR * d
+    return np.array(found)
+
+
+@pytest.mark.parametrize("model", [logistic, mlp, Own, cnn])
+@pytest.mark.parametrize("solver", [SGD(), SGD(momentum=0.9), Prox(0.1)], ids=str)
+def test_the_variance_on_the_way_is_that_of_the_gradients_met(model, solver):
+    """σ² = mean ‖g_t − mean g‖², found while training; who does not ask gets the same update and no number."""
+    data = image_data()
+    trainer, x = trainer_of(model, data, solver)
+    for chunk in trainer.chunks(JOBS):
+        jobs = [JOBS[i] for i in chunk]
+        plain, asked = trainer.train(x, 1, jobs, LR), trainer.train(x, 1, jobs, LR, None, True)
+        assert np.array_equal(plain.updates, asked.updates)
+        assert np.isnan(plain.variance).all()
+        for job, variance in zip(jobs, asked.variance, strict=True):
+            g = gradients_on_the_way(model, data, x, job, solver)
+            assert variance == pytest.approx(((g - g.mean(0)) ** 2).sum(1).mean(), rel=1e-3, abs=1e-9)
+            assert trainer.train(x, 1, [job], LR, None, True).variance[0] == variance  # whatever its company
+
+
+@pytest.mark.parametrize("model", [mlp, cnn])
+def test_probes_of_loss_and_variance(model):
+    data = image_data()
+    trainer, x = trainer_of(model, data)
+    for client, part in enumerate(data.parts):
+        g = gradients_on_the_way(model, data, x, Job(client, -(-part.size // 5), 5), SGD(), still=True)
+        expected = ((g - g.mean(0)) ** 2).sum(1).mean()
+        assert trainer.variance(x, 1, client, 5) == pytest.approx(expected, rel=1e-3)
+        torch.manual_seed(0)
+        module = model()
+        xb = (torch.from_numpy(data.x[part]).float() / 255 - data.mean[0]) / data.std[0]
+        loss = F.cross_entropy(module(xb), torch.from_numpy(data.y[part])).item()
+        assert trainer.loss(x, client) == pytest.approx(loss, rel=1e-5)
 
 
 @pytest.mark.parametrize("model", [logistic, mlp, Own, cnn])

@@ -11,7 +11,7 @@ from fedweave.local.solvers import SGD
 from fedweave.records import Cohort, Layout, Population, Replies, View
 from fedweave.round import first_state, run_round
 from fedweave.sample import ACS, Optimal, Weighted
-from fedweave.sample.importance import capped
+from fedweave.sample.laws import capped
 
 N = 5
 

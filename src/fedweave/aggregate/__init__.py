@@ -12,6 +12,7 @@ from fedweave.aggregate.linear import Mean as Mean
 from fedweave.aggregate.linear import Models as Models
 from fedweave.aggregate.linear import Nova as Nova
 from fedweave.aggregate.memory import Varp as Varp
+from fedweave.aggregate.memory import VarpRefreshed as VarpRefreshed
 from fedweave.aggregate.memory import VarpReuse as VarpReuse
 from fedweave.aggregate.participation import AU as AU
 from fedweave.aggregate.private import Private as Private

@@ -1,4 +1,4 @@
-"""Aggregators that remember what clients sent: FedVARP in two readings."""
+"""Aggregators that remember what clients sent: FedVARP in three readings."""
 
 from __future__ import annotations
 
@@ -39,6 +39,29 @@ class Varp(Aggregator):
 
     def coefficients(self, view: View, law: Array) -> Array:
         return view.population.weight
+
+
+@settings
+class VarpRefreshed(Aggregator):
+    """Σ_j ω_j y_j after y_i ← u_i for the received: the mean of what everyone sent last.
+
+    How DELTA combines FedVARP with a sampler: it chooses whom to refresh, and no weight corrects the choice (MIFA of Gu
+    et al. with a chosen refresh). Biased on the way, more so the longer clients wait; where links, work and model rest,
+    it is the mean of all updates. ``Varp`` under the same sampler is the unbiased combination.
+    """
+
+    precision: Precision = "float32"
+
+    def init(self, population: Population, dim: int) -> State:
+        return {"last": Rows.zeros(population.size, dim, self.precision)}
+
+    def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
+        after = _refreshed(state["last"], cohort, replies)
+        return after["last"].combine(view.population.weight), after
+
+    def coefficients(self, view: View, law: Array) -> Array:
+        """After everyone who is ever asked was heard once."""
+        return view.population.weight * (law > 0)
 
 
 @settings

@@ -81,6 +81,7 @@ class QuadraticEngine:
         updates[~received], first[~received] = 0.0, np.nan
         nothing, sent = self._no_loss[: ids.size], self._bytes[: ids.size]
         replies = Replies(received, updates, steps, nothing, first, population.latency[ids], sent)
+        replies = replies._replace(variance=np.zeros(ids.size)) if has.measure else replies  # no data is drawn
         return with_change(replies, self.solver, x.size, has, ids, population, lr)
 
     def rehearse(
@@ -137,6 +138,14 @@ class QuadraticEngine:
         """Return these clients' gradients (k, d) H (x − x*), at one point or at a point of each."""
         away, H = x - self.problem.optimum[ids], self.problem.curvature
         return away if H is None else np.einsum("kij,kj->ki", H[ids], away)
+
+    def variances(self, round: int, x: Array, ids: Array, population: Population) -> Array:
+        """Return zeros: no data is drawn, every gradient is the client's true one."""
+        return np.zeros(ids.size)
+
+    def losses(self, x: Array, ids: Array) -> Array:
+        """Return each one's objective F_m(x) (k,)."""
+        return np.einsum("ki,ki->k", x - self.problem.optimum[ids], self.gradients(x, ids)) / 2
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:
         """Return the global objective as loss; there is nothing to classify."""

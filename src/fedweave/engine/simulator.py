@@ -52,11 +52,12 @@ class Simulator:
         received = heard(self.seed, round, ids, population)
         rows = np.flatnonzero(received)
         updates = np.zeros((ids.size, x.size), np.float32)
-        loss, first = np.full(ids.size, np.nan), np.full(ids.size, np.nan)
+        loss, first, variance = (np.full(ids.size, np.nan) for _ in range(3))
         for some, trained in self._trained(round, x, ids[rows], population, lr, has):
-            updates[rows[some]], loss[rows[some]], first[rows[some]] = trained
+            updates[rows[some]], loss[rows[some]], first[rows[some]], variance[rows[some]] = trained
         size = np.full(ids.size, x.nbytes * (2 if self._solver.reports else 1))
         replies = Replies(received, updates, population.steps[ids], loss, first, population.latency[ids], size)
+        replies = replies._replace(variance=variance) if has.measure else replies
         return with_change(replies, self._solver, self.layout.parameters, has, ids, population, lr)
 
     def rehearse(
@@ -76,6 +77,20 @@ class Simulator:
             found[n] = gradient
         return found
 
+    def variances(self, round: int, x: Array, ids: Array, population: Population) -> Array:
+        """Return the variance at ``x`` of the gradients of one pass over their batches, those of this round."""
+        return self._numbers(x, [("variance", (round, int(c), int(population.batch_size[c]))) for c in ids])
+
+    def losses(self, x: Array, ids: Array) -> Array:
+        """Return the mean loss of ``x`` on each one's own data."""
+        return self._numbers(x, [("loss", (int(c),)) for c in ids])
+
+    def _numbers(self, x: Array, calls: Sequence[Call]) -> Array:
+        found = np.zeros(len(calls))
+        for n, value in self._each(x, calls):
+            found[n] = value
+        return found
+
     def _trained(
         self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried
     ) -> Iterator[tuple[list[int], Trained]]:
@@ -86,7 +101,9 @@ class Simulator:
         def recalled(some: Array) -> Recalled | None:
             return None if has.memory is None else Recalled(has.memory[some], has.sent, shares(some, population))
 
-        calls: list[Call] = [("train", (round, [jobs[i] for i in c], lr, recalled(ids[c]))) for c in chunks]
+        calls: list[Call] = [
+            ("train", (round, [jobs[i] for i in c], lr, recalled(ids[c]), has.measure)) for c in chunks
+        ]
         for n, trained in self._each(x, calls):
             yield chunks[n], trained
 

@@ -18,6 +18,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
 from fedweave.local.batches import Batches, Job
+from fedweave.local.spread import Spread
 from fedweave.records import Layout
 from fedweave.roles import Solver
 
@@ -69,9 +70,16 @@ class Stack:
 
     @torch.no_grad()
     def train(
-        self, start: Tensor, plans: Sequence[Batches], samples: Samples, solver: Solver, begin: Begin, lr: float
+        self,
+        start: Tensor,
+        plans: Sequence[Batches],
+        samples: Samples,
+        solver: Solver,
+        begin: Begin,
+        lr: float,
+        spread: Spread,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the trained rows (c, D), mean losses and norms of the first gradient (c,).
+        """Return the trained rows (c, D), mean losses and norms of the first gradient (c,); ``spread`` sees them all.
 
         ``plans`` are longest first, so that the active clients are a prefix; ``begin`` makes the solver's first state.
         """
@@ -86,6 +94,7 @@ class Stack:
                 gradient = self.bind(y)
             g, loss = gradient(*samples.take(index[:active, t]), weight[:active, t])
             first = g.norm(dim=1) if t == 0 else first
+            spread.add(g, t)
             d, state = solver.direction(state, g, y, start, lr, t)
             y.sub_(d, alpha=lr)
             total[:active] += loss

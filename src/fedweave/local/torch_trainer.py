@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from fedweave.local.batches import Job, batches
 from fedweave.local.flat_module import FlatModule
+from fedweave.local.spread import Spread
 from fedweave.local.stacked import Stack
 from fedweave.randomness import Stream, rng_for
 from fedweave.records import Array, Layout
@@ -41,6 +42,7 @@ class Trained(NamedTuple):
     updates: Array  # (c, D)
     loss: Array  # (c,) mean over the local steps
     first_gradient: Array  # (c,) norm of the first stochastic gradient
+    variance: Array  # (c,) of the stochastic gradients on the way; nan unless asked for
 
 
 class Recalled(NamedTuple):
@@ -107,17 +109,27 @@ class TorchTrainer:
         """Split jobs into pieces that train together. The pieces depend on the jobs alone, never on the workers."""
         return self.stack.chunks(jobs) if self.stack else [[i] for i in range(len(jobs))]
 
-    def train(self, x: Array, round: int, jobs: Sequence[Job], lr: float, recalled: Recalled | None = None) -> Trained:
-        """Train one piece from ``x`` with step ``lr``."""
+    def train(
+        self,
+        x: Array,
+        round: int,
+        jobs: Sequence[Job],
+        lr: float,
+        recalled: Recalled | None = None,
+        measure: bool = False,
+    ) -> Trained:
+        """Train one piece from ``x`` with step ``lr``; ``measure`` also the variance of its gradients."""
         self.flat.module.train()
         if self.stack is None:
-            rows = [self._train_one(x, round, job, lr, recalled, i) for i, job in enumerate(jobs)]
+            rows = [self._train_one(x, round, job, lr, recalled, measure, i) for i, job in enumerate(jobs)]
             return Trained(*(np.stack(column) for column in zip(*rows, strict=True)))
         start = torch.from_numpy(x).to(self.device)
         plans = list(batches(self.seed, round, jobs, self.data.parts))
         begin = partial(self._begin, recalled=recalled)
-        y, loss, first = self.stack.train(start, plans, self.train_set, self.solver, begin, lr)
-        return Trained((y - start).cpu().numpy(), loss.cpu().numpy(), first.cpu().numpy())
+        spread = Spread(measure)
+        y, loss, first = self.stack.train(start, plans, self.train_set, self.solver, begin, lr, spread)
+        variance = spread.variance([job.steps for job in jobs])
+        return Trained((y - start).cpu().numpy(), loss.cpu().numpy(), first.cpu().numpy(), variance)
 
     def _begin(self, y: Tensor, recalled: Recalled | None, only: int | None = None) -> tuple[Tensor, ...]:
         """Return the solver's state at the start: of all rows in lockstep, or of the ``only`` client that trains."""
@@ -131,14 +143,14 @@ class TorchTrainer:
         return self.solver.recall(y, torch.from_numpy(memory).to(y), told, torch.from_numpy(share).to(y)[:, None])
 
     def _train_one(
-        self, x: Array, round: int, job: Job, lr: float, recalled: Recalled | None, i: int
-    ) -> tuple[Array, float, float]:
+        self, x: Array, round: int, job: Job, lr: float, recalled: Recalled | None, measure: bool, i: int
+    ) -> tuple[Array, float, float, float]:
         (plan,) = batches(self.seed, round, [job], self.data.parts)
         index = torch.from_numpy(plan.where).to(self.device)
         flat, solver = self.flat, self.solver
         flat.load(x)
         y = flat.parameters
-        first = float("nan")
+        first, spread = float("nan"), Spread(measure)
         start, state = y.clone(), self._begin(y, recalled, i)
         total = torch.zeros((), dtype=torch.float32, device=self.device)
         with torch.random.fork_rng(devices=[]):  # layers with randomness draw at the client's own address
@@ -151,10 +163,11 @@ class TorchTrainer:
                 g = flat.gradient(loss)
                 first = float(g.norm()) if t == 0 else first
                 with torch.no_grad():
+                    spread.add(g[None], t)
                     d, state = solver.direction(state, g, y, start, lr, t)
                     y.sub_(d, alpha=lr)
                     total += loss
-        return flat.read() - x, float(total) / job.steps, first
+        return flat.read() - x, float(total) / job.steps, first, float(spread.variance([job.steps])[0])
 
     def gradient(self, x: Array, client: int) -> Array:
         """Return the gradient (D,) of a client's whole loss at ``x``, layers as when measuring; buffers have none."""
@@ -166,6 +179,29 @@ class TorchTrainer:
             xb, yb = self.train_set.take(index)
             total += self.flat.gradient(self._loss(self.flat.module(self.flat.fit(xb)), yb, "sum"))
         return self.flat.outer(total / len(part))
+
+    def variance(self, x: Array, round: int, client: int, batch_size: int) -> float:
+        """Return the variance at ``x`` of the gradients of one pass over a client's batches, as when measuring."""
+        self.flat.load(x)
+        self.flat.module.eval()
+        part = self.data.parts[client]
+        (plan,) = batches(self.seed, round, [Job(client, -(-part.size // batch_size), batch_size)], self.data.parts)
+        spread = Spread(True)
+        for t, (row, size) in enumerate(zip(torch.from_numpy(plan.where).to(self.device), plan.size, strict=True)):
+            xb, yb = self.train_set.take(row[: int(size)])
+            g = self.flat.gradient(self._loss(self.flat.module(self.flat.fit(xb)), yb))
+            spread.add(g[None], t)
+        return float(spread.variance([plan.size.size])[0])
+
+    @torch.no_grad()
+    def loss(self, x: Array, client: int) -> float:
+        """Return the mean loss of ``x`` on a client's data, layers as when measuring."""
+        self.flat.load(x)
+        self.flat.module.eval()
+        part = torch.from_numpy(np.asarray(self.data.parts[client])).to(self.device)
+        pieces = (self.train_set.take(index) for index in part.split(EVALUATION_BATCH))
+        total = sum(float(self._loss(self.flat.module(self.flat.fit(xb)), yb, "sum")) for xb, yb in pieces)
+        return total / len(part)
 
     def _loss(self, out: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
         if self.data.classes:

@@ -87,7 +87,7 @@ def smaller(data: Dataset, train: int, test: int, pool: int = 1) -> Dataset:
     """Return ``train`` and ``test`` samples, as many of each class, images averaged over ``pool`` × ``pool`` pixels."""
     x, y = _first(data.x, data.y, train // data.classes)
     test_x, test_y = _first(data.test_x, data.test_y, test // data.classes)
-    return replace(data, x=_pooled(x, pool), y=y, test_x=_pooled(test_x, pool), test_y=test_y, group=None, source=None)
+    return replace(data, x=pooled(x, pool), y=y, test_x=pooled(test_x, pool), test_y=test_y, group=None, source=None)
 
 
 def _first(x: Array, y: Array, each: int) -> tuple[Array, Array]:
@@ -95,10 +95,12 @@ def _first(x: Array, y: Array, each: int) -> tuple[Array, Array]:
     return x[chosen], y[chosen]
 
 
-def _pooled(x: Array, pool: int) -> Array:
+def pooled(x: Array, pool: int) -> Array:
+    """Return images averaged over ``pool`` × ``pool`` pixels; what does not fill a block is cut off."""
     if pool == 1:
         return x
     n, channels, height, width = x.shape
+    x = x[:, :, : height // pool * pool, : width // pool * pool]
     blocks = x.reshape(n, channels, height // pool, pool, width // pool, pool)
     return np.rint(blocks.mean((3, 5))).astype(x.dtype)
 

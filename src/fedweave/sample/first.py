@@ -29,6 +29,11 @@ class FirstEveryone(Sampler):
         """Whether the sampler that follows knows its law; the beginning does."""
         return self.sampler.law_known
 
+    @property
+    def needs_variance(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the sampler that follows does."""
+        return self.sampler.needs_variance
+
     def init(self, population: Population) -> State:
         return {**self.sampler.init(population), ASKED: np.zeros(population.size, bool)}
 

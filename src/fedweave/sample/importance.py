@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 
 from fedweave.records import Array, Cohort, Population, Replies, State, View
 from fedweave.roles import Sampler
-from fedweave.sample.laws import draw_with_replacement, mean_count
+from fedweave.sample.laws import capped, draw_with_replacement, mean_count
 from fedweave.settings import settings
 
 SMALLEST = 1e-12  # of the mean norm: nobody's chance is zero, or its weight 1/p would not exist
@@ -37,8 +37,7 @@ class Optimal(Sampler):
         if self.norms == "oracle":
             norm = np.linalg.norm(view.rehearse(np.arange(p.size)), axis=1)
         else:
-            seen = np.isfinite(state["norm"])
-            norm = np.where(seen, state["norm"], state["norm"][seen].mean() if seen.any() else 1.0)
+            norm = believed(state["norm"])
         score = p.weight * np.maximum(norm, SMALLEST * max(norm.mean(), 1e-30)) * p.available
         return (mean_count if self.form == "multinomial" else capped)(score, self.per_round)
 
@@ -52,19 +51,17 @@ class Optimal(Sampler):
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
         if self.norms == "oracle":
             return state
-        norm, ok = state["norm"].copy(), replies.received
-        norm[cohort.ids[ok]] = np.linalg.norm(replies.updates[ok], axis=1)
-        return {"norm": norm}
+        return {"norm": renewed(state["norm"], cohort, replies)}
 
 
-def capped(score: Array, total: int) -> Array:
-    """Return π_m = min(1, score_m/c) with c such that they sum to ``total``, or to all that have a score if fewer."""
-    ascending = np.sort(score[score > 0])
-    if ascending.size <= total:
-        return (score > 0).astype(float)
-    # With the l smallest below 1 the others take M − l of the total: c = Σ_l / (total − (M − l)), for the largest l
-    # that keeps the l-th at most 1.
-    sums, left = ascending.cumsum(), total - np.arange(ascending.size - 1, -1, -1)
-    level = np.divide(sums, left, out=np.full(sums.size, np.inf), where=left > 0)
-    fits = np.flatnonzero((left > 0) & (ascending <= level * (1 + 1e-12)))
-    return np.minimum(score / level[fits[-1]], 1.0)
+def believed(norm: Array) -> Array:
+    """Return each client's last norm (N,), and the mean of those for the clients never heard from."""
+    seen = np.isfinite(norm)
+    return np.where(seen, norm, norm[seen].mean() if seen.any() else 1.0)
+
+
+def renewed(norm: Array, cohort: Cohort, replies: Replies) -> Array:
+    """Return the last norms (N,) after a round."""
+    after, ok = norm.copy(), replies.received
+    after[cohort.ids[ok]] = np.linalg.norm(replies.updates[ok], axis=1)
+    return after

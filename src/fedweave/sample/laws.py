@@ -33,6 +33,65 @@ def draw_with_replacement(law: Array, draws: int, rng: np.random.Generator) -> C
     return Cohort(ids, starts[1:] - starts[:-1], law[ids])
 
 
+def capped(score: Array, total: int) -> Array:
+    """Return π_m = min(1, score_m/c) with c such that they sum to ``total``, or to all that have a score if fewer."""
+    ascending = np.sort(score[score > 0])
+    if ascending.size <= total:
+        return (score > 0).astype(float)
+    # With the l smallest below 1 the others take M − l of the total: c = Σ_l / (total − (M − l)), for the largest l
+    # that keeps the l-th at most 1.
+    sums, left = ascending.cumsum(), total - np.arange(ascending.size - 1, -1, -1)
+    level = np.divide(sums, left, out=np.full(sums.size, np.inf), where=left > 0)
+    fits = np.flatnonzero((left > 0) & (ascending <= level * (1 + 1e-12)))
+    return np.minimum(score / level[fits[-1]], 1.0)
+
+
+def draw_without_replacement(law: Array, rng: np.random.Generator) -> Cohort:
+    """Draw distinct clients so that each is in with chance ``law`` (N,), at most 1: as many as these sum up to.
+
+    Systematic sampling in random order: the chances are laid end to end, and a comb of teeth one apart, thrown at
+    random, hits each with just its chance. (Drawing one after the other among those left, as ``rng.choice`` does for
+    p, gives other chances than K·p, which have no closed form.)
+    """
+    order = rng.permutation(law.size)
+    ends = law[order].cumsum()
+    k = round(float(ends[-1])) if ends.size else 0
+    if not k:
+        return nobody()
+    teeth = (rng.random() + np.arange(k)) * (ends[-1] / k)
+    last = ends.searchsorted(ends[-1])  # the last client with a chance, should a tooth round up
+    ids = np.unique(order[np.minimum(ends.searchsorted(teeth, side="right"), last)])
+    return Cohort(ids, np.ones(ids.size, np.int64), law[ids])
+
+
+def law_of(score: Array, draws: int, replacement: bool) -> Array:
+    """Return E[count] ∝ ``score`` of draws with replacement; without it, in proportion up to certainty."""
+    return mean_count(score, draws) if replacement else capped(score, draws)
+
+
+def drawn(law: Array, draws: int, replacement: bool, rng: np.random.Generator) -> Cohort:
+    """Draw by a law that ``law_of`` made."""
+    return draw_with_replacement(law, draws, rng) if replacement else draw_without_replacement(law, rng)
+
+
+def proportional(score: Array, mass: float, least: float) -> Array:
+    """Return c·score, or ``least`` where that is more, with c such that it sums to ``mass``; equal shares if no score.
+
+    Nobody's chance vanishes, or its weight 1/p would not exist, and it could never be drawn again.
+    """
+    n, score = score.size, np.asarray(score, float)
+    low, top = np.zeros(n, bool), float(score.max(initial=0.0))
+    if top <= 0 or mass <= n * least * (1 + 1e-12):
+        return np.full(n, mass / max(n, 1))
+    share = score / top  # sums of very large or small numbers stay finite
+    while True:  # each turn lifts at least one client to the floor
+        p = np.where(low, least, share * ((mass - least * low.sum()) / share[~low].sum()))
+        lifted = low | (p < least)
+        if lifted.sum() == low.sum():
+            return p
+        low = lifted
+
+
 def nobody() -> Cohort:
     """Return the empty cohort."""
     return Cohort(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))

@@ -1,0 +1,112 @@
+"""Cluster-based importance sampling: clients grouped by the length of their updates; some of every group are asked."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from pydantic import PositiveInt
+
+from fedweave.data.deal import apportion
+from fedweave.records import Array, Cohort, Population, Replies, State, View
+from fedweave.roles import Sampler
+from fedweave.sample.delta import Floor, bounded
+from fedweave.sample.importance import believed, renewed
+from fedweave.sample.laws import draw_with_replacement, mean_count, nobody
+from fedweave.settings import settings
+
+TURNS = 100  # of k-means at most: it ends by itself long before
+
+
+@settings
+class ClusterIS(Sampler):
+    """``per_round`` draws with replacement, p ∝ ω_i ‖u_i‖ within clusters of clients by ‖u_i‖ (a baseline of DELTA).
+
+    ``form`` "kmeans": ``clusters`` groups by one-dimensional k-means; each gets at least one draw, the others in
+    proportion to its weight Σ ω. E[count] = n_c p(i|c), so that ``InverseProbability`` is the stratified estimator.
+    "bins": clustered sampling of Fraboni et al., their algorithm 1, with these scores, as in the authors' code: the
+    clients' shares of the K draws, longest first, fill K bins of one; each bin draws one client. E[count] = K p.
+    ``norms``: "last" the length of what a client sent last, the mean of those for the never heard; "oracle" has
+    everyone train first. ``floor``: within a group nobody's p is less than this share of an equal one.
+    ``drop_after``: from that round on the draws of the group with the shortest updates go to the one with the longest
+    (the paper's figure 7, "kmeans" only): it is not unbiased any more.
+    """
+
+    per_round: PositiveInt
+    clusters: PositiveInt = 2
+    form: Literal["kmeans", "bins"] = "kmeans"
+    norms: Literal["last", "oracle"] = "last"
+    floor: Floor = 1e-3
+    drop_after: PositiveInt | None = None
+
+    def init(self, population: Population) -> State:
+        return {"norm": np.full(population.size, np.nan)} if self.norms == "last" else {}
+
+    def groups(self, state: State, view: View) -> list[tuple[Array, int]]:
+        """Return each cluster's law (N,), zero for the clients of others, and its number of draws."""
+        p, norm = view.population, self._norms(state, view)
+        if not (p.available & (p.weight > 0)).any():
+            return []
+        if self.form == "bins":
+            return _bins(bounded(p.weight * norm, p.available, self.floor), norm, self.per_round)
+        members = [m for m in clustered(norm, p.available, min(self.clusters, self.per_round)) if p.weight[m].any()]
+        draws = 1 + apportion(np.array([p.weight[m].sum() for m in members]), self.per_round - len(members))
+        if self.drop_after is not None and view.round > self.drop_after and len(members) > 1:
+            members, draws = members[1:], np.append(draws[1:-1], draws[-1] + draws[0])
+        laws = [
+            mean_count(bounded(p.weight * norm, m, self.floor), int(k)) for m, k in zip(members, draws, strict=True)
+        ]
+        return list(zip(laws, draws.tolist(), strict=True))
+
+    def _norms(self, state: State, view: View) -> Array:
+        if self.norms == "last":
+            return believed(state["norm"])
+        return believed(np.linalg.norm(view.rehearse(np.arange(view.population.size)), axis=1))
+
+    def law(self, state: State, view: View) -> Array:
+        return np.sum([law for law, _ in self.groups(state, view)], axis=0) + np.zeros(view.population.size)
+
+    def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
+        groups = self.groups(state, view)
+        if not groups:
+            return nobody()
+        count = np.zeros(view.population.size, np.int64)
+        for law, draws in groups:
+            some = draw_with_replacement(law, draws, rng)
+            count[some.ids] += some.count
+        ids = np.flatnonzero(count)
+        return Cohort(ids, count[ids], np.sum([law for law, _ in groups], axis=0)[ids])
+
+    def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
+        return {"norm": renewed(state["norm"], cohort, replies)} if self.norms == "last" else state
+
+
+def clustered(values: Array, able: Array, clusters: int) -> list[Array]:
+    """Return masks (N,) of at most ``clusters`` groups of those able, by k-means on the line, smallest values first.
+
+    Lloyd's iteration from evenly spaced centres; on a line the groups are pieces of the sorted values. A centre that
+    nobody is nearest to is no group.
+    """
+    points = np.sort(values[able])
+    centres = np.linspace(points[0], points[-1], 2 * clusters + 1)[1::2]
+    for _ in range(TURNS):
+        before, middles = centres, (centres[1:] + centres[:-1]) / 2
+        centres = np.array([g.mean() for g in np.split(points, points.searchsorted(middles)) if g.size])
+        if np.array_equal(centres, before):
+            break
+    nearest = ((centres[1:] + centres[:-1]) / 2).searchsorted(values, side="right")
+    return [m for m in (able & (nearest == c) for c in range(centres.size)) if m.any()]
+
+
+def _bins(p: Array, norm: Array, draws: int) -> list[tuple[Array, int]]:
+    """Return K laws of one draw each that sum up to K·p: the line of all shares, longest first, in pieces of one."""
+    order = np.argsort(-norm, kind="stable")
+    ends = np.append(0.0, (p[order] * draws).cumsum())
+    cuts = np.arange(draws + 1) * (ends[-1] / draws)
+    laws = []
+    for low, high in pairwise(cuts):
+        law = np.zeros(p.size)
+        law[order] = np.diff(np.clip(ends, low, high))
+        laws.append((law, 1))
+    return laws

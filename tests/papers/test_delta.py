@@ -1,0 +1,203 @@
+"""DELTA's items at smoke scale: the toy example exactly, runs that are measured rightly, claims that are judged."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fedweave as fw
+from fedweave import methods, papers
+from fedweave.aggregate import InverseProbability
+from fedweave.engine.workers import Workers
+from fedweave.papers import parallel
+from fedweave.papers.delta import combined, images, judge, motivation, regression, stage
+from fedweave.papers.delta.stage import BENCHES, Course, heaviest, observe
+from fedweave.records import Carried, Cohort, Population
+from fedweave.round import run_round
+from fedweave.session import prepare
+from fedweave.settings import BadInput
+
+HERE = [i for i in papers.ITEMS if i.startswith("delta/")]
+
+
+@pytest.fixture(scope="module")
+def mnist5k():
+    whole = fw.data.load("mnist5k")
+    return replace(whole, x=whole.x[::10], y=whole.y[::10], test_x=whole.test_x[::20], test_y=whole.test_y[::20])
+
+
+@pytest.fixture
+def here(monkeypatch, mnist5k):
+    """Run the smallest of runs in this process, on digits that pretend to be the other data sets."""
+    monkeypatch.setattr(parallel, "PROCESSES", 1)
+    group = np.arange(len(mnist5k.y)) % 12
+    colour = {"mean": mnist5k.mean * 3, "std": mnist5k.std * 3}
+
+    def load(name):
+        if name == "femnist":
+            return replace(mnist5k, group=group)
+        if name in ("cifar10", "celeba"):
+            thrice = {k: np.repeat(getattr(mnist5k, k), 3, axis=1) for k in ("x", "test_x")}
+            return replace(mnist5k, **thrice, **colour, group=group)
+        return mnist5k
+
+    monkeypatch.setattr(stage, "load", load)
+    monkeypatch.setattr(motivation, "load", load)
+    small = stage.SMOKE._replace(train=200, test=50, clients=8, per_round=2, rounds=2, seeds=2)
+    for name, bench in BENCHES.items():
+        monkeypatch.setitem(
+            bench.sizes, "smoke", small._replace(train=None) if name in ("femnist", "celeba") else small
+        )
+    monkeypatch.setitem(motivation.SIZES, "smoke", motivation.SIZES["smoke"]._replace(train=200, rounds=5))
+    monkeypatch.setitem(regression.SIZES, "smoke", regression.Size(10, 10, 2))
+
+
+def test_the_toy_example_is_exact():
+    outcome = papers.reproduce("delta/fig3", "smoke")
+    distance = {row["method"]: row["distance"] for row in outcome.rows}
+    assert distance["feddelta"] == pytest.approx(0.5, abs=1e-12)
+    assert distance["fedis"] == pytest.approx(np.sqrt(2), abs=1e-12)
+    assert distance["fedavg"] == pytest.approx(np.sqrt(13) / 2, abs=1e-12)
+    assert [row["picks"] for row in outcome.rows] == ["1 and 3", "2 and 3", "1 and 2"]
+    assert [row["their mean"] for row in outcome.rows] == [row["paper"] for row in outcome.rows]
+    assert [c.verdict for c in outcome.claims] == ["confirmed", "confirmed", "not confirmed"]
+
+
+ROWS = {
+    "fig2": 4, "fig3": 3, "fig4": 12, "fig6": 2, "fig7": 2, "fig11": 12, "fig12": 12, "fig13": 12, "fig14": 9,
+    "fig14/fashion": 5, "fig14/femnist": 4, "fig15": 2, "fig15/fashion": 2, "table2": 32, "table2/fashion": 8,
+    "table2/cifar10": 8, "table2/femnist": 8, "table2/celeba": 8, "table3": 8, "table3/fashion": 8, "table4": 6,
+    "table5": 5, "table6": 8, "table6/fashion": 8, "table7": 8, "table8": 8, "table9": 9, "variants": 10,
+}  # fmt: skip
+
+
+ALIKE = ("fig11", "fig12", "fig14", "fig14/femnist", "table2", "table2/femnist", "table3/fashion", "table6/fashion")
+
+
+@pytest.mark.parametrize("item", [i for i in HERE if i.removeprefix("delta/") not in ALIKE])
+def test_every_item_runs_and_judges(item, here):
+    seen = []
+    outcome = papers.reproduce(item, "smoke", lambda done, total: seen.append((done, total)))
+    assert outcome.item == item
+    assert len(outcome.rows) == ROWS[item.removeprefix("delta/")]
+    assert len({tuple(row) for row in outcome.rows}) == 1, "a table has the same columns in every line"
+    assert outcome.claims
+    assert outcome.notes
+    if item != "delta/fig3":
+        assert {c.verdict for c in outcome.claims} == {"not run at this scale"}
+        assert seen[-1][0] == seen[-1][1] > 0
+    json.dumps(outcome.plain())
+
+
+def test_every_item_is_known():
+    assert {i.removeprefix("delta/") for i in HERE} == set(ROWS)
+
+
+def test_table2_has_both_weightings_and_the_papers_numbers(here):
+    rows = papers.reproduce("delta/table2/fashion", "smoke").rows
+    assert [(r["weights"], r["method"]) for r in rows] == [(w, n) for w in ("data", "equal") for n in images.NAMES]
+    assert rows[3]["paper"] == "72.10 ± 0.49"
+    assert rows[3]["paper's"] == "322"
+    assert rows[7]["paper"] == "—"
+    assert {"best − fedavg", "last − fedavg", "rounds", "steps/round", "weight"} <= set(rows[0])
+
+
+def test_items_say_which_data_is_missing(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDWEAVE_DATA", str(tmp_path))
+    monkeypatch.setenv("FEDWEAVE_OFFLINE", "1")
+    for item in ("delta/table2", "delta/table3", "delta/table9", "delta/fig14", "delta/fig15"):
+        outcome = papers.reproduce(item, "smoke")
+        assert not outcome.rows
+        assert {c.verdict for c in outcome.claims} == {"not run at this scale"}
+    with pytest.raises(BadInput, match="delta/table2"):
+        papers.reproduce("delta/tabel2", "smoke")
+
+
+def course(accuracy, every=2, steps=3.0, heaviest=0.5):
+    rounds = len(accuracy) * every
+    one = np.ones(rounds)
+    return Course(every, np.array(accuracy), np.array(accuracy), steps * one, heaviest * one, np.ones((rounds, 2)))
+
+
+def test_what_is_read_off_a_course():
+    c = course([0.1, 0.5, 0.3, 0.7, 0.6, 0.6, 0.65, 0.7, 0.6, 0.9])
+    assert c.best() == pytest.approx((0.9 + 0.7 + 0.7 + 0.65 + 0.6) / 5)
+    assert c.best(2, rounds=8) == pytest.approx(0.6)
+    assert c.last == 0.9
+    assert c.rounds_to(0.7) == 8
+    assert np.isnan(c.rounds_to(0.95))
+    assert c.rounds_to(0.65, smoothed=5) == 16  # 0.7 0.6 0.6 0.65 0.7
+    assert c.steps_to(0.65) == 48
+    assert np.isnan(c.steps_to(0.99))
+
+
+def test_claims_need_a_lead_of_twice_its_error():
+    def runs(level, jitter):
+        return [course(np.full(10, level) + j) for j in jitter]
+
+    even, one_way = (0.0, 0.01, 0.02), (0.0, 0.01, 0.02)
+    clear = {"fedavg": runs(0.5, even), "fedpracdelta": runs(0.6, one_way)}
+    assert [c.verdict for c in judge.claims("x", clear, 0.55, "laptop")] == ["confirmed"] * 3
+    assert [c.verdict for c in judge.claims("x", clear, 0.55, "smoke")] == ["not run at this scale"] * 3
+    unclear = {"fedavg": runs(0.5, even), "fedpracdelta": runs(0.51, (0.1, -0.1, 0.0))}
+    assert {c.verdict for c in judge.claims("x", unclear, 0.9, "laptop")} == {"not confirmed"}
+    row = judge.row("a", clear["fedpracdelta"], ("fedavg", clear["fedavg"]), 0.605, ("1", "2"))
+    assert row["best − fedavg"] == "+10.00 ± 0.00"
+    assert (row["to"], row["rounds"]) == ("60%", "2 (2/3)")
+    assert row["weight"] == "0.5, 0.5"
+
+
+def test_the_heaviest_weight_is_that_of_the_aggregator(tiny):
+    experiment = tiny(methods.fedpracdelta(3), system=fw.system.Uniform())
+    session = prepare(experiment, Workers(1))
+    _, happened = run_round(experiment.method, session.start, session.base, session.engine, 0.05, 0)
+    cohort, weight = happened.cohort, session.base.weight
+    assert heaviest(experiment.method, happened) == pytest.approx(
+        (weight[cohort.ids] * cohort.count / cohort.expected).max()
+    )
+    assert np.isnan(heaviest(methods.fedvarp(3), happened))
+    found = observe(replace(experiment, rounds=4, evaluate_every=2))
+    assert found.accuracy.size == 2
+    assert found.steps.size == found.heaviest.size == len(found.norms) == 4
+    assert (found.norms[:, 0] >= found.norms[:, 1]).all()
+
+
+def regression_engine(noise=0.0, solver=None):
+    data = fw.data.synthetic.regression(4, 30, 10.0, 1.0)
+    x, y = data.x[:, 0].reshape(4, 30).astype(float), data.y.reshape(4, 30).astype(float)
+    return regression.RegressionEngine(x, y, noise * np.arange(4.0), solver or fw.solvers.SGD(), 0)
+
+
+def test_the_regressions_gradient_is_that_of_its_loss():
+    engine, theta, ids = regression_engine(), np.array([2.0, 0.3]), np.array([0, 2, 3])
+    for i, direction in enumerate(np.eye(2)):
+        up, down = (engine.losses(theta + s * 1e-6 * direction, ids) for s in (1, -1))
+        assert np.allclose(engine.gradients(theta, ids)[:, i], (up - down) / 2e-6, rtol=1e-5)
+    assert engine.evaluate(np.array([10.0, 1.0]))["loss"] < 1e-10  # the truth
+
+
+def test_the_regressions_noise_is_the_clients_own():
+    one = np.ones(4)
+    population = Population(one / 4, one, np.full(4, 5), one, 0 * one, one, one > 0)
+    engine, theta, everyone = regression_engine(3.0), np.array([2.0, 0.3]), np.arange(4)
+    all_of_them = engine.rehearse(7, theta, everyone, population, 0.001)
+    some = Cohort(np.array([1, 3]), np.ones(2, int), np.ones(2))
+    replies = engine.train(7, theta, some, population, 0.001, Carried(measure=True))
+    assert np.array_equal(replies.updates, all_of_them[[1, 3]])  # company changes nothing
+    assert not np.array_equal(engine.rehearse(8, theta, everyone, population, 0.001)[1], all_of_them[1])
+    quiet = regression_engine(0.0).rehearse(7, theta, everyone, population, 0.001)
+    assert np.array_equal(all_of_them[0], quiet[0])  # the first client has no noise
+    measured = [engine.train(r, theta, some, population, 1e-9, Carried(measure=True)).variance for r in range(400)]
+    unbiased = np.mean(measured, axis=0) * 5 / 4
+    assert np.allclose(unbiased, engine.variances(1, theta, some.ids, population), rtol=0.15)
+
+
+def test_combinations_are_other_parts_of_the_same_methods():
+    arms = combined.varp(5)
+    assert arms["fedpracdelta"].sampler == methods.fedpracdelta(5).sampler
+    assert arms["fedpracdelta"].aggregator == fw.aggregate.VarpRefreshed()
+    assert arms["fedpracdelta, unbiased"].aggregator == fw.aggregate.Varp()
+    momentum = combined.of(images.NAMES, **combined.MOMENTUM)(5)
+    assert {m.solver.momentum for m in momentum.values()} == {0.9}
+    assert momentum["cluster_is"].aggregator == InverseProbability()
