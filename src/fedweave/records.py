@@ -46,6 +46,17 @@ class Cohort:
     expected: Array  # (k,) E[count]; nan when the law is unknown (greedy choices)
 
 
+class Trouble(NamedTuple):
+    """What went wrong while a real fleet was asked; a simulator has none."""
+
+    refused: tuple[str, ...] = ()  # answers that came but could not be used, a sentence each
+    failed: tuple[str, ...] = ()  # answers that never came, and why
+    abandoned: str = ""  # why the round must not count at all
+
+
+NO_TROUBLE = Trouble()
+
+
 class Replies(NamedTuple):
     """What came back, aligned with the cohort row by row."""
 
@@ -57,6 +68,7 @@ class Replies(NamedTuple):
     seconds: Array  # (k,) from asking to answer
     bytes_up: Array  # (k,) sent by the client, whether it arrived or not
     change: Array | None = None  # (k, D) what each heard client adds to its memory; None where clients have none
+    trouble: Trouble = NO_TROUBLE
 
 
 class Carried(NamedTuple):

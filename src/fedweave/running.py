@@ -108,7 +108,7 @@ def _go(session: Session, state: ServerState, store: RunFolder, watch: Watch | N
             while state.round < session.experiment.rounds:
                 after, row = _one_round(session, state, store, totals)
                 state = after
-                store.save(state)
+                store.save(state, always=session.every_round)
                 if told:
                     told(row)
     except KeyboardInterrupt:
@@ -124,7 +124,7 @@ def _one_round(
     session: Session, state: ServerState, store: RunFolder, totals: dict[str, Any]
 ) -> tuple[ServerState, dict[str, Any]]:
     e, begin = session.experiment, time.perf_counter()
-    population = e.system.population(session.base, state.round + 1, e.seed)
+    population = session.world(state.round + 1)
     after, happened = run_round(e.method, state, population, session.engine, e.lr, e.seed, e.calibrate)
     due = after.round % e.evaluate_every == 0 or after.round == e.rounds
     scores = session.engine.evaluate(after.x) if due else {}
@@ -134,7 +134,7 @@ def _one_round(
         measured |= measure.of_gradients(session.engine, after.x, population, surrogate)
     totals["wall_seconds"] += time.perf_counter() - begin
     row = {**_row(state, after, happened, scores, totals), **measured}
-    store.add(row, _client_rows(after.round, happened), happened.refused)
+    store.add(row, _client_rows(after.round, happened), [*happened.refused, *happened.replies.trouble.failed])
     return after, row
 
 
