@@ -48,14 +48,16 @@ def resume(run_folder: str | Path, experiment: Experiment | None = None, watch: 
     """Continue an interrupted run, bit for bit. ``experiment`` is needed only for data or models given in Python."""
     store = RunFolder.open(Path(run_folder))
     stored = store.read_json("experiment.json")
+    if store.read_json("manifest.json").get("engine") == "flower":
+        raise BadInput(f"{str(run_folder)!r} is the run of a real fleet: `flwr run` with the same 'out' continues it.")
     if experiment is not None:
-        _refuse_another(stored, experiment)
+        refuse_another(stored, experiment)
     experiment = experiment or from_plain(stored)
     with workers_of(experiment) as workers:
         return resume_with(store, experiment, watch, workers)
 
 
-def _refuse_another(stored: Mapping[str, Any], given: Experiment) -> None:
+def refuse_another(stored: Mapping[str, Any], given: Experiment) -> None:
     """Refuse to continue a run with other settings. Data has a digest, own models no name, and the rest no effect."""
     plain = json.loads(json.dumps(to_plain(given)))
     free = {"data", "workers", "device", "tables"} | (set() if isinstance(plain["model"], str) else {"model"})
@@ -78,7 +80,7 @@ def run_with(
     """Run an experiment with workers that are already there."""
     session = prepare(experiment, workers, command)
     store = RunFolder.create(out, to_plain(experiment), session.manifest)
-    return _go(session, store.start(session.start, experiment.tables), store, watch)
+    return go_on(session, store.start(session.start, experiment.tables), store, watch)
 
 
 def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, workers: Workers) -> Result:
@@ -96,10 +98,11 @@ def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, w
             f"The data has changed since this run began: {manifest['data']} then, {session.manifest['data']} now."
         )
     state = state or store.start(session.start, experiment.tables)
-    return _go(session._replace(manifest=manifest), state, store, watch)
+    return go_on(session._replace(manifest=manifest), state, store, watch)
 
 
-def _go(session: Session, state: ServerState, store: RunFolder, watch: Watch | None) -> Result:
+def go_on(session: Session, state: ServerState, store: RunFolder, watch: Watch | None) -> Result:
+    """Do the rounds that are left, from this state, and return what the whole run came to."""
     told = watch and watch(session.experiment.method.name, session.experiment)
     past = store.columns("rounds")
     totals = {c: past[c][-1].item() if past[c].size else 0 for c in ("bytes_up", "bytes_down", "wall_seconds")}
