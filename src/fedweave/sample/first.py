@@ -29,6 +29,9 @@ class FirstEveryone(Sampler):
         """Whether the sampler that follows knows its law; the beginning does."""
         return self.sampler.law_known
 
+    def hears(self) -> tuple[str, ...]:
+        return self.sampler.hears()
+
     def init(self, population: Population) -> State:
         return {**self.sampler.init(population), ASKED: np.zeros(population.size, bool)}
 

@@ -5,14 +5,28 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedweave.data import Dataset
-from fedweave.engine.flower.wire import Answer, Extras, Task, Tensors, answer, opened, packed, read_ask, solver_of
+from fedweave.data import Dataset, load, partition
+from fedweave.engine.flower.wire import (
+    ANYONE,
+    Answer,
+    Extras,
+    Task,
+    Tensors,
+    answer,
+    opened,
+    packed,
+    read_task,
+    read_vectors,
+    solver_of,
+)
+from fedweave.randomness import Stream, rng_for
 from fedweave.records import Array
 from fedweave.roles import Solver
 from fedweave.settings import BadInput
@@ -57,15 +71,15 @@ def client(
     def train(message: Message, context: Context) -> Message:
         """Train as the server asks and send the displacement."""
         begin = time.perf_counter()
-        task, model_arrays, extras = read_ask(message.content)
+        task = read_task(message.content)
         who, of = identity(context)
+        task = task._replace(client=who) if task.client == ANYONE else task
         if task.client != who:
             raise BadInput(f"The server asked client {task.client}, but this node is client {who}.")
         solver = solver_of(task)
         trainer = trainers.trainer(who, of, task.seed, solver)
         tensors = Tensors.of_layout(trainer.layout)
-        x = np.empty(tensors.layout.dim, np.float32)
-        tensors.read(model_arrays, x)
+        x, extras = read_vectors(message.content, tensors)
         memory = _recall(context, task, extras, x.size) if solver.remembers else None
         update, loss, first = _train(trainer, x, task, extras.sent, memory)
         if memory is not None:
@@ -78,9 +92,7 @@ def client(
     def evaluate(message: Message, context: Context) -> Message:
         """Measure the model on this client's own test samples, or on its training samples if it has no others."""
         trainer = trainers.trainer(*identity(context), 0, None)
-        tensors = Tensors.of_layout(trainer.layout)
-        x = np.empty(tensors.layout.dim, np.float32)
-        tensors.read(message.content.array_records["arrays"], x)
+        x, _ = read_vectors(message.content, Tensors.of_layout(trainer.layout))
         n = len(trainer.data.test_y)
         score = trainer.evaluate(x, 0, n)
         found: dict[str, Any] = {"num-examples": n, "loss": score.loss / n}
@@ -89,6 +101,21 @@ def client(
         return Message(RecordDict({"metrics": MetricRecord(found)}), reply_to=message)
 
     return app
+
+
+def dealt(data: str | Dataset, form: str = "dirichlet:0.5", seed: int = 0) -> LoadPartition:
+    """Return a ``load_partition`` that deals a data set out among the clients, as the simulator does: for rehearsals.
+
+    ``data`` and ``form`` are those of ``fedweave run --data --partition``.
+    """
+
+    def load_partition(who: int, of: int) -> Dataset:
+        whole = load(data) if isinstance(data, str) else data
+        shares = partition.parse(form, of).split(whole, rng_for(seed, 0, Stream.PARTITION))
+        part = shares.train[who]
+        return replace(whole, x=whole.x[part], y=whole.y[part], test_x=whole.x[:0], test_y=whole.y[:0])
+
+    return load_partition
 
 
 def identity(context: Context) -> tuple[int, int]:

@@ -21,10 +21,12 @@ HELLO_SECONDS = 60.0  # to answer the first question: Flower starts a process fo
 class Roster:
     """The clients by number, as their nodes introduce themselves; Flower's node ids are random and change.
 
-    A node is asked once who it is. One that comes back under another id takes its old place.
+    A node is asked once who it is. One that comes back under another id takes its old place. With ``needs``, a
+    sentence, a node that runs another app than ours is an error at once.
     """
 
-    def __init__(self, grid: Grid, terms: Terms, clock: Clock):
+    def __init__(self, grid: Grid, terms: Terms, clock: Clock, needs: str = ""):
+        self._needs = needs
         self._grid, self._terms, self._clock = grid, terms, clock
         self._client: dict[int, int] = {}  # node id -> client; −1 for a node that is no client
         self.node: dict[int, int] = {}  # client -> node id
@@ -80,6 +82,8 @@ class Roster:
                 self._client[node] = self._introduced(node, reply)
             except BadInput as e:
                 self._client[node] = -1
+                if self._needs:
+                    raise BadInput(f"{self._needs} A node of this fleet is none: {e}") from None
                 self.news.append(f"A node is no client: {e}")
 
     def _introduced(self, node: int, reply: Message) -> int:
@@ -87,7 +91,9 @@ class Roster:
         told = reply.content.metric_records.get("hello") if reply.has_content() else None
         if told is None:
             why = (reply.error.reason or "").strip().splitlines()[-1:] if reply.has_error() else ["another app"]
-            raise BadInput(f"it did not say who it is ({''.join(why)}): build its app with fedweave.flower.client(…).")
+            raise BadInput(
+                f"it did not say who it is, but {''.join(why)!r}. Its app must be a fedweave.flower.client(…)."
+            )
         limits = {"clients": (1, MOST_CLIENTS), "client": (0, MOST_CLIENTS - 1), "num-examples": None}
         for name, ends in limits.items():
             if wrong := wrong_number(name, told.get(name), *(ends or (1, self._terms.most_samples))):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from logging import INFO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore import log
 
 from fedweave.data import Dataset
 from fedweave.engine.flower.engine import FlowerEngine
@@ -35,21 +38,30 @@ TERMS = Terms()
 CLOCK = Clock()
 
 
-def server(experiment: Experiment, *, terms: Terms = TERMS, out: str | Path | None = None) -> ServerApp:
+def server(
+    experiment: Experiment | Callable[[Mapping[str, Any]], Experiment],
+    *,
+    terms: Terms | Callable[[Mapping[str, Any]], Terms] = TERMS,
+    out: str | Path | None = None,
+) -> ServerApp:
     """Return a ServerApp that runs the experiment on whatever clients are connected.
 
     The clients' data stays with them: of the experiment's data only the test samples are used, to evaluate, and its
     partition not at all. ``system=fedweave.system.Measured()`` has links and latencies learned from what is seen; any
     other world decides how much clients work. With ``out`` everything is kept in that folder, and a run that was
-    interrupted goes on where it was. ``out`` in the app's configuration (``flwr run -c``) counts more.
+    interrupted goes on where it was. ``experiment`` and ``terms`` may be functions of the app's configuration, what
+    ``flwr run -c`` changes; an ``out`` there counts more than the one here.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        folder = context.run_config.get("out") or out
-        result = run(experiment, grid, terms, Path(str(folder)) if folder else None, say)
-        print_result(result)
+        config = dict(context.run_config)
+        folder = config.get("out") or out
+        what = experiment if isinstance(experiment, Experiment) else experiment(config)
+        when = terms if isinstance(terms, Terms) else terms(config)
+        result = run(what, grid, when, Path(str(folder)) if folder else None, say)
+        log(INFO, "fedweave: done  accuracy %s  digest %s", result.summary["accuracy"], result.summary["digest"])
 
     return app
 
@@ -156,9 +168,6 @@ def over_selected(method: Method, factor: float) -> Method:
 
 def say(name: str, experiment: Experiment) -> Any:
     """Write a line per round to the log that ``flwr run --stream`` shows."""
-    from logging import INFO
-
-    from flwr.supercore import log
 
     def told(row: Any) -> None:
         score = f"accuracy {row['accuracy']:.4f}" if row["accuracy"] == row["accuracy"] else f"loss {row['loss']:.4g}"
@@ -167,12 +176,3 @@ def say(name: str, experiment: Experiment) -> Any:
         log(INFO, "fedweave: %s round %s/%s  %s  %s%s", name, row["round"], experiment.rounds, score, heard, refused)
 
     return told
-
-
-def print_result(result: Result) -> None:
-    """Write the end of a run to the log."""
-    from logging import INFO
-
-    from flwr.supercore import log
-
-    log(INFO, "fedweave: done  accuracy %s  digest %s", result.summary["accuracy"], result.summary["digest"])

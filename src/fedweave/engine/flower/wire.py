@@ -24,6 +24,7 @@ from fedweave.roles import Solver
 from fedweave.spec import build, describe
 
 VERSION = 1  # of what is written below; both sides compare
+ANYONE = -1  # as the number of a client whom the server does not know by its number
 NUMPY = "numpy.ndarray"  # Flower's name for NumPy's format
 FLOAT32 = np.dtype(np.float32)
 BUFFERS = ("running_mean", "running_var")  # averages, not parameters
@@ -145,18 +146,19 @@ def solver_of(task: Task) -> Solver:
     return build(Solver, json.loads(task.method)["solver"], "method.solver")
 
 
-def ask(task: Task, model: ArrayRecord, extras: Extras, config: ConfigRecord | None = None) -> RecordDict:
-    """Return what is sent to one client."""
+def ask(
+    task: Task, model: ArrayRecord, extras: Mapping[str, ArrayRecord], config: ConfigRecord | None = None
+) -> RecordDict:
+    """Return what is sent to one client; ``extras`` are records of the names in ``Extras``."""
     fields = {name.replace("_", "-"): value for name, value in task._asdict().items()}
     records: dict[str, Any] = {"arrays": model}
     if config is not None:
         records["config"] = config
     records["fedweave"] = ConfigRecord({"version": VERSION, **fields})
-    records |= {name: ArrayRecord({"vector": packed(v)}) for name, v in extras._asdict().items() if v is not None}
-    return RecordDict(records)
+    return RecordDict({**records, **extras})
 
 
-def read_ask(content: RecordDict) -> tuple[Task, ArrayRecord, Extras]:
+def read_task(content: RecordDict) -> Task:
     """Return what the server asks of this client."""
     fields = content.config_records.get("fedweave")
     if fields is None or fields.get("version") != VERSION:
@@ -166,9 +168,25 @@ def read_ask(content: RecordDict) -> tuple[Task, ArrayRecord, Extras]:
             "fedweave.flower.Strategy or fedweave.flower.server on the server, of the same release."
         )
     values: dict[str, Any] = {name: fields[name.replace("_", "-")] for name in Task._fields}
-    found = {n: content.array_records[n] for n in Extras._fields if n in content.array_records}
-    vectors = {n: opened(n, record["vector"]).copy() for n, record in found.items()}  # torch wants to own them
-    return Task(**values), content.array_records["arrays"], Extras(**vectors)
+    return Task(**values)
+
+
+def read_vectors(content: RecordDict, tensors: Tensors) -> tuple[Array, Extras]:
+    """Return the model that the server sends, and what comes with it."""
+
+    def vector(name: str) -> Array | None:
+        record = content.array_records.get(name)
+        if record is None:
+            return None
+        numbers = {n: a for n, a in record.items() if n in tensors.types or np.issubdtype(a.dtype, np.floating)}
+        out = np.empty(tensors.layout.dim, tensors.dtype)
+        tensors.read(ArrayRecord(numbers), out)  # whole numbers, such as counts of batches, are the client's own
+        return out
+
+    x = vector("arrays")
+    if x is None:
+        raise Unfit("sent no model")
+    return x, Extras(*(vector(name) for name in Extras._fields))
 
 
 class Answer(NamedTuple):
