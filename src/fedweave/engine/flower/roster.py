@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import cast
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedweave.records import Array
 from fedweave.settings import BadInput
 
 MOST_CLIENTS = 10**7
+TRIES = 3  # how often a node is asked who it is before it is taken for something else
 HELLO_SECONDS = 60.0  # to answer the first question: Flower starts a process for it
 
 
@@ -26,7 +28,7 @@ class Roster:
     """
 
     def __init__(self, grid: Grid, terms: Terms, clock: Clock, needs: str = ""):
-        self._needs = needs
+        self._needs, self._tries = needs, Counter[int]()
         self._grid, self._terms, self._clock = grid, terms, clock
         self._client: dict[int, int] = {}  # node id -> client; −1 for a node that is no client
         self.node: dict[int, int] = {}  # client -> node id
@@ -81,9 +83,12 @@ class Roster:
             try:
                 self._client[node] = self._introduced(node, reply)
             except BadInput as e:
-                self._client[node] = -1
+                self._tries[node] += 1
+                if self._tries[node] < TRIES:  # it may have been an accident
+                    continue
                 if self._needs:
                     raise BadInput(f"{self._needs} A node of this fleet is none: {e}") from None
+                self._client[node] = -1
                 self.news.append(f"A node is no client: {e}")
 
     def _introduced(self, node: int, reply: Message) -> int:

@@ -51,10 +51,10 @@ def opened(name: str, array: Packed) -> Array:
     stream = BytesIO(array.data)
     try:
         version = npy.read_magic(stream)
-        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
         shape, fortran, dtype = read(stream)
-    except ValueError as e:
-        raise Unfit(f"sent {name} in a form that is not NumPy's: {e}") from None
+    except Exception as e:  # NumPy's parser meets damage with errors of many kinds
+        raise Unfit(f"sent {name} in a form that is not NumPy's ({type(e).__name__})") from None
     begin, count = stream.tell(), prod(shape)
     if dtype.hasobject or (len(array.data) - begin) != count * dtype.itemsize:
         raise Unfit(f"sent {name} with {len(array.data) - begin} bytes for {count} values of type {dtype}")
