@@ -32,11 +32,14 @@ class Asker:
 
     Clients keep their memories themselves. The server has a copy, which follows from their updates: it names the one
     that holds, and sends it to a client that is not known to have it, such as one of a run that was continued.
-    With ``known`` false the clients have not introduced themselves, and none is called by its number.
+    With ``strangers`` (batch size, epochs) the clients have not introduced themselves: none is called by its number,
+    and each one counts its steps itself.
     """
 
-    def __init__(self, tensors: Tensors, solver: Solver, seed: int, terms: Terms, known: bool = True):
-        self._known = known
+    def __init__(
+        self, tensors: Tensors, solver: Solver, seed: int, terms: Terms, strangers: tuple[int, float] | None = None
+    ):
+        self._strangers = strangers
         self.tensors, self._solver, self._seed, self._terms = tensors, solver, seed, terms
         self._has: dict[int, set[str]] = {}  # client -> the memories that it keeps, by their digests
 
@@ -52,10 +55,11 @@ class Asker:
             extras = {**common}
             if q.memory is not None and name and name not in self._has.get(client, ()):
                 extras["memory"] = self.tensors.record(q.memory[row])
+            number, epochs = client, 0.0
             work = int(q.population.steps[client]), int(q.population.batch_size[client])
-            task = Task(
-                q.round, client if self._known else ANYONE, self._seed, *work, q.lr, float(share[row]), half, name
-            )
+            if self._strangers:
+                number, epochs, work = ANYONE, self._strangers[1], (0, self._strangers[0])
+            task = Task(q.round, number, self._seed, *work, q.lr, float(share[row]), half, name, epochs)
             same = ArrayRecord(dict(model.items()))  # the same arrays, in a record that nobody else can change
             content = ask(task, same, extras, config)
             messages.append(Message(content, nodes[client], MessageType.TRAIN, group_id=str(q.round), ttl=life))

@@ -30,6 +30,7 @@ from fedweave.randomness import Stream, rng_for
 from fedweave.records import Array
 from fedweave.roles import Solver
 from fedweave.settings import BadInput
+from fedweave.system.worlds import steps_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,6 +74,8 @@ def client(
         begin = time.perf_counter()
         task = read_task(message.content)
         who, of = identity(context)
+        samples = len(trainers.data(who, of).x)
+        task = _own_work(task, samples) if not task.steps else task
         task = task._replace(client=who) if task.client == ANYONE else task
         if task.client != who:
             raise BadInput(f"The server asked client {task.client}, but this node is client {who}.")
@@ -84,7 +87,6 @@ def client(
         update, loss, first = _train(trainer, x, task, extras.sent, memory)
         if memory is not None:
             _learn(context, solver, task, extras.sent, memory, update, tensors.layout.parameters)
-        samples = len(trainers.data(who, of).x)
         about = Answer(samples, task.steps, loss, first, time.perf_counter() - begin)
         return Message(answer(update, about, tensors), reply_to=message)
 
@@ -203,6 +205,13 @@ def _train(
     with one_thread():
         trained = trainer.train(x, task.round, [job], task.lr, recalled)
     return trained.updates[0], float(trained.loss[0]), float(trained.first_gradient[0])
+
+
+def _own_work(task: Task, samples: int) -> Task:
+    """Return the task with its steps counted: the server does not know how many samples this client has."""
+    batch = min(task.batch_size, samples)
+    steps = steps_of(np.array([task.epochs]), np.array([samples]), np.array([batch]))
+    return task._replace(steps=int(steps[0]), batch_size=batch)
 
 
 def digest(memory: Array) -> str:

@@ -172,7 +172,8 @@ class Strategy(FlowerStrategy):
     def _begin(self, arrays: ArrayRecord, grid: Grid) -> None:
         local = self.local
         self._tensors = Tensors.of_record(arrays)
-        self._asker = Asker(self._tensors, self.method.solver, local.seed, local.terms, known=bool(self._needs))
+        strangers = None if self._needs else (local.batch_size, local.epochs)
+        self._asker = Asker(self._tensors, self.method.solver, local.seed, local.terms, strangers)
         if self._needs:
             terms = replace(local.terms, connected=local.terms.connected or local.clients)
             self._places = Roster(grid, terms, self._clock, self._needs)

@@ -127,6 +127,7 @@ class Task(NamedTuple):
     share: float  # N ω_i
     method: str  # the client's half of the method, as JSON
     memory: str = ""  # which memory to begin with, by its digest; nothing: zeros
+    epochs: float = 0.0  # where steps are 0: passes over the client's data
 
 
 class Extras(NamedTuple):
