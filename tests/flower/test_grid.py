@@ -207,6 +207,16 @@ def test_a_server_that_was_stopped_goes_on_as_if_nothing_had_happened(method, tm
         assert np.array_equal(resumed.clients[column], expected.clients[column])
 
 
+def test_a_run_goes_on_with_those_who_are_back(tmp_path):
+    """The others' samples are known from before, and so are their weights."""
+    longer = experiment(fw.methods.fedavg(CLIENTS), rounds=2)
+    interrupted(longer, flower.LocalGrid(app(), CLIENTS), tmp_path / "run", after=1)
+    fleet = flower.LocalGrid(app(), CLIENTS)
+    fleet.online = set(fleet.nodes[1:3])
+    result = run(longer, fleet, out=tmp_path / "run")
+    assert result.clients["client"].tolist() == [*range(CLIENTS), 1, 2]
+
+
 def test_only_the_same_experiment_is_continued_and_not_in_the_simulator(tmp_path):
     run(experiment(rounds=1), out=tmp_path / "run")
     with pytest.raises(fw.BadInput, match="differs from the one this run began with in lr"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from logging import INFO
@@ -83,21 +83,27 @@ def run(
     refuse_another(store.read_json("experiment.json"), experiment)
     state = store.load_state(experiment.tables)
     store.rewind(state.round if state else 0)
-    session = prepare(experiment, grid, terms, clock)
-    if state is None:
-        return go_on(session, store.start(session.start, experiment.tables), store, watch)
-    _recall(session, store)
-    return go_on(session._replace(manifest=store.read_json("manifest.json")), state, store, watch)
+    manifest = store.read_json("manifest.json")
+    session = prepare(experiment, grid, terms, clock, manifest.get("samples"))
+    if session.manifest["data"] != manifest["data"]:
+        raise BadInput("The server's data has changed since this run began: give the same, or start a new run.")
+    if state is not None:
+        _recall(session, store)
+    state = state or store.start(session.start, experiment.tables)
+    return go_on(session._replace(manifest=manifest), state, store, watch)
 
 
-def prepare(experiment: Experiment, grid: Grid, terms: Terms, clock: Clock) -> Session:
-    """Wait for the fleet, and set up the experiment on it."""
+def prepare(
+    experiment: Experiment, grid: Grid, terms: Terms, clock: Clock, samples: Sequence[int] | None = None
+) -> Session:
+    """Wait for the fleet, and set up the experiment on it; ``samples`` are those of a fleet that was here before."""
     data = load_data(experiment)
     name, model = model_factory(experiment, data)
     if name == "quadratic":
         raise BadInput("The quadratic model is solved in closed form, in the simulator only: a fleet needs a network.")
     x = first_vector(name, model, data, experiment.seed)
     roster = Roster(grid, terms, clock)
+    roster.samples = np.array(samples or [], np.int64)
     roster.gather()
     measured = experiment.system if isinstance(experiment.system, Measured) else None
     device, why = choose_device(experiment.device)
