@@ -39,7 +39,7 @@ def admit(replies: Replies, cohort: Cohort, layout: Layout) -> tuple[Replies, li
     An engine that gets answers as messages has already refused those that are no update at all (``misfit``).
     """
     vectors = [replies.updates] if replies.change is None else [replies.updates, replies.change]
-    if all(np.isfinite(rows).all() for rows in vectors):
+    if all(_all_finite(rows) for rows in vectors):
         return replies, [*replies.trouble.refused]
     fine = np.all([np.isfinite(rows).all(axis=1) for rows in vectors], axis=0)
     wrong = [(i, next(r[i] for r in vectors if not np.isfinite(r[i]).all())) for i in np.flatnonzero(~fine)]
@@ -47,6 +47,12 @@ def admit(replies: Replies, cohort: Cohort, layout: Layout) -> tuple[Replies, li
     refused += [_why(int(cohort.ids[i]), row, layout) for i, row in wrong if replies.received[i]]
     clean = [np.where(fine[:, None], rows, rows.dtype.type(0)) for rows in vectors]
     return replies._replace(received=replies.received & fine, updates=clean[0], change=[*clean, None][1]), refused
+
+
+def _all_finite(rows: Array) -> bool:
+    """Return whether every entry is finite. Their sum is not if one of them is not, and is a third of the work."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(rows.sum()) or np.isfinite(rows).all())
 
 
 def _why(client: int, update: np.ndarray, layout: Layout) -> str:

@@ -142,10 +142,10 @@ def _one_round(
 
 
 @contextmanager
-def same_bits() -> Generator[None]:
+def same_bits(controller: ThreadpoolController | None = None) -> Generator[None]:
     """Compute the server's side with one BLAS thread, as the workers do: sums in another order are other bits."""
     overflow = np.errstate(over="ignore", invalid="ignore")  # divergence is reported, not warned of
-    with ThreadpoolController().limit(limits=1, user_api="blas"), overflow:
+    with (controller or ThreadpoolController()).limit(limits=1, user_api="blas"), overflow:
         yield
 
 

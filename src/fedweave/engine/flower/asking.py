@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from sys import getrefcount
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
@@ -16,7 +17,7 @@ from fedweave.remember import shares, with_change
 from fedweave.roles import Solver
 
 GONE = 5  # Flower's code for a node that is unavailable
-LIFE = 30.0  # seconds beyond the deadline after which an unread question is thrown away
+LIFE = 10.0  # seconds beyond the deadline after which an unread question is thrown away
 
 
 class Question:
@@ -41,6 +42,7 @@ class Asker:
     ):
         self._strangers = strangers
         self.tensors, self._solver, self._seed, self._terms = tensors, solver, seed, terms
+        self._room: Array | None = None
         self._has: dict[int, set[str]] = {}  # client -> the memories that it keeps, by their digests
 
     def messages(
@@ -60,14 +62,22 @@ class Asker:
             if self._strangers:
                 number, epochs, work = ANYONE, self._strangers[1], (0, self._strangers[0])
             task = Task(q.round, number, self._seed, *work, q.lr, float(share[row]), half, name, epochs)
-            same = ArrayRecord(dict(model.items()))  # the same arrays, in a record that nobody else can change
-            content = ask(task, same, extras, config)
+            content = ask(task, model, extras, config)  # one record for all, so that Flower sends its arrays once
             messages.append(Message(content, nodes[client], MessageType.TRAIN, group_id=str(q.round), ttl=life))
         return messages
 
     def box(self, q: Question) -> Box:
         """Return an empty box for the answers."""
-        return Box(q.cohort.ids, self.tensors, q.x, q.population.steps[q.cohort.ids], self._terms.most_samples)
+        steps = q.population.steps[q.cohort.ids]
+        return Box(q.cohort.ids, self.tensors, q.x, steps, self._terms.most_samples, self._rows(q))
+
+    def _rows(self, q: Question) -> Array:
+        """Return room for the updates: last round's, if nobody refers to it any more. Fresh memory is slow."""
+        shape, old = (q.cohort.ids.size, q.x.size), self._room
+        if old is None or old.shape != shape or old.dtype != q.x.dtype or getrefcount(old) > 3:  # self, old, argument
+            self._room = np.empty(shape, q.x.dtype)
+        assert self._room is not None
+        return self._room
 
     def replies(self, q: Question, box: Box) -> Replies:
         """Return what was heard, admitted, and what was wrong with the rest."""
@@ -91,11 +101,11 @@ class Asker:
 class Box:
     """The answers of a round as they come."""
 
-    def __init__(self, ids: Array, tensors: Tensors, x: Array, steps: Array, most_samples: float):
+    def __init__(self, ids: Array, tensors: Tensors, x: Array, steps: Array, most_samples: float, room: Array):
         k = ids.size
         self.ids, self.received, self.answered = ids, np.zeros(k, bool), np.zeros(k, bool)
         self._tensors, self._x, self._most_samples = tensors, x, most_samples
-        self.updates = np.zeros((k, x.size), x.dtype)
+        self.updates = room
         self.steps = np.array(steps)
         self.loss, self.first, self.seconds, self.samples = (np.full(k, np.nan) for _ in range(4))
         self.told = np.zeros(k, bool)  # who reported its steps
@@ -114,7 +124,6 @@ class Box:
         try:
             about = read_answer(reply.content, self._tensors, self._x, self.updates[row], self._most_samples)
         except Unfit as e:
-            self.updates[row] = 0
             self.refused.append(f"client {client} {e}")
             return
         self.received[row] = True
@@ -126,6 +135,7 @@ class Box:
         """Book those who were not heard: what was waited for them counts as their seconds."""
         why = "was not waited for, enough had answered" if enough else f"did not answer within {waited:g} s"
         self.failed += [f"client {int(client)}: {why}" for client in self.ids[~self.answered]]
+        self.updates[~self.received] = 0
         self.seconds[~self.answered] = self.seconds[self.answered].max(initial=0.0) if enough else waited
 
     def replies(self) -> Replies:

@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from flwr.supercore import log
 from pydantic import Field, PositiveFloat, PositiveInt
+from threadpoolctl import ThreadpoolController
 
 from fedweave.admit import wrong_number
 from fedweave.engine.flower.asking import Asker, Question
@@ -180,6 +181,7 @@ class Strategy(FlowerStrategy):
         else:
             self._places = Places(grid, local.terms, self._clock, local.clients)
         self._places.gather()
+        self._blas = ThreadpoolController()  # finding the libraries takes longer than a small round
         self._seen: State = local.system.fresh(self._places.size)
         self._steps = np.zeros(self._places.size, np.int64)  # as reported; 0: never
 
@@ -202,7 +204,7 @@ class Strategy(FlowerStrategy):
     def _play(self, state: ServerState, population: Population, engine: Any, drawn: Cohort | None = None) -> Any:
         """Play a round: a pure function of its state, it can be played to the question, and again to the end."""
         method = self.method if drawn is None else _with_cohort(self.method, drawn)
-        with same_bits():
+        with same_bits(self._blas):
             try:
                 return run_round(method, state, population, engine, self.local.lr, self.local.seed)
             except _Stop as stop:
