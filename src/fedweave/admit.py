@@ -52,7 +52,7 @@ def admit(replies: Replies, cohort: Cohort, layout: Layout) -> tuple[Replies, li
 def _all_finite(rows: Array) -> bool:
     """Return whether every entry is finite. Their sum is not if one of them is not, and is a third of the work."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(rows.sum()) or np.isfinite(rows).all())
+        return bool(np.isfinite(np.sum(rows)) or np.isfinite(rows).all())
 
 
 def _why(client: int, update: np.ndarray, layout: Layout) -> str:
