@@ -1,13 +1,15 @@
-"""What the server lets in: cohorts that make sense, and updates that are finite; others are named and not used."""
+"""What the server lets in: cohorts that make sense, and answers that fit and are finite; others are named, not used."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fedweave.method import Method
-from fedweave.records import Cohort, Layout, Population, Replies
+from fedweave.records import Array, Cohort, Layout, Population, Replies
 
 
 def sensible(cohort: Any, method: Method, population: Population) -> Cohort:
@@ -32,15 +34,25 @@ def sensible(cohort: Any, method: Method, population: Population) -> Cohort:
 
 
 def admit(replies: Replies, cohort: Cohort, layout: Layout) -> tuple[Replies, list[str]]:
-    """Return the replies with every bad update turned into a lost one, and a sentence for each."""
+    """Return the replies with every bad update turned into a lost one, and a sentence for each.
+
+    An engine that gets answers as messages has already refused those that are no update at all (``misfit``).
+    """
     vectors = [replies.updates] if replies.change is None else [replies.updates, replies.change]
-    if all(np.isfinite(rows).all() for rows in vectors):
-        return replies, []
+    if all(_all_finite(rows) for rows in vectors):
+        return replies, [*replies.trouble.refused]
     fine = np.all([np.isfinite(rows).all(axis=1) for rows in vectors], axis=0)
     wrong = [(i, next(r[i] for r in vectors if not np.isfinite(r[i]).all())) for i in np.flatnonzero(~fine)]
-    refused = [_why(int(cohort.ids[i]), row, layout) for i, row in wrong if replies.received[i]]
+    refused = [*replies.trouble.refused]
+    refused += [_why(int(cohort.ids[i]), row, layout) for i, row in wrong if replies.received[i]]
     clean = [np.where(fine[:, None], rows, rows.dtype.type(0)) for rows in vectors]
     return replies._replace(received=replies.received & fine, updates=clean[0], change=[*clean, None][1]), refused
+
+
+def _all_finite(rows: Array) -> bool:
+    """Return whether every entry is finite. Their sum is not if one of them is not, and is a third of the work."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.sum(rows)) or np.isfinite(rows).all())
 
 
 def _why(client: int, update: np.ndarray, layout: Layout) -> str:
@@ -48,3 +60,31 @@ def _why(client: int, update: np.ndarray, layout: Layout) -> str:
     name, tensor = next((n, t) for n, t in layout.split(wrong).items() if t.any())
     where = tuple(int(i) for i in np.argwhere(tensor)[0]) if tensor.ndim else ()
     return f"client {client}: {int(wrong.sum())} of {update.size} values are not finite, first in {name}{list(where)}"
+
+
+def not_finite(x: Array, method: Method) -> str:
+    """Return why this model must not become the global one, or nothing."""
+    return "" if np.isfinite(x).all() else f"{type(method.server).__name__} made the model not finite"
+
+
+def misfit(found: Mapping[str, tuple[tuple[int, ...], str]], layout: Layout, types: Mapping[str, str]) -> str:
+    """Return what is wrong with the names, shapes and types of the tensors of an answer, or nothing.
+
+    A shape must be the very same: NumPy would stretch one of (1,) over a whole tensor.
+    """
+    if missing := [name for name in layout.names if name not in found]:
+        return f"lacks the tensor {missing[0]!r}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+    if extra := [name for name in found if name not in types]:
+        return f"has a tensor {extra[0]!r} that the model does not have"
+    for name, shape in zip(layout.names, layout.shapes, strict=True):
+        if found[name][0] != shape:
+            return f"has {name} of shape {found[name][0]}, the model {shape}"
+        if found[name][1] != types[name]:
+            return f"has {name} of type {found[name][1]}, the model {types[name]}"
+    return ""
+
+
+def wrong_number(name: str, value: Any, low: float, high: float) -> str:
+    """Return what is wrong with a number that a client reports, or nothing."""
+    fine = isinstance(value, int | float) and math.isfinite(value) and low <= value <= high
+    return "" if fine else f"reports {name} = {value!r}, which must be a number from {low:g} to {high:g}"

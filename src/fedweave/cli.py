@@ -1,4 +1,4 @@
-"""The command line: ``fedweave list | run | compare | resume | report | reproduce | plan | export``."""
+"""The command line: ``fedweave list | run | compare | resume | report | reproduce | plan | export | flower``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from rich.table import Table
 
 from fedweave import __version__, data, models, papers
 from fedweave.data import partition
+from fedweave.flower_command import flower
 from fedweave.options import SYSTEMS, as_option, experiments_of, method_names
 from fedweave.plan_command import EXAMPLE, plan
 from fedweave.progress import Count, Show
@@ -200,6 +201,7 @@ def export(folder: Folder, /, *, to: Literal["csv", "parquet"] = "csv", json: Js
 
 
 app.command(plan, help_epilogue=EXAMPLE)
+app.command(flower)
 
 
 def _training() -> tuple[ModuleType, ModuleType]:
@@ -281,7 +283,8 @@ def main() -> None:
 def _unknown(tokens: Sequence[str]) -> list[str]:
     """Return a sentence for each option that does not exist."""
     others = "--set --out --json --html --to --scale --epsilon --alpha --cohort --floor --exhaustive"
-    names = [as_option(f.name) for f in fields(Typed)] + others.split()
+    network = "--nodes --method --kill --secure --answer-seconds --host --days"
+    names = [as_option(f.name) for f in fields(Typed)] + others.split() + network.split()
     wrong = [t.split("=", 1)[0] for t in tokens if t.startswith("--")]
     return [f"There is no option {t!r}.{nearest(t, names)}" for t in wrong] or [f"Unexpected argument {tokens[0]!r}."]
 

@@ -16,16 +16,22 @@ def fresh(clients: int) -> State:
 
 def remember(state: State, view: View, cohort: Cohort, replies: Replies, memory: float) -> State:
     """Return the memory after a round. A visit fades by ``memory`` with each later visit of the same client."""
-    after = {name: values.copy() for name, values in state.items()}
     ids, ok = cohort.ids, replies.received
-    after["asked"][ids] = memory * after["asked"][ids] + 1
-    after["heard"][ids] = memory * after["heard"][ids] + ok
+    after = visited(state, ids, memory, asked=np.ones(ids.size), heard=ok)
     spoke = ids[ok]
     effort = view.effort[spoke]  # ‖a‖₁ of the steps they report
     after["effort"][ids] *= memory
     after["effort"][spoke] += effort
     after["reach"][ids] *= memory
     after["reach"][spoke] += measured_effort(replies, view.lr, effort)
+    return after
+
+
+def visited(state: State, ids: Array, memory: float, **values: Array) -> dict[str, Array]:
+    """Return the sums ``state`` with a visit of these clients added to the named ones, older visits faded."""
+    after = {name: sums.copy() for name, sums in state.items()}
+    for name, value in values.items():
+        after[name][ids] = memory * after[name][ids] + value
     return after
 
 

@@ -101,7 +101,7 @@ class Show:
                 )
             if row["refused"]:
                 self._console.print(
-                    f"{label}  round {row['round']}: refused {row['refused']} updates that are not finite",
+                    f"{label}  round {row['round']}: refused {row['refused']} updates",
                     soft_wrap=True,
                 )
 

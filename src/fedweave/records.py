@@ -52,6 +52,17 @@ class Cohort:
     probed: int = 0  # further clients that were sent the model, only to be asked how they do with it
 
 
+class Trouble(NamedTuple):
+    """What went wrong while a real fleet was asked; a simulator has none."""
+
+    refused: tuple[str, ...] = ()  # answers that came but could not be used, a sentence each
+    failed: tuple[str, ...] = ()  # answers that never came, and why
+    abandoned: str = ""  # why the round must not count at all
+
+
+NO_TROUBLE = Trouble()
+
+
 class Replies(NamedTuple):
     """What came back, aligned with the cohort row by row."""
 
@@ -64,6 +75,7 @@ class Replies(NamedTuple):
     bytes_up: Array  # (k,) sent by the client, whether it arrived or not
     change: Array | None = None  # (k, D) what each heard client adds to its memory; None where clients have none
     variance: Array | None = None  # (k,) of its stochastic gradients on the way; None unless the sampler needs it
+    trouble: Trouble = NO_TROUBLE
 
 
 class Carried(NamedTuple):

@@ -36,13 +36,21 @@ def with_change(
     """
     if has.memory is None:
         return replies
-    u = replies.updates[:, :parameters]
-    reach = lr * solver.effort(population.steps[ids], lr)
-    columns = [a.astype(u.dtype)[:, None] for a in (reach, shares(ids, population))]
-    change = np.zeros_like(replies.updates)
-    change[:, :parameters] = solver.learned(u, None if has.sent is None else has.sent[:parameters], *columns)
+    steps, share = population.steps[ids], shares(ids, population)
+    change = learned(solver, replies.updates, parameters, has.sent, steps, share, lr)
     change[~replies.received] = 0
     return replies._replace(change=change)
+
+
+def learned(
+    solver: Solver, updates: Array, parameters: int, sent: Array | None, steps: Array, share: Array, lr: float
+) -> Array:
+    """Return what clients with these updates, steps and shares N ω_i add to their memories (k, D)."""
+    u = updates[:, :parameters]
+    columns = [a.astype(u.dtype)[:, None] for a in (lr * solver.effort(steps, lr), share)]
+    change = np.zeros_like(updates)
+    change[:, :parameters] = solver.learned(u, None if sent is None else sent[:parameters], *columns)
+    return change
 
 
 def committed(clients: State, cohort: Cohort, replies: Replies) -> State:

@@ -22,6 +22,10 @@ class Sampler(ABC):
         """Return what the sampler remembers before the first round."""
         return {}
 
+    def hears(self) -> tuple[str, ...]:
+        """Return which fields of the replies it cannot do without, beside the updates: a client must report them."""
+        return ()
+
     def law(self, state: State, view: View) -> Array:
         """Return E[count] of every client (N,) this round; nan where the choice is greedy."""
         return np.full(view.population.size, np.nan)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedweave.admit import admit, sensible
+from fedweave.admit import admit, not_finite, sensible
 from fedweave.fault import fault
 from fedweave.method import Method
 from fedweave.randomness import Stream, borrow
@@ -75,8 +75,8 @@ def run_round(
     down = state.x.nbytes + (0 if has.sent is None else has.sent.nbytes)
     down = down * cohort.ids.size + state.x.nbytes * cohort.probed
     happened = Round(cohort, replies, refused, view, direction, down)
-    if not np.isfinite(x).all():  # nothing of such a round may stay
-        refused.append(f"server: {type(method.server).__name__} made the model not finite; the round is abandoned")
+    if why := replies.trouble.abandoned or not_finite(x, method):  # nothing of such a round may stay
+        refused.append(f"server: {why}; the round is abandoned")
         return state._replace(round=r, clock=clock), happened
     return ServerState(r, x, clock, sampler, aggregator, server, clients), happened
 

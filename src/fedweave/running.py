@@ -50,14 +50,16 @@ def resume(run_folder: str | Path, experiment: Experiment | None = None, watch: 
     """Continue an interrupted run, bit for bit. ``experiment`` is needed only for data or models given in Python."""
     store = RunFolder.open(Path(run_folder))
     stored = store.read_json("experiment.json")
+    if store.read_json("manifest.json").get("engine") == "flower":
+        raise BadInput(f"{str(run_folder)!r} is the run of a real fleet: `flwr run` with the same 'out' continues it.")
     if experiment is not None:
-        _refuse_another(stored, experiment)
+        refuse_another(stored, experiment)
     experiment = experiment or from_plain(stored)
     with workers_of(experiment) as workers:
         return resume_with(store, experiment, watch, workers)
 
 
-def _refuse_another(stored: Mapping[str, Any], given: Experiment) -> None:
+def refuse_another(stored: Mapping[str, Any], given: Experiment) -> None:
     """Refuse to continue a run with other settings. Data has a digest, own models no name, and the rest no effect."""
     plain = json.loads(json.dumps(to_plain(given)))
     free = {"data", "workers", "device", "tables"} | (set() if isinstance(plain["model"], str) else {"model"})
@@ -98,7 +100,7 @@ def run_with(
     """Run an experiment with workers that are already there."""
     session = prepare(experiment, workers, command)
     store = RunFolder.create(out, to_plain(experiment), session.manifest)
-    return _go(session, store.start(session.start, experiment.tables), store, watch)
+    return go_on(session, store.start(session.start, experiment.tables), store, watch)
 
 
 def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, workers: Workers) -> Result:
@@ -115,10 +117,11 @@ def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, w
         raise BadInput(f"The data has changed since this run began: {'; '.join(other)}.")
     _mind_versions(manifest["versions"], session.manifest["versions"])
     state = state or store.start(session.start, experiment.tables)
-    return _go(session._replace(manifest=manifest), state, store, watch)
+    return go_on(session._replace(manifest=manifest), state, store, watch)
 
 
-def _go(session: Session, state: ServerState, store: RunFolder, watch: Watch | None) -> Result:
+def go_on(session: Session, state: ServerState, store: RunFolder, watch: Watch | None) -> Result:
+    """Do the rounds that are left, from this state, and return what the whole run came to."""
     told = watch and watch(session.experiment.method.name, session.experiment)
     past = store.columns("rounds")
     totals = {c: past[c][-1].item() if past[c].size else 0 for c in ("bytes_up", "bytes_down", "wall_seconds")}
@@ -127,7 +130,7 @@ def _go(session: Session, state: ServerState, store: RunFolder, watch: Watch | N
             while state.round < session.experiment.rounds:
                 after, row = _one_round(session, state, store, totals)
                 state = after
-                store.save(state)
+                store.save(state, always=session.every_round)
                 if told:
                     told(row)
     except KeyboardInterrupt:
@@ -145,7 +148,7 @@ def _one_round(
     session: Session, state: ServerState, store: RunFolder, totals: dict[str, Any]
 ) -> tuple[ServerState, dict[str, Any]]:
     e, begin = session.experiment, time.perf_counter()
-    population = e.system.population(session.base, state.round + 1, e.seed)
+    population = session.world(state.round + 1)
     after, happened = run_round(e.method, state, population, session.engine, e.lr, e.seed, e.calibrate)
     fault("stepped")
     due = after.round % e.evaluate_every == 0 or after.round == e.rounds
@@ -157,16 +160,16 @@ def _one_round(
     totals["wall_seconds"] += time.perf_counter() - begin
     row = {**_row(state, after, happened, scores, totals), **measured}
     fault("evaluated")
-    store.add(row, _client_rows(after.round, happened), happened.refused)
+    store.add(row, _client_rows(after.round, happened), [*happened.refused, *happened.replies.trouble.failed])
     fault("recorded")
     return after, row
 
 
 @contextmanager
-def same_bits() -> Generator[None]:
+def same_bits(controller: ThreadpoolController | None = None) -> Generator[None]:
     """Compute the server's side with one BLAS thread, as the workers do: sums in another order are other bits."""
     overflow = np.errstate(over="ignore", invalid="ignore")  # divergence is reported, not warned of
-    with ThreadpoolController().limit(limits=1, user_api="blas"), overflow:
+    with (controller or ThreadpoolController()).limit(limits=1, user_api="blas"), overflow:
         yield
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
@@ -36,6 +37,8 @@ class Session(NamedTuple):
     base: Population
     start: ServerState
     manifest: dict[str, Any]
+    world: Callable[[int], Population]  # the clients as they are in a round
+    every_round: bool = False  # whether a round is too dear to be done again: its state is saved at once
 
 
 def prepare(experiment: Experiment, workers: Workers, command: str | None = None) -> Session:
@@ -44,9 +47,8 @@ def prepare(experiment: Experiment, workers: Workers, command: str | None = None
     shares = experiment.partition.split(data, rng_for(experiment.seed, 0, Stream.PARTITION))
     name, model = model_factory(experiment, data)
     base = nominal_population(experiment, np.array([part.size for part in shares.train]))
-    world = experiment.system.population(
-        base, 1, experiment.seed
-    )  # a world that does not fit these clients says so now
+    world = partial(experiment.system.population, base, seed=experiment.seed)
+    first = world(1)  # a world that does not fit these clients says so now
     x = first_vector(name, model, data, experiment.seed)
     device, why = choose_device(experiment.device)
     solver, seed = experiment.method.solver, experiment.seed
@@ -70,8 +72,8 @@ def prepare(experiment: Experiment, workers: Workers, command: str | None = None
     }
     start = first_state(experiment.method, x, base, engine.layout.parameters)
     if experiment.calibrate:  # a method whose step length nobody knows says so now
-        calibrated(experiment.method, start, view_of(experiment.method, start, world, engine, experiment.lr))
-    return Session(experiment, engine, base, start, manifest)
+        calibrated(experiment.method, start, view_of(experiment.method, start, first, engine, experiment.lr))
+    return Session(experiment, engine, base, start, manifest, world)
 
 
 def nominal_population(experiment: Experiment, samples: Array) -> Population:

@@ -125,7 +125,7 @@ class Simulator:
             yield from self._workers.map(x, calls)
             return
         begin = time.perf_counter()
-        with _one_thread():
+        with one_thread():
             for n, (name, args) in enumerate(calls):
                 yield n, getattr(self._trainer, name)(x, *args)
         if len(calls) > 1:  # a round of one piece would gain nothing from workers
@@ -165,7 +165,7 @@ def choose_device(wanted: str) -> tuple[str, str]:
 
 
 @contextmanager
-def _one_thread() -> Generator[None]:
+def one_thread() -> Generator[None]:
     """Train with one thread, as the workers do: another number of threads would give other bits."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

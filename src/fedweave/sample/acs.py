@@ -39,6 +39,9 @@ class ACS(Sampler):
     def init(self, population: Population) -> State:
         return estimate.fresh(population.size) if self._learns else {}
 
+    def hears(self) -> tuple[str, ...]:
+        return ("first_gradient",) if self.effort == "measured" else ()
+
     @property
     def _learns(self) -> bool:
         return self.links == "estimated" or self.effort == "measured"

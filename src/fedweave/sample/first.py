@@ -34,6 +34,9 @@ class FirstEveryone(Sampler):
         """Whether the sampler that follows does."""
         return self.sampler.needs_variance
 
+    def hears(self) -> tuple[str, ...]:
+        return self.sampler.hears()
+
     def init(self, population: Population) -> State:
         return {**self.sampler.init(population), ASKED: np.zeros(population.size, bool)}
 

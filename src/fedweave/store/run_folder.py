@@ -219,6 +219,10 @@ class RunFolder:
             out["class_accuracy"] = np.array(filled, float).reshape(len(lists), classes)
         return {**out, **self._measures(out["round"])} if table == "rounds" else out
 
+    def reasons(self) -> list[tuple[int, str]]:
+        """Return why answers were not used, as (round, sentence)."""
+        return self._db.execute("SELECT round, reason FROM refused ORDER BY rowid").fetchall()
+
     def _measures(self, rounds: Array) -> dict[str, Array]:
         """Return the measures as columns, nan in the rounds that have none."""
         where, out = {r: i for i, r in enumerate(rounds.tolist())}, dict[str, Array]()

@@ -1,5 +1,6 @@
 """The simulated worlds: how uneven compute and links are."""
 
+from fedweave.system.measured import Measured as Measured
 from fedweave.system.traces import Trace as Trace
 from fedweave.system.worlds import Dynamic as Dynamic
 from fedweave.system.worlds import HybridPlus as HybridPlus

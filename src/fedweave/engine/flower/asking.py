@@ -1,0 +1,152 @@
+"""One round's questions and answers, row by row: shared by the engine and by the strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from sys import getrefcount
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
+
+from fedweave.admit import admit
+from fedweave.engine.flower.client import digest
+from fedweave.engine.flower.terms import Terms
+from fedweave.engine.flower.wire import ANYONE, Task, Tensors, Unfit, ask, client_half, read_answer, size
+from fedweave.records import Array, Carried, Cohort, Population, Replies, Trouble
+from fedweave.remember import shares, with_change
+from fedweave.roles import Solver
+
+GONE = 5  # Flower's code for a node that is unavailable
+LIFE = 10.0  # seconds beyond the deadline after which an unread question is thrown away
+
+
+class Question:
+    """What a round asks of its cohort, and the memories that the clients begin with."""
+
+    def __init__(self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried):
+        self.round, self.x, self.cohort, self.population, self.lr, self.has = round, x, cohort, population, lr, has
+        self.memory = None if has.memory is None else has.memory[cohort.ids]
+
+
+class Asker:
+    """Writes a round's messages and makes replies of what comes back.
+
+    Clients keep their memories themselves. The server has a copy, which follows from their updates: it names the one
+    that holds, and sends it to a client that is not known to have it, such as one of a run that was continued.
+    With ``strangers`` (batch size, epochs) the clients have not introduced themselves: none is called by its number,
+    and each one counts its steps itself.
+    """
+
+    def __init__(
+        self, tensors: Tensors, solver: Solver, seed: int, terms: Terms, strangers: tuple[int, float] | None = None
+    ):
+        self._strangers = strangers
+        self.tensors, self._solver, self._seed, self._terms = tensors, solver, seed, terms
+        self._room: Array | None = None
+        self._has: dict[int, set[str]] = {}  # client -> the memories that it keeps, by their digests
+
+    def messages(
+        self, q: Question, nodes: Mapping[int, int], model: ArrayRecord, seconds: float, config: ConfigRecord | None
+    ) -> list[Message]:
+        """Return a message to each client of the cohort; ``nodes`` says where they are."""
+        share, half, life = shares(q.cohort.ids, q.population), client_half(self._solver), seconds + LIFE
+        common = {} if q.has.sent is None else {"sent": self.tensors.record(q.has.sent)}
+        messages = []
+        for row, client in enumerate(q.cohort.ids.tolist()):
+            name = "" if q.memory is None else digest(q.memory[row])
+            extras = {**common}
+            if q.memory is not None and name and name not in self._has.get(client, ()):
+                extras["memory"] = self.tensors.record(q.memory[row])
+            number, epochs = client, 0.0
+            work = int(q.population.steps[client]), int(q.population.batch_size[client])
+            if self._strangers:
+                number, epochs, work = ANYONE, self._strangers[1], (0, self._strangers[0])
+            task = Task(q.round, number, self._seed, *work, q.lr, float(share[row]), half, name, epochs)
+            content = ask(task, model, extras, config)  # one record for all, so that Flower sends its arrays once
+            messages.append(Message(content, nodes[client], MessageType.TRAIN, group_id=str(q.round), ttl=life))
+        return messages
+
+    def box(self, q: Question) -> Box:
+        """Return an empty box for the answers."""
+        steps = q.population.steps[q.cohort.ids]
+        return Box(q.cohort.ids, self.tensors, q.x, steps, self._terms.most_samples, self._rows(q))
+
+    def _rows(self, q: Question) -> Array:
+        """Return room for the updates: last round's, if nobody refers to it any more. Fresh memory is slow."""
+        shape, old = (q.cohort.ids.size, q.x.size), self._room
+        if old is None or old.shape != shape or old.dtype != q.x.dtype or getrefcount(old) > 3:  # self, old, argument
+            self._room = np.empty(shape, q.x.dtype)
+        assert self._room is not None
+        return self._room
+
+    def replies(self, q: Question, box: Box) -> Replies:
+        """Return what was heard, admitted, and what was wrong with the rest."""
+        layout, ids = self.tensors.layout, q.cohort.ids
+        replies = with_change(box.replies(), self._solver, layout.parameters, q.has, ids, q.population, q.lr)
+        replies, refused = admit(replies, q.cohort, layout)
+        self._keep_in_mind(q, replies)
+        few, least = int(replies.received.sum()), min(self._terms.fewest, ids.size)
+        abandoned = f"{few} of {ids.size} clients answered, {least} must" if few < least else ""
+        return replies._replace(trouble=Trouble(tuple(refused), tuple(box.failed), abandoned))
+
+    def _keep_in_mind(self, q: Question, replies: Replies) -> None:
+        """Remember which memories each client keeps now: the one it began with, and the one it has learned."""
+        if q.memory is None or replies.change is None:
+            return
+        for row, client in enumerate(q.cohort.ids.tolist()):
+            both = {digest(q.memory[row]), digest(q.memory[row] + replies.change[row])}
+            self._has[client] = both if replies.received[row] else set()  # one that failed may have lost its own
+
+
+class Box:
+    """The answers of a round as they come."""
+
+    def __init__(self, ids: Array, tensors: Tensors, x: Array, steps: Array, most_samples: float, room: Array):
+        k = ids.size
+        self.ids, self.received, self.answered = ids, np.zeros(k, bool), np.zeros(k, bool)
+        self._tensors, self._x, self._most_samples = tensors, x, most_samples
+        self.updates = room
+        self.steps = np.array(steps)
+        self.loss, self.first, self.seconds, self.samples = (np.full(k, np.nan) for _ in range(4))
+        self.told = np.zeros(k, bool)  # who reported its steps
+        self.bytes_up = np.zeros(k, np.int64)
+        self.refused: list[str] = []
+        self.failed: list[str] = []
+
+    def put(self, row: int, reply: Message, seconds: float) -> None:
+        """Take in one answer, good or bad."""
+        client = int(self.ids[row])
+        self.answered[row], self.seconds[row] = True, seconds
+        if reply.has_error():
+            self.failed.append(f"client {client}: {why_failed(reply)}")
+            return
+        self.bytes_up[row] = size(reply.content)
+        try:
+            about = read_answer(reply.content, self._tensors, self._x, self.updates[row], self._most_samples)
+        except Unfit as e:
+            self.refused.append(f"client {client} {e}")
+            return
+        self.received[row] = True
+        self.loss[row], self.first[row], self.samples[row] = about.loss, about.first_gradient, about.samples
+        self.told[row] = not np.isnan(about.steps)
+        self.steps[row] = int(about.steps) if self.told[row] else self.steps[row]
+
+    def close(self, waited: float, enough: bool) -> None:
+        """Book those who were not heard: what was waited for them counts as their seconds."""
+        why = "was not waited for, enough had answered" if enough else f"did not answer within {waited:g} s"
+        self.failed += [f"client {int(client)}: {why}" for client in self.ids[~self.answered]]
+        self.updates[~self.received] = 0
+        self.seconds[~self.answered] = self.seconds[self.answered].max(initial=0.0) if enough else waited
+
+    def replies(self) -> Replies:
+        """Return the answers as they are."""
+        first = self.received, self.updates, self.steps, self.loss, self.first, self.seconds, self.bytes_up
+        return Replies(*first, trouble=Trouble(refused=tuple(self.refused)))
+
+
+def why_failed(reply: Message) -> str:
+    """Return what Flower says of a client that did not do its work, in one line."""
+    if reply.error.code == GONE:
+        return "its node is gone"
+    lines: Sequence[str] = (reply.error.reason or "").strip().splitlines()
+    return f"its app failed: {lines[-1]}" if lines else f"its app failed (Flower's error {reply.error.code})"

@@ -1,0 +1,46 @@
+"""Ends the processes of a fleet when the one that started them is gone, however it went.
+
+Runs by itself, as a program: it waits for the end of its input, which comes when its parent closes the pipe or dies.
+Then it ends every process that carries the fleet's mark in its environment, and removes the fleet's folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from contextlib import suppress
+
+import psutil
+
+MARK = "FEDWEAVE_FLEET"  # every process of a fleet inherits it, also those that leave their parents
+TRIES = 50  # one may be starting another while we look
+
+
+def members(mark: str) -> list[psutil.Process]:
+    """Return the processes with this mark that are alive."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            if alive and process.environ().get(MARK) == mark and process.pid != os.getpid():
+                found.append(process)
+    return found
+
+
+def main(mark: str, folder: str) -> None:
+    """Wait, then clean up."""
+    sys.stdin.buffer.read()
+    for _ in range(TRIES):
+        left = members(mark)
+        if not left:
+            break
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=2)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,116 @@
+"""Who is there: which node of the network is which client."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import cast
+
+import numpy as np
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedweave.admit import wrong_number
+from fedweave.engine.flower.mail import collect
+from fedweave.engine.flower.terms import Clock, Terms
+from fedweave.records import Array
+from fedweave.settings import BadInput
+
+MOST_CLIENTS = 10**7
+TRIES = 3  # how often a node is asked who it is before it is taken for something else
+HELLO_SECONDS = 60.0  # to answer the first question: Flower starts a process for it
+
+
+class Roster:
+    """The clients by number, as their nodes introduce themselves; Flower's node ids are random and change.
+
+    A node is asked once who it is. One that comes back under another id takes its old place. With ``needs``, a
+    sentence, a node that runs another app than ours is an error at once.
+    """
+
+    def __init__(self, grid: Grid, terms: Terms, clock: Clock, needs: str = ""):
+        self._needs, self._tries = needs, Counter[int]()
+        self._grid, self._terms, self._clock = grid, terms, clock
+        self._client: dict[int, int] = {}  # node id -> client; −1 for a node that is no client
+        self.node: dict[int, int] = {}  # client -> node id
+        self.samples = np.zeros(0, np.int64)  # of each client; 0: has never been here
+        self.news: list[str] = []  # what was odd about those who came, a sentence each
+
+    @property
+    def size(self) -> int:
+        """Number of clients of the fleet."""
+        return self.samples.size
+
+    def gather(self) -> Array:
+        """Return which clients are there (N,) bool, after waiting for as many as the terms want."""
+        deadline = self._clock.now() + self._terms.start_seconds
+        while True:
+            there = self._look(deadline)
+            wanted = self._wanted()
+            if self.size and there.sum() >= wanted:
+                return there
+            if self._clock.now() >= deadline:
+                raise RuntimeError(self._missing(there, wanted))
+            self._clock.sleep(min(max(self._terms.poll_seconds, 0.5), self._terms.start_seconds))
+
+    def _wanted(self) -> int:
+        first = not self.samples.all()  # somebody has never been here
+        return self._terms.connected or (self.size if first else self._terms.fewest)
+
+    def _missing(self, there: Array, wanted: int) -> str:
+        if not self.size:
+            return f"No client has come within {self._terms.start_seconds:g} s. " + " ".join(self.news)
+        absent = ", ".join(map(str, np.flatnonzero(~there)[:10]))
+        return (
+            f"{there.sum()} of {self.size} clients are there after {self._terms.start_seconds:g} s, {wanted} must be: "
+            f"missing are {absent}. Terms(connected=…) says how many must be there, start_seconds how long to wait. "
+            + " ".join(self.news)
+        )
+
+    def _look(self, deadline: float) -> Array:
+        """Return who is there now, after asking those who came since."""
+        nodes = list(self._grid.get_node_ids())
+        if new := [node for node in nodes if node not in self._client]:
+            self._greet(new, min(HELLO_SECONDS, self._terms.answer_seconds, deadline - self._clock.now()))
+        there = np.zeros(self.size, bool)
+        there[[client for client, node in self.node.items() if node in set(nodes)]] = True
+        return there
+
+    def _greet(self, nodes: list[int], seconds: float) -> None:
+        life = seconds + 30
+        messages = [Message(RecordDict(), node, MessageType.QUERY, group_id="hello", ttl=life) for node in nodes]
+        for row, reply, _ in collect(self._grid, messages, seconds, len(nodes), self._terms, self._clock):
+            node = nodes[row]
+            try:
+                self._client[node] = self._introduced(node, reply)
+            except BadInput as e:
+                self._tries[node] += 1
+                if self._tries[node] < TRIES:  # it may have been an accident
+                    continue
+                if self._needs:
+                    raise BadInput(f"{self._needs} A node of this fleet is none: {e}") from None
+                self._client[node] = -1
+                self.news.append(f"A node is no client: {e}")
+
+    def _introduced(self, node: int, reply: Message) -> int:
+        """Return the number of the client that introduces itself, once it is believed."""
+        told = reply.content.metric_records.get("hello") if reply.has_content() else None
+        if told is None:
+            why = (reply.error.reason or "").strip().splitlines()[-1:] if reply.has_error() else ["another app"]
+            raise BadInput(
+                f"it did not say who it is, but {''.join(why)!r}. Its app must be a fedweave.flower.client(…)."
+            )
+        limits = {"clients": (1, MOST_CLIENTS), "client": (0, MOST_CLIENTS - 1), "num-examples": None}
+        for name, ends in limits.items():
+            if wrong := wrong_number(name, told.get(name), *(ends or (1, self._terms.most_samples))):
+                raise BadInput(f"client {told.get('client')} {wrong}.")
+        clients, client, samples = (int(cast(float, told[name])) for name in limits)
+        if client >= clients:
+            raise BadInput(f"it says that it is client {client} of {clients}, which are numbered from 0.")
+        if self.size and clients != self.size:
+            raise BadInput(f"client {client} says that there are {clients} clients, others said {self.size}.")
+        if not self.size:
+            self.samples = np.zeros(clients, np.int64)
+        if client in self.node:
+            self.news.append(f"Client {client} has come back, or two nodes have partition-id={client}.")
+        self.samples[client], self.node[client] = samples, node
+        return client

@@ -1,0 +1,184 @@
+"""The server's app: an experiment on a real fleet, kept in a run folder and continued from it after a crash."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from logging import INFO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore import log
+
+from fedweave.data import Dataset
+from fedweave.engine.flower.engine import FlowerEngine
+from fedweave.engine.flower.roster import Roster
+from fedweave.engine.flower.terms import Clock, Terms
+from fedweave.engine.simulator import Simulator, choose_device
+from fedweave.engine.workers import Workers
+from fedweave.experiment import Experiment, load_data, model_factory, to_plain
+from fedweave.local.torch_trainer import ClientData
+from fedweave.method import Method
+from fedweave.records import Population
+from fedweave.results import Result
+from fedweave.roles import Sampler
+from fedweave.round import first_state
+from fedweave.running import Watch, go_on, refuse_another
+from fedweave.session import Session, first_vector, nominal_population, versions
+from fedweave.settings import BadInput
+from fedweave.store.run_folder import RunFolder
+from fedweave.system.measured import Measured
+
+TERMS = Terms()
+CLOCK = Clock()
+
+
+def server(
+    experiment: Experiment | Callable[[Mapping[str, Any]], Experiment],
+    *,
+    terms: Terms | Callable[[Mapping[str, Any]], Terms] = TERMS,
+    out: str | Path | None = None,
+) -> ServerApp:
+    """Return a ServerApp that runs the experiment on whatever clients are connected.
+
+    The clients' data stays with them: of the experiment's data only the test samples are used, to evaluate, and its
+    partition not at all. ``system=fedweave.system.Measured()`` has links and latencies learned from what is seen; any
+    other world decides how much clients work. With ``out`` everything is kept in that folder, and a run that was
+    interrupted goes on where it was. ``experiment`` and ``terms`` may be functions of the app's configuration, what
+    ``flwr run -c`` changes; an ``out`` there counts more than the one here.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        config = dict(context.run_config)
+        folder = config.get("out") or out
+        what = experiment if isinstance(experiment, Experiment) else experiment(config)
+        when = terms if isinstance(terms, Terms) else terms(config)
+        result = run(what, grid, when, Path(str(folder)) if folder else None, say)
+        log(INFO, "fedweave: done  accuracy %s  digest %s", result.summary["accuracy"], result.summary["digest"])
+
+    return app
+
+
+def run(
+    experiment: Experiment,
+    grid: Grid,
+    terms: Terms = TERMS,
+    out: Path | None = None,
+    watch: Watch | None = None,
+    clock: Clock = CLOCK,
+) -> Result:
+    """Run an experiment on the clients of a grid, or continue it if the folder ``out`` has it already."""
+    if out is None or not (out / "run.sqlite").is_file():
+        session = prepare(experiment, grid, terms, clock)
+        store = RunFolder.create(out, to_plain(experiment), session.manifest)
+        return go_on(session, store.start(session.start, experiment.tables), store, watch)
+    store = RunFolder.open(out)
+    refuse_another(store.read_json("experiment.json"), experiment)
+    state = store.load_state(experiment.tables)
+    store.rewind(state.round if state else 0)
+    manifest = store.read_json("manifest.json")
+    session = prepare(experiment, grid, terms, clock, manifest.get("samples"))
+    if session.manifest["data"] != manifest["data"]:
+        raise BadInput("The server's data has changed since this run began: give the same, or start a new run.")
+    if state is not None:
+        _recall(session, store)
+    state = state or store.start(session.start, experiment.tables)
+    return go_on(session._replace(manifest=manifest), state, store, watch)
+
+
+def prepare(
+    experiment: Experiment, grid: Grid, terms: Terms, clock: Clock, samples: Sequence[int] | None = None
+) -> Session:
+    """Wait for the fleet, and set up the experiment on it; ``samples`` are those of a fleet that was here before."""
+    data = load_data(experiment)
+    name, model = model_factory(experiment, data)
+    if name == "quadratic":
+        raise BadInput("The quadratic model is solved in closed form, in the simulator only: a fleet needs a network.")
+    x = first_vector(name, model, data, experiment.seed)
+    roster = Roster(grid, terms, clock)
+    roster.samples = np.array(samples or [], np.int64)
+    roster.gather()
+    measured = experiment.system if isinstance(experiment.system, Measured) else None
+    device, why = choose_device(experiment.device)
+    bench = Simulator(model, _test_only(data), experiment.method.solver, experiment.seed, Workers(1), device)
+    method = over_selected(experiment.method, terms.over_selection)
+    asked = replace(experiment, method=method)
+    layout, seed = bench.layout, experiment.seed
+    engine = FlowerEngine(grid, roster, layout, method.solver, seed, bench.evaluate, terms, measured, clock)
+
+    def base() -> Population:
+        known = roster.samples > 0
+        samples = np.where(known, roster.samples, max(int(roster.samples[known].mean()), 1))
+        return nominal_population(experiment, samples)
+
+    def world(round: int) -> Population:
+        there = roster.gather()
+        now = experiment.system.population(base(), round, seed)
+        now = measured.known(now, engine.seen) if measured else now
+        return replace(now, available=now.available & there)
+
+    start = first_state(method, x, base(), layout.parameters)
+    manifest = {
+        "engine": "flower",
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "data": {"name": data.name, "digest": data.digest},
+        "model": {"name": name, "parameters": layout.parameters, "dim": layout.dim},
+        "device": f"{why}, {roster.size} clients over Flower",
+        "labels": None,
+        "samples": roster.samples.tolist(),
+        "terms": {f.name: getattr(terms, f.name) for f in dataclasses.fields(terms)},
+    }
+    return Session(asked, engine, base(), start, manifest, world, every_round=True)
+
+
+def _test_only(data: Dataset) -> ClientData:
+    """Return what a server needs of a data set: its test samples, and one of training for its shape."""
+    return ClientData(data.x[:1], data.y[:1], data.test_x, data.test_y, data.classes, data.mean, data.std, [])
+
+
+def _recall(session: Session, store: RunFolder) -> None:
+    """Learn again from the rows what was seen of the clients before the interruption."""
+    engine, measured = session.engine, session.experiment.system
+    if not isinstance(engine, FlowerEngine) or not isinstance(measured, Measured):
+        return
+    rows = store.columns("clients")
+    for r in np.unique(rows["round"]):
+        ids, heard, seconds = (rows[c][rows["round"] == r] for c in ("client", "received", "seconds"))
+        engine.seen = measured.visited(engine.seen, ids, heard, seconds)
+
+
+def over_selected(method: Method, factor: float) -> Method:
+    """Return the method with a sampler that asks ``factor`` times as many clients."""
+    if factor == 1:
+        return method
+
+    def more(part: Sampler) -> Sampler:
+        names = [f.name for f in dataclasses.fields(part)]  # pyright: ignore[reportArgumentType]
+        changed: dict[str, Any] = {n: more(v) for n in names if isinstance(v := getattr(part, n), Sampler)}
+        if "per_round" in names:
+            changed["per_round"] = -int(-getattr(part, "per_round") * factor // 1)  # noqa: B009
+        if not changed:
+            raise BadInput(f"over_selection={factor:g} needs a sampler with per_round; {part} asks whom it asks.")
+        return replace(part, **changed)  # pyright: ignore[reportType]
+
+    return replace(method, sampler=more(method.sampler))
+
+
+def say(name: str, experiment: Experiment) -> Any:
+    """Write a line per round to the log that ``flwr run --stream`` shows."""
+
+    def told(row: Any) -> None:
+        score = f"accuracy {row['accuracy']:.4f}" if row["accuracy"] == row["accuracy"] else f"loss {row['loss']:.4g}"
+        heard = f"{row['received']} of {row['asked']} answered"
+        refused = f", {row['refused']} refused" if row["refused"] else ""
+        log(INFO, "fedweave: %s round %s/%s  %s  %s%s", name, row["round"], experiment.rounds, score, heard, refused)
+
+    return told

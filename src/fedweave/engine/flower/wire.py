@@ -1,0 +1,252 @@
+"""What travels between server and clients, and nothing else: the one place where vectors become messages and back.
+
+Arrays travel by name in NumPy's own format, which carries no code; settings travel as JSON. What arrives is opened
+without trusting its header: sizes are compared before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from io import BytesIO
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import Array as Packed
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from numpy.lib import format as npy
+
+from fedweave.admit import misfit, wrong_number
+from fedweave.records import Array, Layout
+from fedweave.roles import Solver
+from fedweave.spec import build, describe
+
+VERSION = 1  # of what is written below; both sides compare
+ANYONE = -1  # as the number of a client whom the server does not know by its number
+NUMPY = "numpy.ndarray"  # Flower's name for NumPy's format
+FLOAT32 = np.dtype(np.float32)
+MOST_HEADER = 4096  # bytes
+BUFFERS = ("running_mean", "running_var")  # averages, not parameters
+LOSS_NAMES = ("loss", "train-loss", "train_loss")
+
+
+class Unfit(ValueError):  # noqa: N818 - it says what the message is
+    """What arrived cannot be used; the text completes the sentence 'client 3 …'."""
+
+
+def packed(values: Array) -> Packed:
+    """Return an array as Flower sends it."""
+    values = np.asarray(values, order="C")
+    head = BytesIO()
+    npy.write_array_header_1_0(head, npy.header_data_from_array_1_0(values))
+    data = b"".join((head.getvalue(), memoryview(values).cast("B") if values.size else b""))
+    return Packed(str(values.dtype), tuple(values.shape), NUMPY, data)
+
+
+def opened(name: str, array: Packed) -> Array:
+    """Return the values that a message carries, without a copy, once header and length agree."""
+    if array.stype != NUMPY:
+        raise Unfit(f"sent {name} as {array.stype!r}, which is not NumPy's format")
+    begin = 10 + int.from_bytes(array.data[8:10], "little")  # of the values
+    try:
+        shape, fortran, dtype = _header(array.data[:begin])
+    except Exception as e:  # NumPy's parser meets damage with errors of many kinds
+        raise Unfit(f"sent {name} in a form that is not NumPy's ({type(e).__name__})") from None
+    count = prod(shape)
+    if dtype.hasobject or (len(array.data) - begin) != count * dtype.itemsize:
+        raise Unfit(f"sent {name} with {len(array.data) - begin} bytes for {count} values of type {dtype}")
+    if tuple(array.shape) != shape or array.dtype != str(dtype):
+        raise Unfit(f"announced {name} as {array.dtype}{tuple(array.shape)} and sent {dtype}{shape}")
+    return np.frombuffer(array.data, dtype, count, begin).reshape(shape, order="F" if fortran else "C")
+
+
+@lru_cache(maxsize=1024)  # a round has the same few headers from every client
+def _header(content: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Return shape, order and type that a header in format 1.0 of NumPy's files claims."""
+    if len(content) > MOST_HEADER or not content.startswith(b"\x93NUMPY\x01\x00"):
+        raise ValueError("not a header of format 1.0")
+    return npy.read_array_header_1_0(BytesIO(content[8:]))
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """A model's named arrays as they travel: where each lies in the flat vector, and what is not part of it."""
+
+    layout: Layout
+    types: Mapping[str, str]  # of every array, in the order of the wire; whole numbers are outside the vector
+    dtype: np.dtype = FLOAT32  # of the vector
+
+    @classmethod
+    def of_layout(cls, layout: Layout) -> Tensors:
+        """Return how our own models travel: all float32."""
+        return cls(layout, dict.fromkeys(layout.names, "float32"))
+
+    @classmethod
+    def of_record(cls, arrays: ArrayRecord) -> Tensors:
+        """Return how the model of somebody's app travels; averages are told by PyTorch's names for them."""
+        types = {name: array.dtype for name, array in arrays.items()}
+        numbers = [name for name, kind in types.items() if np.issubdtype(np.dtype(kind), np.floating)]
+        if not numbers:
+            raise ValueError("The initial arrays hold no floating-point numbers: there is nothing to train.")
+        names = sorted(numbers, key=lambda name: name.endswith(BUFFERS))  # stable: parameters first
+        shapes = {name: tuple(arrays[name].shape) for name in names}
+        trained = sum(prod(shapes[name]) for name in names if not name.endswith(BUFFERS))
+        dtype = np.result_type(np.float32, *(types[name] for name in names))
+        return cls(Layout(tuple(names), tuple(shapes.values()), trained), types, dtype)
+
+    def record(self, x: Array, rest: ArrayRecord | None = None) -> ArrayRecord:
+        """Return the flat vector as named arrays; what is not part of it comes from ``rest``."""
+        values = self.layout.split(x)
+
+        def one(name: str, kind: str) -> Packed:
+            if name in values:
+                return packed(values[name].astype(kind, copy=False))
+            assert rest is not None
+            return rest[name]
+
+        return ArrayRecord({name: one(name, kind) for name, kind in self.types.items()})
+
+    def read(self, arrays: ArrayRecord, out: Array, minus: Array | None = None) -> None:
+        """Write the arrays into the flat vector ``out``, less the vector ``minus``; refuse what does not fit."""
+        found = {name: (tuple(array.shape), array.dtype) for name, array in arrays.items()}
+        if wrong := misfit(found, self.layout, self.types):
+            raise Unfit(wrong)
+        into, less = self.layout.split(out), None if minus is None else self.layout.split(minus)
+        for name, place in into.items():
+            values = opened(name, arrays[name])
+            if less is None:
+                place[...] = values
+            else:
+                np.subtract(values, less[name], out=place)
+
+
+class Task(NamedTuple):
+    """One client's work in one round, as the server states it."""
+
+    round: int
+    client: int
+    seed: int
+    steps: int
+    batch_size: int
+    lr: float
+    share: float  # N ω_i
+    method: str  # the client's half of the method, as JSON
+    memory: str = ""  # which memory to begin with, by its digest; nothing: zeros
+    epochs: float = 0.0  # where steps are 0: passes over the client's data
+
+
+class Extras(NamedTuple):
+    """The vectors that come with the model, where a method has any."""
+
+    sent: Array | None = None  # to all
+    memory: Array | None = None  # to a client that has lost its own
+
+
+def client_half(solver: Solver) -> str:
+    """Return what a client must know of the method."""
+    return json.dumps({"solver": describe(solver)})
+
+
+def solver_of(task: Task) -> Solver:
+    """Return the solver that the server asks for; own parts must be imported in the client's app too."""
+    return build(Solver, json.loads(task.method)["solver"], "method.solver")
+
+
+def ask(
+    task: Task, model: ArrayRecord, extras: Mapping[str, ArrayRecord], config: ConfigRecord | None = None
+) -> RecordDict:
+    """Return what is sent to one client; ``extras`` are records of the names in ``Extras``."""
+    fields = {name.replace("_", "-"): value for name, value in task._asdict().items()}
+    records: dict[str, Any] = {"arrays": model}
+    if config is not None:
+        records["config"] = config
+    records["fedweave"] = ConfigRecord({"version": VERSION, **fields})
+    return RecordDict({**records, **extras})
+
+
+def read_task(content: RecordDict) -> Task:
+    """Return what the server asks of this client."""
+    fields = content.config_records.get("fedweave")
+    if fields is None or fields.get("version") != VERSION:
+        got = None if fields is None else fields.get("version")
+        raise ValueError(
+            f"This client speaks version {VERSION} of fedweave's messages, the server {got!r}. Use "
+            "fedweave.flower.Strategy or fedweave.flower.server on the server, of the same release."
+        )
+    values: dict[str, Any] = {name: fields[name.replace("_", "-")] for name in Task._fields}
+    return Task(**values)
+
+
+def read_vectors(content: RecordDict, tensors: Tensors) -> tuple[Array, Extras]:
+    """Return the model that the server sends, and what comes with it."""
+
+    def vector(name: str) -> Array | None:
+        record = content.array_records.get(name)
+        if record is None:
+            return None
+        numbers = {n: a for n, a in record.items() if n in tensors.types or np.issubdtype(a.dtype, np.floating)}
+        out = np.empty(tensors.layout.dim, tensors.dtype)
+        tensors.read(ArrayRecord(numbers), out)  # whole numbers, such as counts of batches, are the client's own
+        return out
+
+    x = vector("arrays")
+    if x is None:
+        raise Unfit("sent no model")
+    return x, Extras(*(vector(name) for name in Extras._fields))
+
+
+class Answer(NamedTuple):
+    """What a client reports beside its update."""
+
+    samples: float
+    steps: float = float("nan")
+    loss: float = float("nan")  # mean over the local steps
+    first_gradient: float = float("nan")  # norm, at the model that was sent
+    seconds: float = float("nan")  # of training
+
+
+def answer(update: Array, about: Answer, tensors: Tensors) -> RecordDict:
+    """Return what a client sends: the displacement y − x, and a few numbers."""
+    fields = {name.replace("_", "-"): float(value) for name, value in about._asdict().items() if value == value}
+    fields["num-examples"] = fields.pop("samples")
+    return RecordDict({"update": tensors.record(update), "metrics": MetricRecord(dict(fields))})
+
+
+def read_answer(content: RecordDict, tensors: Tensors, x: Array, out: Array, most_samples: float) -> Answer:
+    """Write a client's update into ``out`` and return the rest, or say in ``Unfit`` why it is refused.
+
+    A client of ours sends the displacement; any other app sends its model, from which the displacement follows.
+    """
+    about = _numbers(content.metric_records, most_samples)
+    update = content.array_records.get("update")
+    if update is not None:
+        tensors.read(update, out)
+    elif len(content.array_records) == 1:
+        tensors.read(next(iter(content.array_records.values())), out, minus=x)
+    else:
+        raise Unfit(f"sent {len(content.array_records)} sets of arrays instead of one")
+    return about
+
+
+LIMITS = {"steps": (1, 2**31), "loss": (-1e30, 1e30), "first_gradient": (0, 1e30), "seconds": (0, 1e9)}
+
+
+def _numbers(records: Mapping[str, MetricRecord], most_samples: float) -> Answer:
+    told: dict[str, Any] = {name: value for record in records.values() for name, value in record.items()}
+    if wrong := wrong_number("num-examples", told.get("num-examples"), 1, most_samples):
+        raise Unfit(wrong)
+    found = {name: told.get(name.replace("_", "-")) for name in LIMITS}
+    found["loss"] = next((told[name] for name in LOSS_NAMES if name in told), None)
+    found = {name: value for name, value in found.items() if value is not None and value == value}
+    for name, value in found.items():
+        if wrong := wrong_number(name.replace("_", "-"), value, *LIMITS[name]):
+            raise Unfit(wrong)
+    return Answer(float(told["num-examples"]), **{name: float(value) for name, value in found.items()})
+
+
+def size(content: RecordDict) -> int:
+    """Return the bytes of a message's content."""
+    return sum(record.count_bytes() for record in content.values())

@@ -1,0 +1,43 @@
+"""fedweave over a real network, on Flower: ``client``, ``server``, and ``Strategy`` for an app that already exists."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+try:
+    import flwr as _flwr  # noqa: F401
+except ModuleNotFoundError as e:
+    if e.name != "flwr":
+        raise
+    raise ImportError("fedweave.flower needs Flower: pip install 'fedweave[flower]'") from None
+
+if TYPE_CHECKING:
+    from fedweave.engine.flower.client import client as client
+    from fedweave.engine.flower.client import dealt as dealt
+    from fedweave.engine.flower.local_grid import LocalGrid as LocalGrid
+    from fedweave.engine.flower.serve import run as run
+    from fedweave.engine.flower.serve import server as server
+    from fedweave.engine.flower.strategy import Strategy as Strategy
+    from fedweave.engine.flower.terms import Terms as Terms
+
+_HOME = {
+    "client": "client",
+    "dealt": "client",
+    "LocalGrid": "local_grid",
+    "run": "serve",
+    "server": "serve",
+    "Strategy": "strategy",
+    "Terms": "terms",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a part when it is used: Flower starts a process for every message, and torch takes seconds to load."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedweave.flower' has no attribute {name!r}")
+    return getattr(import_module(f"fedweave.engine.flower.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOME)

@@ -1,0 +1,49 @@
+"""The world of a real fleet: links and seconds are what the server has seen of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field, NonNegativeFloat
+
+from fedweave import estimate
+from fedweave.records import Array, Population, State
+from fedweave.roles import System
+from fedweave.settings import settings
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+@settings
+class Measured(System):
+    """Loss rates and latencies as observed: every failed visit of a client counts, whatever the reason.
+
+    A visit fades by ``memory`` with each later one; ``prior`` visits' worth of belief says that a link is like all
+    others; no link is believed to be worse than ``floor``. Before anything was seen all links are perfect and equal.
+    """
+
+    memory: Share = 0.99
+    prior: NonNegativeFloat = 1.0
+    floor: Share = 0.05
+
+    def population(self, base: Population, round: int, seed: int) -> Population:
+        return base
+
+    def fresh(self, clients: int) -> State:
+        """Return the memory of a server that has seen nothing."""
+        return {name: np.zeros(clients) for name in ("asked", "heard", "seconds")}
+
+    def visited(self, seen: State, ids: Array, heard: Array, seconds: Array) -> State:
+        """Return the memory after these clients were asked."""
+        return estimate.visited(seen, ids, self.memory, asked=np.ones(ids.size), heard=heard, seconds=seconds)
+
+    def known(self, base: Population, seen: State) -> Population:
+        """Return the clients as they have shown themselves; the unknown are taken for average."""
+        asked = seen["asked"] > 0
+        if not asked.any():
+            return base
+        latency = np.divide(seen["seconds"], seen["asked"], out=np.ones(base.size), where=asked)
+        latency = np.where(asked, latency, latency[asked].mean())
+        return replace(base, loss_rate=1 - estimate.success_rate(seen, self.prior, self.floor), latency=latency)

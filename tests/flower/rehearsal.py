@@ -1,0 +1,99 @@
+"""Fleets in this process: the digits dealt to six clients, links as bad as a test wants them, and a clock to turn."""
+
+from functools import cache
+
+import numpy as np
+
+import fedweave as fw
+from fedweave import flower
+from fedweave.engine.flower.terms import VirtualClock
+from fedweave.engine.links import heard
+from fedweave.session import nominal_population
+
+CLIENTS = 6
+FORM = "dirichlet:0.5"
+
+
+@cache
+def digits():
+    return fw.data.load("digits")
+
+
+@cache
+def share(client):
+    return flower.dealt(digits(), FORM)(client, CLIENTS)
+
+
+@cache
+def app(model="auto"):
+    return flower.client(model, lambda client, clients: share(client))
+
+
+def experiment(method=None, **changes):
+    """Return a small experiment whose simulated clients have the very samples of the fleet's."""
+    settings = {
+        "data": digits(),
+        "partition": fw.partition.parse(FORM, CLIENTS),
+        "rounds": 4,
+        "workers": 1,
+        "steps": 3,
+    }
+    return fw.Experiment(method=method or fw.methods.fedavg(3), **(settings | changes))
+
+
+def asked_in(message):
+    """Return the round of a training message, 0 for any other."""
+    return int(message.metadata.group_id) if message.metadata.message_type == "train" else 0
+
+
+def fate_of(experiment):
+    """Lose the answers that the simulated world loses, each in one of the three ways of a network."""
+    samples = np.array([len(share(c).x) for c in range(CLIENTS)])
+
+    def fate(client, message):
+        r = asked_in(message)
+        if not r:
+            return ""
+        world = experiment.system.population(nominal_population(experiment, samples), r, experiment.seed)
+        lucky = heard(experiment.seed, r, np.array([client]), world)[0]
+        return "" if lucky else ("raises", "dead", "silent")[(client + r) % 3]
+
+    return fate
+
+
+class SlowGrid(flower.LocalGrid):
+    """A local fleet whose answers take their time on a virtual clock."""
+
+    def __init__(self, clock, delay, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._clock, self._delay, self._due = clock, delay, {}
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        names = super().push_messages(messages)
+        for name, message in zip(names, messages, strict=True):
+            client = self.nodes.index(message.metadata.dst_node_id)
+            self._due[name] = self._clock.now() + (self._delay(client) if asked_in(message) else 0)
+        return names
+
+    def pull_messages(self, message_ids):
+        return super().pull_messages([m for m in message_ids if self._due[m] <= self._clock.now()])
+
+
+def run(experiment, grid=None, terms=None, clock=None, **kwargs):
+    """Run an experiment on a fleet in this process, in no time."""
+    return flower.run(
+        experiment,
+        grid or flower.LocalGrid(app(), CLIENTS),
+        terms or flower.Terms(),
+        clock=clock or VirtualClock(),
+        **kwargs,
+    )
+
+
+def reasons(folder):
+    """Return the sentences that a run folder has, by round."""
+    store = fw.store.run_folder.RunFolder.open(folder, write=False)
+    found = store.reasons()
+    store.close()
+    return found
