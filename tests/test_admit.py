@@ -122,3 +122,34 @@ def test_what_is_no_cohort_is_explained():
 
 def test_an_unknown_law_is_fine_where_nobody_weighs_by_it():
     odd([1, 4], expected=np.full(2, np.nan))
+
+
+def lengths(*values):
+    """Replies of clients whose updates have these lengths; nan: lost."""
+    values = np.array(values)
+    received, rows = np.isfinite(values), np.zeros((values.size, 11), np.float32)
+    rows[:, 3] = np.where(received, values, 0)
+    some = np.ones(values.size)
+    return Replies(received, rows, some, some, some, some, some), Cohort(np.arange(values.size), some, some)
+
+
+def test_an_update_far_longer_than_the_others_is_refused():
+    after, refused = admit(*lengths(1, 2, 3, 5000, np.nan), LAYOUT, longest=1000)
+    assert refused == ["client 3: its update is 2000 times as long as the median, the limit is 1000"]
+    assert after.received.tolist() == [True, True, True, False, False]
+    assert (after.updates[3] == 0).all()
+    assert after.updates[:3, 3].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e34])
+def test_lengths_are_compared_at_any_scale(scale):
+    _, refused = admit(*lengths(*(scale * np.array([1, 1, 1, 1, 1001]))), LAYOUT, longest=1000)
+    assert len(refused) == 1
+    assert "1001 times as long" in refused[0]
+    assert admit(*lengths(*(scale * np.array([1, 1, 1, 1, 999]))), LAYOUT, longest=1000)[1] == []
+
+
+def test_two_answers_cannot_tell_who_is_wrong_and_zeros_are_no_measure():
+    assert admit(*lengths(1, 1e9), LAYOUT, longest=10)[1] == []
+    assert admit(*lengths(0, 0, 0, 1), LAYOUT, longest=10)[1] == []
+    assert admit(*lengths(1, 1, 1, 1e9), LAYOUT)[1] == []  # no limit was asked for

@@ -410,3 +410,23 @@ def test_a_run_in_memory_leaves_nothing(tiny, tmp_path, monkeypatch):
     with pytest.raises(fw.Interrupted) as stopped:
         fw.run(tiny(), watch=stop_after(1))
     assert stopped.value.folder is None
+
+
+def test_a_round_in_which_all_answers_are_refused_is_abandoned(tiny, monkeypatch):
+    """The model stays, and so does what a server's momentum remembers; the refusals are booked."""
+    from fedweave.engine.simulator import Simulator
+
+    real = Simulator.train
+
+    def spoilt(self, round, *args, **kwargs):
+        replies = real(self, round, *args, **kwargs)
+        return replies._replace(updates=replies.updates * np.float32(np.nan)) if round in (3, 4) else replies
+
+    monkeypatch.setattr(Simulator, "train", spoilt)
+    result = fw.run(tiny(methods.fedavgm(3), rounds=5))
+    heard = result.rounds["received"]
+    assert heard[[2, 3]].tolist() == [0, 0]
+    assert result.rounds["loss"][2] == result.rounds["loss"][1]
+    assert result.rounds["loss"][3] == result.rounds["loss"][1]
+    assert result.rounds["loss"][4] != result.rounds["loss"][1]
+    assert (result.rounds["refused"][[2, 3]] >= 2).all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,20 +33,50 @@ def sensible(cohort: Any, method: Method, population: Population) -> Cohort:
     return cohort
 
 
-def admit(replies: Replies, cohort: Cohort, layout: Layout) -> tuple[Replies, list[str]]:
+def admit(replies: Replies, cohort: Cohort, layout: Layout, longest: float | None = None) -> tuple[Replies, list[str]]:
     """Return the replies with every bad update turned into a lost one, and a sentence for each.
 
-    An engine that gets answers as messages has already refused those that are no update at all (``misfit``).
+    Bad is what is not finite, and what is more than ``longest`` times as long as the cohort's median update. An engine
+    that gets answers as messages has already refused those that are no update at all (``misfit``).
     """
-    vectors = [replies.updates] if replies.change is None else [replies.updates, replies.change]
-    if all(_all_finite(rows) for rows in vectors):
-        return replies, [*replies.trouble.refused]
-    fine = np.all([np.isfinite(rows).all(axis=1) for rows in vectors], axis=0)
-    wrong = [(i, next(r[i] for r in vectors if not np.isfinite(r[i]).all())) for i in np.flatnonzero(~fine)]
-    refused = [*replies.trouble.refused]
-    refused += [_why(int(cohort.ids[i]), row, layout) for i, row in wrong if replies.received[i]]
-    clean = [np.where(fine[:, None], rows, rows.dtype.type(0)) for rows in vectors]
-    return replies._replace(received=replies.received & fine, updates=clean[0], change=[*clean, None][1]), refused
+    vectors, refused = [replies.updates] if replies.change is None else [replies.updates, replies.change], []
+    if not all(_all_finite(rows) for rows in vectors):
+        fine = np.all([np.isfinite(rows).all(axis=1) for rows in vectors], axis=0)
+        wrong = [(i, next(r[i] for r in vectors if not np.isfinite(r[i]).all())) for i in np.flatnonzero(~fine)]
+        refused = [_why(int(cohort.ids[i]), row, layout) for i, row in wrong if replies.received[i]]
+        replies = _without(replies, fine)
+    if longest is not None and (times := _in_medians(replies)).max(initial=0) > longest:
+        refused += [
+            f"client {cohort.ids[i]}: its update is {times[i]:.4g} times as long as the median, the limit is {longest:g}"
+            for i in np.flatnonzero(times > longest)
+        ]
+        replies = _without(replies, times <= longest)
+    return replies, [*replies.trouble.refused, *refused]
+
+
+def _without(replies: Replies, fine: Array) -> Replies:
+    """Return the replies with all rows but the fine ones lost."""
+
+    def clean(rows: Array | None) -> Array | None:
+        return None if rows is None else np.where(fine[:, None], rows, rows.dtype.type(0))
+
+    change = clean(replies.change)
+    return replies._replace(received=replies.received & fine, updates=clean(replies.updates), change=change)
+
+
+def _in_medians(replies: Replies) -> Array:
+    """Return the length of every update in units of the median received one; zeros where two would have to tell."""
+    if replies.received.sum() < 3:
+        return np.zeros(replies.received.size)
+    rows = (row.astype(np.float64) for row in replies.updates)  # one at a time; squares of 1e38 fit
+    length = np.sqrt([row @ row for row in rows])
+    median = np.median(length[replies.received])
+    return length / median if median else np.zeros(length.size)
+
+
+def no_answer_left(replies: Replies, refused: Sequence[str]) -> str:
+    """Return why a round with these answers must not count, or nothing: all that came was refused."""
+    return f"all {len(refused)} answers were refused" if refused and not replies.received.any() else ""
 
 
 def _all_finite(rows: Array) -> bool:

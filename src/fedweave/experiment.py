@@ -41,6 +41,7 @@ class Experiment:
     batch_size: Count = 20
     calibrate: bool = False  # scale lr each round so that every method's step is as long as FedAvg's (FedACS I.2)
     weights: Literal["data", "equal"] = "data"  # the objective: ω ∝ samples, or 1/N
+    longest: PositiveFloat | None = 1000.0  # an update this many times as long as its round's median one is refused
     target: Share | None = None  # test accuracy whose first reaching is reported
     evaluate_every: PositiveInt = 1
     seed: Seed = 0

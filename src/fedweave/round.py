@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedweave.admit import admit, not_finite, sensible
+from fedweave.admit import admit, no_answer_left, not_finite, sensible
 from fedweave.fault import fault
 from fedweave.method import Method
 from fedweave.randomness import Stream, borrow
@@ -55,8 +55,9 @@ def run_round(
     lr: float,
     seed: int,
     calibrate: bool = False,
+    longest: float | None = None,
 ) -> tuple[ServerState, Round]:
-    """Sample, send, train, admit, combine, step, learn."""
+    """Sample, send, train, admit, combine, step, learn. No update may be ``longest`` times as long as the median."""
     r = state.round + 1
     has = carried(method.sampler, method.aggregator, state)
     view = view_of(method, state, population, engine, lr, has, seed)
@@ -65,7 +66,7 @@ def run_round(
     fault("sampled")
     replies = engine.train(r, state.x, cohort, population, view.lr, has)
     fault("trained")
-    replies, refused = admit(replies, cohort, engine.layout)
+    replies, refused = admit(replies, cohort, engine.layout, longest)
     direction, aggregator = method.aggregator.combine(state.aggregator, view, cohort, replies)
     fault("combined")
     x, server = advance(method.server, state.server, state.x, direction, engine.layout)
@@ -75,7 +76,9 @@ def run_round(
     down = state.x.nbytes + (0 if has.sent is None else has.sent.nbytes)
     down = down * cohort.ids.size + state.x.nbytes * cohort.probed
     happened = Round(cohort, replies, refused, view, direction, down)
-    if why := replies.trouble.abandoned or not_finite(x, method):  # nothing of such a round may stay
+    if (
+        why := replies.trouble.abandoned or no_answer_left(replies, refused) or not_finite(x, method)
+    ):  # nothing of such a round may stay
         refused.append(f"server: {why}; the round is abandoned")
         return state._replace(round=r, clock=clock), happened
     return ServerState(r, x, clock, sampler, aggregator, server, clients), happened

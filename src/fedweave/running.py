@@ -149,7 +149,7 @@ def _one_round(
 ) -> tuple[ServerState, dict[str, Any]]:
     e, begin = session.experiment, time.perf_counter()
     population = session.world(state.round + 1)
-    after, happened = run_round(e.method, state, population, session.engine, e.lr, e.seed, e.calibrate)
+    after, happened = run_round(e.method, state, population, session.engine, e.lr, e.seed, e.calibrate, e.longest)
     fault("stepped")
     due = after.round % e.evaluate_every == 0 or after.round == e.rounds
     scores = session.engine.evaluate(after.x) if due else {}
