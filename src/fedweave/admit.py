@@ -47,7 +47,7 @@ def admit(replies: Replies, cohort: Cohort, layout: Layout, longest: float | Non
         replies = _without(replies, fine)
     if longest is not None and (times := _in_medians(replies)).max(initial=0) > longest:
         refused += [
-            f"client {cohort.ids[i]}: its update is {times[i]:.4g} times as long as the median, the limit is {longest:g}"
+            f"client {cohort.ids[i]}: its update is {times[i]:.4g} times as long as the median, more than {longest:g}"
             for i in np.flatnonzero(times > longest)
         ]
         replies = _without(replies, times <= longest)
