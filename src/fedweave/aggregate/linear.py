@@ -56,11 +56,12 @@ class InverseProbability(Aggregator):
     """Σ (ω_i c_i / E[c_i]) u_i over what was received: unbiased for every sampler with a known law.
 
     This one rule is FedACS eq. 19 under Uniform (E = K/N), eq. 20 under any draw with replacement (E = K p) and eq. 21
-    under Everyone (E = 1). Eq. 19 prints the number *received* where eq. 24 has the number *sampled*: ``normalise``
-    chooses. "sampled" needs no counting and keeps one surrogate objective for all rules; "received" undoes the
-    shrinkage by lost links, exactly when all links are equally bad. "weights" divides by the sum of the weights that
-    arrived: their total is then one in every round instead of on average, at the price of a bias of order 1/K
-    (self-normalised importance sampling); under p = ω the total is always one anyway.
+    under Everyone (E = 1), and DELTA's eq. 7 for equal weights (``fedweave.sample.delta`` tells of its other weight).
+    Eq. 19 prints the number *received* where eq. 24 has the number *sampled*: ``normalise`` chooses. "sampled" needs no
+    counting and keeps one surrogate objective for all rules; "received" undoes the shrinkage by lost links, exactly
+    when all links are equally bad. "weights" divides by the sum of the weights that arrived: their total is then one in
+    every round instead of on average, at the price of a bias of order 1/K (self-normalised importance sampling); under
+    p = ω the total is always one anyway.
     """
 
     normalise: Literal["sampled", "received", "weights"] = "sampled"
