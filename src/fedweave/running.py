@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from fedweave import measure
 from fedweave.engine.simulator import choose_device, workers_for
@@ -20,6 +18,7 @@ from fedweave.experiment import Experiment, from_plain, to_plain
 from fedweave.records import Array, ServerState
 from fedweave.results import Result, summarise
 from fedweave.round import Round, run_round
+from fedweave.same_bits import same_bits
 from fedweave.session import Session, prepare
 from fedweave.settings import BadInput
 from fedweave.store.run_folder import RunFolder
@@ -139,14 +138,6 @@ def _one_round(
     row = {**_row(state, after, happened, scores, totals), **measured}
     store.add(row, _client_rows(after.round, happened), [*happened.refused, *happened.replies.trouble.failed])
     return after, row
-
-
-@contextmanager
-def same_bits(controller: ThreadpoolController | None = None) -> Generator[None]:
-    """Compute the server's side with one BLAS thread, as the workers do: sums in another order are other bits."""
-    overflow = np.errstate(over="ignore", invalid="ignore")  # divergence is reported, not warned of
-    with (controller or ThreadpoolController()).limit(limits=1, user_api="blas"), overflow:
-        yield
 
 
 def _row(

@@ -23,7 +23,7 @@ from fedweave.engine.flower.asking import Asker, Question
 from fedweave.engine.flower.mail import DAY, PromptGrid
 from fedweave.engine.flower.places import Places
 from fedweave.engine.flower.roster import Roster
-from fedweave.engine.flower.terms import Clock, Terms
+from fedweave.engine.flower.terms import Clock, Terms, over_selected
 from fedweave.engine.flower.wire import Tensors
 from fedweave.experiment import Seed, Share
 from fedweave.local.solvers import SGD, Adam
@@ -32,7 +32,7 @@ from fedweave.randomness import Stream, rng_for
 from fedweave.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies, ServerState, State
 from fedweave.roles import Sampler
 from fedweave.round import first_state, run_round
-from fedweave.running import same_bits
+from fedweave.same_bits import same_bits
 from fedweave.settings import BadInput, settings
 from fedweave.system.measured import Measured
 from fedweave.system.worlds import steps_of
@@ -67,7 +67,8 @@ class Strategy(FlowerStrategy):
     """
 
     def __init__(self, method: Method, *, clock: Clock | None = None, **local: Any):
-        self.method, self.local = method, StrategyOptions(**local)
+        self.local = StrategyOptions(**local)
+        self.method = over_selected(method, self.local.terms.over_selection)
         self._clock = clock or Clock()
         self._needs = needs(method)
         self._state: ServerState | None = None
@@ -139,13 +140,14 @@ class Strategy(FlowerStrategy):
         told = replace(told, loss_rate=asked.population.loss_rate, latency=asked.population.latency)
         done = self._play(asked.state, told, _Answered(self._tensors.layout, heard), asked.question.cohort)
         assert isinstance(done, tuple)
-        self._state, happened = done
+        state, happened = done
+        self._state = state
         self._seen = self.local.system.visited(self._seen, ids, heard.received, heard.seconds)
         for sentence in (*happened.refused, *heard.trouble.failed):
             log(INFO, "\t> round %s, %s", server_round, sentence)
         metrics = weighted_means([r.content for row, r in asked.rows(replies) if heard.received[row]])
         counts = {"asked": len(asked.messages), "received": int(heard.received.sum()), "refused": len(happened.refused)}
-        self._given = self._tensors.record(self._state.x, self._rest(asked, replies))
+        self._given = self._tensors.record(state.x, self._rest(asked, replies))
         return self._given, MetricRecord({**metrics, **counts})
 
     def configure_evaluate(
@@ -295,7 +297,7 @@ class _Waiting:
 
     def train(
         self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
-    ) -> NoReturn:
+    ) -> Replies:
         raise _Stop(Question(round, x, cohort, population, lr, has))
 
     def rehearse(self, *_: Any, **__: Any) -> NoReturn:

@@ -42,7 +42,7 @@ def packed(values: Array) -> Packed:
     values = np.asarray(values, order="C")
     head = BytesIO()
     npy.write_array_header_1_0(head, npy.header_data_from_array_1_0(values))
-    data = b"".join((head.getvalue(), memoryview(values).cast("B") if values.size else b""))
+    data = b"".join((head.getvalue(), values.data.cast("B") if values.size else b""))
     return Packed(str(values.dtype), tuple(values.shape), NUMPY, data)
 
 
