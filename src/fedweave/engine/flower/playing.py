@@ -1,6 +1,6 @@
 """A round in two parts, for a framework that takes the questions first and brings the answers later.
 
-A round is a pure function of its state, so it can be played twice: until it asks, and again with the answers to the end.
+A round is a pure function of its state, so it is played twice: until it asks, and again with the answers to the end.
 """
 
 from __future__ import annotations
