@@ -230,8 +230,8 @@ def test_places_are_kept_and_taken_over():
 def test_bad_settings_are_refused_at_once():
     with pytest.raises(fw.BadInput, match="'lr' parameter"):
         flower.Strategy(fw.methods.fedavg(3), lr=0)
-    with pytest.raises(fw.BadInput, match="no parameter 'fraction_train'"):
-        flower.Strategy(fw.methods.fedavg(3), fraction_train=0.5)
+    with pytest.raises(fw.BadInput, match="'fraction_evaluate' parameter"):
+        flower.Strategy(fw.methods.fedavg(3), fraction_evaluate=2)
 
 
 def test_a_server_of_another_framework_does_not_need_torch():

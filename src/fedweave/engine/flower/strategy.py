@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from flwr.supercore import log
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 from threadpoolctl import ThreadpoolController
 
 from fedweave.admit import wrong_number
@@ -36,21 +36,22 @@ from fedweave.settings import BadInput, settings
 from fedweave.system.measured import Measured
 from fedweave.system.worlds import steps_of
 
+PATIENT, MEASURED = Terms(answer_seconds=DAY), Measured()
 WRAPPER = "Build the ClientApp with fedweave.flower.client(model, load_partition), which does it."
 
 
 @settings
 class StrategyOptions:
-    """What the clients of an existing app do by themselves, as far as a method wants to know it."""
+    """What the clients of an existing app do by themselves, as far as a method wants to know it, and the rest."""
 
-    lr: PositiveFloat = 0.05
-    epochs: PositiveFloat = 1.0  # for clients that do not report their "steps"
-    batch_size: PositiveInt = 32
-    clients: PositiveInt | None = None
-    fraction_evaluate: Share = 1.0
-    seed: Seed = 0
-    terms: Terms = Field(default_factory=lambda: Terms(answer_seconds=DAY))
-    system: Measured = Field(default_factory=Measured)
+    lr: PositiveFloat
+    epochs: PositiveFloat  # for clients that do not report their "steps"
+    batch_size: PositiveInt
+    clients: PositiveInt | None
+    fraction_evaluate: Share
+    seed: Seed
+    terms: Terms
+    system: Measured
 
 
 class Strategy(FlowerStrategy):
@@ -65,8 +66,21 @@ class Strategy(FlowerStrategy):
     and how long to wait, beside the ``timeout`` of ``start``.
     """
 
-    def __init__(self, method: Method, *, clock: Clock | None = None, **local: Any):
-        self.local = StrategyOptions(**local)
+    def __init__(
+        self,
+        method: Method,
+        *,
+        lr: float = 0.05,
+        epochs: float = 1.0,
+        batch_size: int = 32,
+        clients: int | None = None,
+        fraction_evaluate: float = 1.0,
+        seed: int = 0,
+        terms: Terms = PATIENT,
+        system: Measured = MEASURED,
+        clock: Clock | None = None,
+    ):
+        self.local = StrategyOptions(lr, epochs, batch_size, clients, fraction_evaluate, seed, terms, system)
         self.method = over_selected(method, self.local.terms.over_selection)
         self._clock = clock or Clock()
         self._needs = needs(method)
@@ -163,6 +177,7 @@ class Strategy(FlowerStrategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return the means of what the clients measured, weighted by their examples."""
+        replies = list(replies)
         good = [reply.content for reply in replies if reply.has_content()]
         for reply in replies:
             if reply.has_error():
