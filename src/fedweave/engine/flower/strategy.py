@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO
-from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -144,7 +143,7 @@ class Strategy(FlowerStrategy):
         for row, reply in asked.rows(replies):
             box.put(row, reply, getattr(reply, "fedweave_seconds", waited))
         box.close(waited, enough=False)
-        heard = self._asker.replies(asked.question, box)
+        heard = self._asker.replies(asked.question, box, look=False)
         self._check(heard, asked.question.cohort)
         ids = asked.question.cohort.ids
         self._places.samples[ids[heard.received]] = box.samples[heard.received].astype(np.int64)
@@ -154,7 +153,7 @@ class Strategy(FlowerStrategy):
         with same_bits(self._blas):
             cohort = asked.question.cohort
             state, happened = played_to_the_end(self.method, asked.state, told, *self._stage(), cohort, heard)
-        self._state = state
+        self._state, heard = state, happened.replies
         self._seen = self.local.system.visited(self._seen, ids, heard.received, heard.seconds)
         for sentence in (*happened.refused, *heard.trouble.failed):
             log(INFO, "\t> round %s, %s", server_round, sentence)
