@@ -36,6 +36,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/min_norm.py
 	$(BIN)/python benchmarks/draw.py
 	$(BIN)/python benchmarks/server_memory.py
+	$(BIN)/python benchmarks/flower_overhead.py
 
 clean:
 	rm -rf $(VENV) demo build dist .pytest_cache .ruff_cache

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-try:
-    import flwr as _flwr  # noqa: F401
-except ModuleNotFoundError as e:
-    if e.name != "flwr":
-        raise
-    raise ImportError("fedweave.flower needs Flower: pip install 'fedweave[flower]'") from None
+if find_spec("flwr") is None:
+    raise ImportError("fedweave.flower needs Flower: pip install 'fedweave[flower]'")
 
 if TYPE_CHECKING:
     from fedweave.engine.flower.client import client as client

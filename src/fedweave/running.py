@@ -6,13 +6,11 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from fedweave import measure
 from fedweave.engine.simulator import choose_device, workers_for
@@ -22,6 +20,7 @@ from fedweave.fault import fault
 from fedweave.records import Array, ServerState
 from fedweave.results import Result, summarise
 from fedweave.round import Round, run_round
+from fedweave.same_bits import same_bits
 from fedweave.session import Session, prepare
 from fedweave.settings import BadInput
 from fedweave.store.run_folder import RunFolder
@@ -163,14 +162,6 @@ def _one_round(
     store.add(row, _client_rows(after.round, happened), [*happened.refused, *happened.replies.trouble.failed])
     fault("recorded")
     return after, row
-
-
-@contextmanager
-def same_bits(controller: ThreadpoolController | None = None) -> Generator[None]:
-    """Compute the server's side with one BLAS thread, as the workers do: sums in another order are other bits."""
-    overflow = np.errstate(over="ignore", invalid="ignore")  # divergence is reported, not warned of
-    with (controller or ThreadpoolController()).limit(limits=1, user_api="blas"), overflow:
-        yield
 
 
 def _row(

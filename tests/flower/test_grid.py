@@ -8,8 +8,8 @@ import fedweave.store.run_folder
 from fedweave import flower
 from fedweave.engine.flower.client import KEPT, LEARNED
 from fedweave.engine.flower.engine import FlowerEngine
-from fedweave.engine.flower.serve import over_selected, prepare
-from fedweave.engine.flower.terms import Terms, VirtualClock
+from fedweave.engine.flower.serve import prepare
+from fedweave.engine.flower.terms import Terms, VirtualClock, over_selected
 from fedweave.options import method_names
 from fedweave.running import Interrupted
 from fedweave.sample import Everyone, FirstEveryone, Uniform

@@ -1,5 +1,8 @@
 """The strategy in an app that already exists: FedAvg's results, other methods by one line, errors that say the way."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -227,5 +230,10 @@ def test_places_are_kept_and_taken_over():
 def test_bad_settings_are_refused_at_once():
     with pytest.raises(fw.BadInput, match="'lr' parameter"):
         flower.Strategy(fw.methods.fedavg(3), lr=0)
-    with pytest.raises(fw.BadInput, match="no parameter 'fraction_train'"):
-        flower.Strategy(fw.methods.fedavg(3), fraction_train=0.5)
+    with pytest.raises(fw.BadInput, match="'fraction_evaluate' parameter"):
+        flower.Strategy(fw.methods.fedavg(3), fraction_evaluate=2)
+
+
+def test_a_server_of_another_framework_does_not_need_torch():
+    code = "import sys; from fedweave import flower; flower.Strategy; flower.client; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

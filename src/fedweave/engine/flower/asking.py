@@ -79,11 +79,14 @@ class Asker:
         assert self._room is not None
         return self._room
 
-    def replies(self, q: Question, box: Box) -> Replies:
-        """Return what was heard, admitted, and what was wrong with the rest."""
+    def replies(self, q: Question, box: Box, look: bool = True) -> Replies:
+        """Return what was heard, and what was wrong with the rest.
+
+        With ``look`` updates that are not finite are refused now; the round will look again, which takes its time.
+        """
         layout, ids = self.tensors.layout, q.cohort.ids
         replies = with_change(box.replies(), self._solver, layout.parameters, q.has, ids, q.population, q.lr)
-        replies, refused = admit(replies, q.cohort, layout)
+        replies, refused = admit(replies, q.cohort, layout) if look else (replies, replies.trouble.refused)
         self._keep_in_mind(q, replies)
         few, least = int(replies.received.sum()), min(self._terms.fewest, ids.size)
         abandoned = f"{few} of {ids.size} clients answered, {least} must" if few < least else ""

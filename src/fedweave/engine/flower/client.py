@@ -165,7 +165,7 @@ class _Trainers:
         return found[1]
 
 
-def as_dataset(found: Dataset | tuple[Array, Array], who: int) -> Dataset:
+def as_dataset(found: Any, who: int) -> Dataset:
     """Return a client's samples as a data set."""
     if isinstance(found, Dataset):
         data = found

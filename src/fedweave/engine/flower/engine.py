@@ -41,7 +41,7 @@ class FlowerEngine:
         measured: Measured | None,
         clock: Clock,
     ):
-        self.layout, self.evaluate = layout, evaluate
+        self.layout, self._evaluate = layout, evaluate
         self._grid, self._roster, self._terms, self._clock = grid, roster, terms, clock
         self._asker = Asker(Tensors.of_layout(layout), solver, seed, terms)
         self._measured = measured
@@ -67,6 +67,10 @@ class FlowerEngine:
             return replies._replace(seconds=population.latency[ids])
         self.seen = self._measured.visited(self.seen, ids, replies.received, replies.seconds)
         return replies
+
+    def evaluate(self, x: Array) -> Mapping[str, Any]:
+        """Return accuracy, loss and class_accuracy of ``x`` on the server's own test set."""
+        return self._evaluate(x)
 
     def rehearse(
         self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried = NOTHING

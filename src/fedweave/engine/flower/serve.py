@@ -18,15 +18,13 @@ from flwr.supercore import log
 from fedweave.data import Dataset
 from fedweave.engine.flower.engine import FlowerEngine
 from fedweave.engine.flower.roster import Roster
-from fedweave.engine.flower.terms import Clock, Terms
+from fedweave.engine.flower.terms import Clock, Terms, over_selected
 from fedweave.engine.simulator import Simulator, choose_device
 from fedweave.engine.workers import Workers
 from fedweave.experiment import Experiment, load_data, model_factory, to_plain
 from fedweave.local.torch_trainer import ClientData
-from fedweave.method import Method
 from fedweave.records import Population
 from fedweave.results import Result
-from fedweave.roles import Sampler
 from fedweave.round import first_state
 from fedweave.running import Watch, go_on, refuse_another
 from fedweave.session import Session, first_vector, nominal_population, versions
@@ -153,23 +151,6 @@ def _recall(session: Session, store: RunFolder) -> None:
     for r in np.unique(rows["round"]):
         ids, heard, seconds = (rows[c][rows["round"] == r] for c in ("client", "received", "seconds"))
         engine.seen = measured.visited(engine.seen, ids, heard, seconds)
-
-
-def over_selected(method: Method, factor: float) -> Method:
-    """Return the method with a sampler that asks ``factor`` times as many clients."""
-    if factor == 1:
-        return method
-
-    def more(part: Sampler) -> Sampler:
-        names = [f.name for f in dataclasses.fields(part)]  # pyright: ignore[reportArgumentType]
-        changed: dict[str, Any] = {n: more(v) for n in names if isinstance(v := getattr(part, n), Sampler)}
-        if "per_round" in names:
-            changed["per_round"] = -int(-getattr(part, "per_round") * factor // 1)  # noqa: B009
-        if not changed:
-            raise BadInput(f"over_selection={factor:g} needs a sampler with per_round; {part} asks whom it asks.")
-        return replace(part, **changed)  # pyright: ignore[reportType]
-
-    return replace(method, sampler=more(method.sampler))
 
 
 def say(name: str, experiment: Experiment) -> Any:

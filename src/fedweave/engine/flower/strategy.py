@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from logging import INFO
-from typing import Any, NoReturn
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -15,43 +13,44 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from flwr.supercore import log
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 from threadpoolctl import ThreadpoolController
 
 from fedweave.admit import wrong_number
 from fedweave.engine.flower.asking import Asker, Question
 from fedweave.engine.flower.mail import DAY, PromptGrid
 from fedweave.engine.flower.places import Places
+from fedweave.engine.flower.playing import played_to_the_end, played_to_the_question
 from fedweave.engine.flower.roster import Roster
-from fedweave.engine.flower.terms import Clock, Terms
+from fedweave.engine.flower.terms import Clock, Terms, over_selected
 from fedweave.engine.flower.wire import Tensors
 from fedweave.experiment import Seed, Share
 from fedweave.local.solvers import SGD, Adam
 from fedweave.method import Method
 from fedweave.randomness import Stream, rng_for
-from fedweave.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies, ServerState, State
-from fedweave.roles import Sampler
-from fedweave.round import first_state, run_round
-from fedweave.running import same_bits
+from fedweave.records import Array, Cohort, Layout, Population, Replies, ServerState, State
+from fedweave.round import first_state
+from fedweave.same_bits import same_bits
 from fedweave.settings import BadInput, settings
 from fedweave.system.measured import Measured
 from fedweave.system.worlds import steps_of
 
+PATIENT, MEASURED = Terms(answer_seconds=DAY), Measured()
 WRAPPER = "Build the ClientApp with fedweave.flower.client(model, load_partition), which does it."
 
 
 @settings
 class StrategyOptions:
-    """What the clients of an existing app do by themselves, as far as a method wants to know it."""
+    """What the clients of an existing app do by themselves, as far as a method wants to know it, and the rest."""
 
-    lr: PositiveFloat = 0.05
-    epochs: PositiveFloat = 1.0  # for clients that do not report their "steps"
-    batch_size: PositiveInt = 32
-    clients: PositiveInt | None = None
-    fraction_evaluate: Share = 1.0
-    seed: Seed = 0
-    terms: Terms = Field(default_factory=lambda: Terms(answer_seconds=DAY))
-    system: Measured = Field(default_factory=Measured)
+    lr: PositiveFloat
+    epochs: PositiveFloat  # for clients that do not report their "steps"
+    batch_size: PositiveInt
+    clients: PositiveInt | None
+    fraction_evaluate: Share
+    seed: Seed
+    terms: Terms
+    system: Measured
 
 
 class Strategy(FlowerStrategy):
@@ -66,8 +65,22 @@ class Strategy(FlowerStrategy):
     and how long to wait, beside the ``timeout`` of ``start``.
     """
 
-    def __init__(self, method: Method, *, clock: Clock | None = None, **local: Any):
-        self.method, self.local = method, StrategyOptions(**local)
+    def __init__(
+        self,
+        method: Method,
+        *,
+        lr: float = 0.05,
+        epochs: float = 1.0,
+        batch_size: int = 32,
+        clients: int | None = None,
+        fraction_evaluate: float = 1.0,
+        seed: int = 0,
+        terms: Terms = PATIENT,
+        system: Measured = MEASURED,
+        clock: Clock | None = None,
+    ):
+        self.local = StrategyOptions(lr, epochs, batch_size, clients, fraction_evaluate, seed, terms, system)
+        self.method = over_selected(method, self.local.terms.over_selection)
         self._clock = clock or Clock()
         self._needs = needs(method)
         self._state: ServerState | None = None
@@ -110,8 +123,8 @@ class Strategy(FlowerStrategy):
         elif arrays is not self._given:  # somebody has changed the model between the rounds
             state = state._replace(x=self._vector(arrays))
         state = state._replace(round=server_round - 1)
-        question = self._play(state, population, _Waiting(self._tensors.layout))
-        assert isinstance(question, Question)
+        with same_bits(self._blas):
+            question = played_to_the_question(self.method, state, population, *self._stage())
         config = ConfigRecord({**config, "server-round": server_round})
         wait = self.local.terms.answer_seconds
         messages = self._asker.messages(question, places.node, arrays, wait, config)
@@ -130,22 +143,23 @@ class Strategy(FlowerStrategy):
         for row, reply in asked.rows(replies):
             box.put(row, reply, getattr(reply, "fedweave_seconds", waited))
         box.close(waited, enough=False)
-        heard = self._asker.replies(asked.question, box)
+        heard = self._asker.replies(asked.question, box, look=False)
         self._check(heard, asked.question.cohort)
         ids = asked.question.cohort.ids
         self._places.samples[ids[heard.received]] = box.samples[heard.received].astype(np.int64)
         self._steps[ids[box.told]] = box.steps[box.told]
         told = self._population(asked.population.available)  # what the answers say of samples and steps counts now
         told = replace(told, loss_rate=asked.population.loss_rate, latency=asked.population.latency)
-        done = self._play(asked.state, told, _Answered(self._tensors.layout, heard), asked.question.cohort)
-        assert isinstance(done, tuple)
-        self._state, happened = done
+        with same_bits(self._blas):
+            cohort = asked.question.cohort
+            state, happened = played_to_the_end(self.method, asked.state, told, *self._stage(), cohort, heard)
+        self._state, heard = state, happened.replies
         self._seen = self.local.system.visited(self._seen, ids, heard.received, heard.seconds)
         for sentence in (*happened.refused, *heard.trouble.failed):
             log(INFO, "\t> round %s, %s", server_round, sentence)
         metrics = weighted_means([r.content for row, r in asked.rows(replies) if heard.received[row]])
         counts = {"asked": len(asked.messages), "received": int(heard.received.sum()), "refused": len(happened.refused)}
-        self._given = self._tensors.record(self._state.x, self._rest(asked, replies))
+        self._given = self._tensors.record(state.x, self._rest(asked, replies))
         return self._given, MetricRecord({**metrics, **counts})
 
     def configure_evaluate(
@@ -162,6 +176,7 @@ class Strategy(FlowerStrategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return the means of what the clients measured, weighted by their examples."""
+        replies = list(replies)
         good = [reply.content for reply in replies if reply.has_content()]
         for reply in replies:
             if reply.has_error():
@@ -201,14 +216,8 @@ class Strategy(FlowerStrategy):
         base = Population(samples / samples.sum(), samples, steps, batch, np.zeros(n), np.ones(n), there)
         return self.local.system.known(base, self._seen)
 
-    def _play(self, state: ServerState, population: Population, engine: Any, drawn: Cohort | None = None) -> Any:
-        """Play a round: a pure function of its state, it can be played to the question, and again to the end."""
-        method = self.method if drawn is None else _with_cohort(self.method, drawn)
-        with same_bits(self._blas):
-            try:
-                return run_round(method, state, population, engine, self.local.lr, self.local.seed)
-            except _Stop as stop:
-                return stop.question
+    def _stage(self) -> tuple[Layout, float, int]:
+        return self._tensors.layout, self.local.lr, self.local.seed
 
     def _check(self, heard: Replies, cohort: Cohort) -> None:
         """Refuse to go on without what the method must hear."""
@@ -259,60 +268,6 @@ class _Asked:
             if row is not None:
                 found.setdefault(row, reply)
         return sorted(found.items())
-
-
-class _Drawn:
-    """A sampler that has drawn already; in everything else it is itself."""
-
-    def __init__(self, sampler: Sampler, cohort: Cohort):
-        self._sampler, self._cohort = sampler, cohort
-
-    def draw(self, *_: Any) -> Cohort:
-        return self._cohort
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sampler, name)
-
-
-def _with_cohort(method: Method, cohort: Cohort) -> Method:
-    """Return the method with its draw done: the answers tell samples and steps, which must not change it."""
-    method = copy(method)
-    object.__setattr__(method, "sampler", _Drawn(method.sampler, cohort))
-    return method
-
-
-class _Stop(Exception):  # noqa: N818 - not an error: the round has come to its question
-    def __init__(self, question: Question):
-        super().__init__()
-        self.question = question
-
-
-class _Waiting:
-    """An engine that stops the round where it asks."""
-
-    def __init__(self, layout: Layout):
-        self.layout = layout
-
-    def train(
-        self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
-    ) -> NoReturn:
-        raise _Stop(Question(round, x, cohort, population, lr, has))
-
-    def rehearse(self, *_: Any, **__: Any) -> NoReturn:
-        raise BadInput("A real fleet cannot be asked what everyone would send: this sampler is for the simulator.")
-
-
-class _Answered(_Waiting):
-    """An engine that has the answers already."""
-
-    def __init__(self, layout: Layout, replies: Replies):
-        super().__init__(layout)
-        self._replies = replies
-
-    def train(
-        self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
-    ) -> Replies:
-        return self._replies
 
 
 def needs(method: Method) -> str:

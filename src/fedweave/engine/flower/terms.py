@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Any
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from fedweave.settings import settings
+from fedweave.method import Method
+from fedweave.roles import Sampler
+from fedweave.settings import BadInput, settings
 
 
 @settings
@@ -57,3 +61,20 @@ class VirtualClock(Clock):
 
     def sleep(self, seconds: float) -> None:
         self.time += seconds
+
+
+def over_selected(method: Method, factor: float) -> Method:
+    """Return the method with a sampler that asks ``factor`` times as many clients."""
+    if factor == 1:
+        return method
+
+    def more(part: Any) -> Any:
+        names = [f.name for f in dataclasses.fields(part)]
+        changed: dict[str, Any] = {n: more(v) for n in names if isinstance(v := getattr(part, n), Sampler)}
+        if "per_round" in names:
+            changed["per_round"] = -int(-part.per_round * factor // 1)
+        if not changed:
+            raise BadInput(f"over_selection={factor:g} needs a sampler with per_round; {part} asks whom it asks.")
+        return replace(part, **changed)
+
+    return replace(method, sampler=more(method.sampler))

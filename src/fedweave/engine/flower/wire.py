@@ -42,7 +42,7 @@ def packed(values: Array) -> Packed:
     values = np.asarray(values, order="C")
     head = BytesIO()
     npy.write_array_header_1_0(head, npy.header_data_from_array_1_0(values))
-    data = b"".join((head.getvalue(), memoryview(values).cast("B") if values.size else b""))
+    data = b"".join((head.getvalue(), values.data.cast("B") if values.size else b""))
     return Packed(str(values.dtype), tuple(values.shape), NUMPY, data)
 
 
@@ -133,7 +133,7 @@ class Task(NamedTuple):
     batch_size: int
     lr: float
     share: float  # N ω_i
-    method: str  # the client's half of the method, as JSON
+    method: Mapping[str, Any]  # the client's half of the method, as plain data
     memory: str = ""  # which memory to begin with, by its digest; nothing: zeros
     epochs: float = 0.0  # where steps are 0: passes over the client's data
 
@@ -145,25 +145,24 @@ class Extras(NamedTuple):
     memory: Array | None = None  # to a client that has lost its own
 
 
-def client_half(solver: Solver) -> str:
+def client_half(solver: Solver) -> Mapping[str, Any]:
     """Return what a client must know of the method."""
-    return json.dumps({"solver": describe(solver)})
+    return {"solver": describe(solver)}
 
 
 def solver_of(task: Task) -> Solver:
     """Return the solver that the server asks for; own parts must be imported in the client's app too."""
-    return build(Solver, json.loads(task.method)["solver"], "method.solver")
+    return build(Solver, task.method["solver"], "method.solver")
 
 
 def ask(
     task: Task, model: ArrayRecord, extras: Mapping[str, ArrayRecord], config: ConfigRecord | None = None
 ) -> RecordDict:
     """Return what is sent to one client; ``extras`` are records of the names in ``Extras``."""
-    fields = {name.replace("_", "-"): value for name, value in task._asdict().items()}
     records: dict[str, Any] = {"arrays": model}
     if config is not None:
         records["config"] = config
-    records["fedweave"] = ConfigRecord({"version": VERSION, **fields})
+    records["fedweave"] = ConfigRecord({"version": VERSION, "task": json.dumps(task._asdict())})
     return RecordDict({**records, **extras})
 
 
@@ -176,8 +175,7 @@ def read_task(content: RecordDict) -> Task:
             f"This client speaks version {VERSION} of fedweave's messages, the server {got!r}. Use "
             "fedweave.flower.Strategy or fedweave.flower.server on the server, of the same release."
         )
-    values: dict[str, Any] = {name: fields[name.replace("_", "-")] for name in Task._fields}
-    return Task(**values)
+    return Task(**json.loads(str(fields["task"])))
 
 
 def read_vectors(content: RecordDict, tensors: Tensors) -> tuple[Array, Extras]:
