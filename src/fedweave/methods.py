@@ -21,6 +21,7 @@ from fedweave.aggregate import (
 from fedweave.local.solvers import ControlVariate, Dyn, Prox
 from fedweave.method import Method
 from fedweave.sample import ACS, Everyone, FirstEveryone, LatencyOptimal, Optimal, Uniform, UniformDraws, Weighted
+from fedweave.upload import DifferentialDropout
 
 
 def fedavg(per_round: int = 10) -> Method:
@@ -166,3 +167,39 @@ def latency_norm(per_round: int = 10) -> Method:
 def latency_ratio(per_round: int = 10) -> Method:
     """Ratio selection, p = ω, whose inverse-probability weights are all equal: a baseline of the latency paper."""
     return Method(Weighted(per_round), aggregator=InverseProbability(), name="latency_ratio")
+
+
+def feddd(per_round: int = 10, keep: float = 0.6) -> Method:
+    """FedDD: everyone takes part, each sends what its link bears and its data is worth; ``per_round`` has no effect."""
+    return Method(Everyone(), upload=DifferentialDropout(keep), name="feddd")
+
+
+def feddd_random(per_round: int = 10, keep: float = 0.6) -> Method:
+    """FedDD with channels chosen at random."""
+    return Method(Everyone(), upload=DifferentialDropout(keep, choose="random"), name="feddd_random")
+
+
+def feddd_max(per_round: int = 10, keep: float = 0.6) -> Method:
+    """FedDD with the channels of the largest weights."""
+    return Method(Everyone(), upload=DifferentialDropout(keep, choose="max"), name="feddd_max")
+
+
+def feddd_delta(per_round: int = 10, keep: float = 0.6) -> Method:
+    """FedDD with the channels that changed most."""
+    return Method(Everyone(), upload=DifferentialDropout(keep, choose="delta"), name="feddd_delta")
+
+
+def feddd_ordered(per_round: int = 10, keep: float = 0.6) -> Method:
+    """FedDD with the first channels of every layer."""
+    return Method(Everyone(), upload=DifferentialDropout(keep, choose="ordered"), name="feddd_ordered")
+
+
+def feddd_acs(per_round: int = 10, keep: float = 0.6) -> Method:
+    """FedDD's dropout on FedACS's cohort: who is heard less and does less is asked more, and sends what it can."""
+    return Method(ACS(per_round), aggregator=Anonymous(), upload=DifferentialDropout(keep), name="feddd_acs")
+
+
+def latency_dropout(per_round: int = 10, keep: float = 0.6) -> Method:
+    """FedDD's dropout on the latency-optimal cohort."""
+    dropout = DifferentialDropout(keep)
+    return Method(LatencyOptimal(per_round), aggregator=InverseProbability(), upload=dropout, name="latency_dropout")

@@ -26,6 +26,7 @@ class Stream(IntEnum):
     NOISE = 5  # dropout layers and the like
     PARTITION = 6
     MODEL = 7
+    UPLOAD = 10
 
 
 class _NoEntropy(ISeedSequence):

@@ -20,7 +20,7 @@ from fedweave.rows import STORED, Held, Precision, Rows, Where
 from fedweave.store.slots import Place, SlotFile
 
 FORMAT = 1
-PARTS = ("sampler", "aggregator", "server", "clients")
+PARTS = ("sampler", "aggregator", "server", "clients", "upload")
 
 
 class Saved(NamedTuple):

@@ -1,6 +1,8 @@
 """The simulated worlds: how uneven compute and links are."""
 
 from fedweave.system.traces import Trace as Trace
+from fedweave.system.wireless import Shannon as Shannon
+from fedweave.system.wireless import Wireless as Wireless
 from fedweave.system.worlds import Dynamic as Dynamic
 from fedweave.system.worlds import HybridPlus as HybridPlus
 from fedweave.system.worlds import Latency as Latency
