@@ -20,7 +20,18 @@ from fedweave.aggregate import (
 )
 from fedweave.local.solvers import ControlVariate, Dyn, Prox
 from fedweave.method import Method
-from fedweave.sample import ACS, Everyone, FirstEveryone, LatencyOptimal, Optimal, Uniform, UniformDraws, Weighted
+from fedweave.sample import (
+    ACS,
+    Deadline,
+    Everyone,
+    FirstEveryone,
+    LatencyOptimal,
+    Oort,
+    Optimal,
+    Uniform,
+    UniformDraws,
+    Weighted,
+)
 from fedweave.upload import DifferentialDropout
 
 
@@ -203,3 +214,13 @@ def latency_dropout(per_round: int = 10, keep: float = 0.6) -> Method:
     """FedDD's dropout on the latency-optimal cohort."""
     dropout = DifferentialDropout(keep)
     return Method(LatencyOptimal(per_round), aggregator=InverseProbability(), upload=dropout, name="latency_dropout")
+
+
+def fedcs(per_round: int = 10) -> Method:
+    """FedCS: the clients with the fastest links (Nishio and Yonetani)."""
+    return Method(Deadline(per_round), name="fedcs")
+
+
+def oort(per_round: int = 10) -> Method:
+    """Oort: clients of high loss and much data, unless they are slow; some new ones every round (Lai et al.)."""
+    return Method(Oort(per_round), name="oort")

@@ -1,6 +1,7 @@
 """Who takes part."""
 
 from fedweave.sample.acs import ACS as ACS
+from fedweave.sample.deadline import Deadline as Deadline
 from fedweave.sample.first import FirstEveryone as FirstEveryone
 from fedweave.sample.importance import Optimal as Optimal
 from fedweave.sample.latency import LatencyOptimal as LatencyOptimal
@@ -9,3 +10,4 @@ from fedweave.sample.laws import Everyone as Everyone
 from fedweave.sample.laws import Fixed as Fixed
 from fedweave.sample.laws import Uniform as Uniform
 from fedweave.sample.laws import Weighted as Weighted
+from fedweave.sample.utility import Oort as Oort
