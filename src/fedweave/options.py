@@ -65,6 +65,7 @@ class Options:
     target: float | None = Field(default=None, ge=0, le=1)
     evaluate_every: PositiveInt = 1
     true_gradients: bool = False
+    submodels: str = ""
     seed: Seed = 0
     seeds: PositiveInt = 1
     workers: PositiveInt | Literal["auto"] = "auto"

@@ -18,7 +18,7 @@ from fedweave.data.partition import label_counts
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.engine.simulator import Simulator, choose_device
 from fedweave.engine.workers import Workers
-from fedweave.experiment import Experiment, load_data, model_factory
+from fedweave.experiment import Experiment, load_data, model_factory, submodel_factories
 from fedweave.local.flat_module import initial_vector, made
 from fedweave.local.torch_trainer import ClientData
 from fedweave.randomness import Stream, rng_for
@@ -47,27 +47,34 @@ def prepare(experiment: Experiment, workers: Workers, command: str | None = None
     labels = label_counts(data, shares.train) if data.classes else None
     x = first_vector(name, model, data, experiment.seed)
     base = nominal_population(experiment, np.array([part.size for part in shares.train]))
-    base = replace(base, model_bytes=np.full(base.size, x.nbytes), covered=covered(labels))
-    world = experiment.system.population(
-        base, 1, experiment.seed
-    )  # a world that does not fit these clients says so now
     device, why = choose_device(experiment.device)
     solver, upload, seed = experiment.method.solver, experiment.method.upload, experiment.seed
     if name == "quadratic":  # known in closed form, so clients need no training: a thousand times as fast, and exact
         optimum = np.array([data.x[part].mean(0, dtype=float) for part in shares.train])
-        engine: Engine = QuadraticEngine(Quadratics(optimum), solver, seed, base.weight, upload)
+        engine: QuadraticEngine | Simulator = QuadraticEngine(Quadratics(optimum), solver, seed, base.weight, upload)
         x = x.astype(float)
     else:
         client_data = ClientData(
             data.x, data.y, data.test_x, data.test_y, data.classes, data.mean, data.std, shares.train
         )
-        engine = Simulator(model, client_data, solver, seed, workers, device, upload)
+        parts = submodel_factories(experiment, model, data)
+        engine = Simulator(model, client_data, solver, seed, workers, device, upload, parts)
+    size = engine.fleet.dims * x.itemsize
+    base = replace(base, model_bytes=size, covered=covered(labels))
+    world = experiment.system.population(
+        base, 1, experiment.seed
+    )  # a world that does not fit these clients says so now
     manifest = {
         "command": command,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "data": {"name": data.name, "digest": data.digest},
-        "model": {"name": name, "parameters": engine.layout.parameters, "dim": engine.layout.dim},
+        "model": {
+            "name": name,
+            "parameters": engine.layout.parameters,
+            "dim": engine.layout.dim,
+            "fleet_bytes": int(size.sum()),  # of all clients' models
+        },
         "device": f"{why}, {workers}",
         "labels": None if labels is None else labels.tolist(),
     }

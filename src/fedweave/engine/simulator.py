@@ -17,6 +17,7 @@ from fedweave.engine.links import heard, timed
 from fedweave.engine.workers import Call, Workers
 from fedweave.local.batches import Job
 from fedweave.local.flat_module import made
+from fedweave.local.submodels import FleetTrainer
 from fedweave.local.torch_trainer import EVALUATION_BATCH, ClientData, Recalled, Score, TorchTrainer, Trained
 from fedweave.records import NOTHING, Array, Carried, Cohort, Population, Replies
 from fedweave.remember import beginnings, bytes_down, shares, with_change
@@ -40,12 +41,15 @@ class Simulator:
         workers: Workers,
         device: str = "cpu",
         upload: Upload | None = None,
+        submodels: Sequence[Callable[[], nn.Module]] = (),
     ):
+        """Prepare clients that train ``model``, or in turn one of the ``submodels`` of it."""
         self.seed, self.data, self._solver, self._upload = seed, data, solver, upload or Everything()
-        self._build = partial(_trainer, model, solver, seed, device)
+        self._build = partial(_trainer, model, tuple(submodels), solver, seed, device)
         self._trainer = self._build(data)
         self.layout = self._trainer.layout
-        self.fleet = Fleet((Kind(self.layout),), np.zeros(len(data.parts), np.int64))
+        whole = Fleet((Kind(self.layout),), np.zeros(len(data.parts), np.int64))
+        self.fleet = self._trainer.fleet if isinstance(self._trainer, FleetTrainer) else whole
         self._workers = workers
 
     def train(
@@ -132,8 +136,18 @@ class Simulator:
         return self._workers.load(self._build, self.data, most)
 
 
-def _trainer(model: Callable[[], nn.Module], solver: Solver, seed: int, device: str, data: ClientData) -> TorchTrainer:
-    return TorchTrainer(made(model, seed), data, solver, seed, device)
+def _trainer(
+    model: Callable[[], nn.Module],
+    submodels: Sequence[Callable[[], nn.Module]],
+    solver: Solver,
+    seed: int,
+    device: str,
+    data: ClientData,
+) -> TorchTrainer | FleetTrainer:
+    if not submodels:
+        return TorchTrainer(made(model, seed), data, solver, seed, device)
+    parts, kind = [made(part, seed) for part in submodels], np.arange(len(data.parts)) % len(submodels)
+    return FleetTrainer(made(model, seed), parts, kind, data, solver, seed, device)
 
 
 def workers_for(workers: int | Literal["auto"], device: str) -> Workers:

@@ -61,6 +61,11 @@ class Fleet:
         ]
 
     @property
+    def dims(self) -> Array:
+        """(N,) entries of each client's model."""
+        return np.array([k.layout.dim for k in self.kinds])[self.kind]
+
+    @property
     def mixed(self) -> bool:
         """Whether any client trains less than the whole model."""
         return any(k.where is not None for k in self.kinds)
