@@ -33,6 +33,8 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/min_norm.py
 	$(BIN)/python benchmarks/draw.py
 	$(BIN)/python benchmarks/server_memory.py
+	$(BIN)/python benchmarks/dropout_plan.py
+	$(BIN)/python benchmarks/upload.py
 
 clean:
 	rm -rf $(VENV) demo build dist .pytest_cache .ruff_cache

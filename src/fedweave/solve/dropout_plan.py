@@ -9,7 +9,7 @@ import numpy as np
 from fedweave.records import Array
 from fedweave.settings import BadInput
 
-SLACK = 1e-12  # of all bits: what rounding may be wrong by
+SLACK = 1e-14  # of all bits: what rounding may be wrong by
 
 
 class Terms(NamedTuple):
@@ -43,6 +43,8 @@ def dropout_plan(
     row (``benchmarks/dropout_plan.py``). Of equally good plans it is the one with the shortest round.
     """
     terms = _terms(size, compute_seconds, up_rate, down_rate, contribution, keep, max_rate, penalty)
+    if terms.dropped == 0:
+        return np.zeros(terms.size.size)
     return _filled(terms, _demanded(terms, _fastest(terms, penalty)))[0]
 
 

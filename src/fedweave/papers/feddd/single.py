@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def fig2(scale: Scale, told: Told | None = None, data: str | None = None) -> Out
         below = np.mean(mean[0.1] - mean[0.01]) / 0.09
         above = np.mean(mean[0.4] - mean[0.1]) / 0.3
         slopes = f"{10 * below:.1f} points per tenth of the data below 1/C, {10 * above:.1f} above"
-        rises = all(mean[a].mean() <= mean[b].mean() + 0.02 for a, b in zip(SHARES, SHARES[1:], strict=False))
+        rises = all(mean[a].mean() <= mean[b].mean() + 0.02 for a, b in pairwise(SHARES))
         verdict = Claim.judged(f"{name}: {text}", rises and below > above, slopes)
         said.append(verdict if scale != "smoke" else replace(verdict, verdict="not run at this scale"))
         notes.append(stage.note(worlds[SHARES[0]]))

@@ -54,7 +54,7 @@ class Size(NamedTuple):
 
 SIZES: dict[Scale, Size] = {
     "smoke": Size(400, 100, 10, 20, 0.05, 4, 2),
-    "laptop": Size(3000, 1000, 50, 20, 0.05, 80, 2),
+    "laptop": Size(3000, 1000, 50, 20, 0.05, 70, 2),
     "paper": Size(None, None, 100, 32, 0.01, 300, 3),
 }
 

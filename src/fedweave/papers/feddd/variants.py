@@ -22,10 +22,10 @@ Judge = Callable[[str, Runs, Scale], list[Claim]]
 
 CHOICES = ("importance", "random", "max", "delta", "ordered")
 SAID_OF_CHOICES = {
-    "fig11": "The paper, MNIST: all alike under IID and non-IID-a; under non-IID-b random is slower, max and ordered end "
-    "far below.",
-    "fig12": "The paper, Fashion-MNIST: all alike under IID and non-IID-a; under non-IID-b FedDD's choice is best, then "
-    "ordered, delta, random, max.",
+    "fig11": "The paper, MNIST: all alike under IID and non-IID-a; under non-IID-b random is slower, max and ordered "
+    "end far below.",
+    "fig12": "The paper, Fashion-MNIST: all alike under IID and non-IID-a; under non-IID-b FedDD's choice is best, "
+    "then ordered, delta, random, max.",
     "fig13": "The paper, CIFAR-10: FedDD's choice is best everywhere; second is max under IID, delta otherwise.",
     "fig14": "The paper, CIFAR-10 with ten clients and h = 1: all alike under IID; otherwise FedDD's choice is best.",
     "fig15": "The paper, CIFAR-10 with sub-models: FedDD's choice is best in all six settings.",
@@ -128,9 +128,7 @@ def fig18(scale: Scale, told: Told | None = None, data: str | None = None) -> Ou
             ),
         ]
 
-    said = (
-        "The paper: δ = 0 minds the time alone; a δ above 0 takes longer and ends higher. Its values are not printed."
-    )
+    said = "The paper: δ = 0 minds the time alone; a δ above 0 takes longer and ends higher. It prints no values."
     return compared("feddd/fig18", data or "cifar10", ["non-iid-a"], ["a", "b"], arms, judged, scale, told, said)
 
 
