@@ -123,7 +123,7 @@ def test_nothing_dropped_is_fedavg_with_everyone_bit_for_bit(tiny, refresh):
     whole = fw.run(tiny(Method(Everyone(), upload=DifferentialDropout(1.0, refresh=refresh)), **world))
     assert whole.x.tobytes() == plain.x.tobytes()
     assert np.array_equal(whole.rounds["bytes_down"], plain.rounds["bytes_down"])
-    bits = -(-(100 + 64 + 10) // 8)
+    bits = 8 * -(-(100 + 64 + 10) // 64)
     assert np.array_equal(whole.rounds["bytes_up"], plain.rounds["bytes_up"] + 6 * bits * plain.rounds["round"])
     assert np.allclose(whole.rounds["sent_share"], 1, atol=0.01)
 
@@ -225,7 +225,7 @@ def test_a_round_lasts_as_long_as_the_plan_says(tiny):
     p = session.experiment.system.population(session.base, 4, 0)
     whole_bytes = p.model_bytes
     compute = p.latency - 8 * whole_bytes / p.up_rate - 8 * whole_bytes / p.down_rate
-    up, last = rows["bytes_up"][mine], rows["bytes_up"][rows["round"] == 3] - 22  # its bits do not come back
+    up, last = rows["bytes_up"][mine], rows["bytes_up"][rows["round"] == 3] - 24  # its bits do not come back
     assert np.allclose(rows["seconds"][mine], compute + 8 * up / p.up_rate + 8 * last / p.down_rate)
     assert base.method.upload.refresh == 2
 

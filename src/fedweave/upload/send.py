@@ -14,6 +14,7 @@ from fedweave.records import Array, Carried, Layout, Replies
 from fedweave.remember import Begin
 from fedweave.roles import Upload
 from fedweave.upload.channels import Channels, channels_of
+from fedweave.upload.wire import encoded_size
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,7 @@ def through(
         if has.dropout is not None:
             end = kind.of(x + replies.updates[i]) if replies.received[i] else start
             kept = upload.send(channels, start, end, float(has.dropout[i]), share, luck(int(client)))
-        bits = 0 if has.dropout is None else -(-channels.count // 8)
-        up[i] = bits + x.itemsize * (kept @ channels.entries)
+        up[i] = x.itemsize * channels.dim if has.dropout is None else encoded_size(channels, kept, x.itemsize)
         down[i] = x.itemsize * (channels.dim if begin is None else np.count_nonzero(kind.of(begin.fetched[i])))
         mask[i] = kind.whole(channels.spread(kept), x.size, rest=False)
     return _masked(replies._replace(bytes_up=up, bytes_down=down), mask, has, x)
