@@ -23,10 +23,23 @@ if TYPE_CHECKING:
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(gt=0, lt=2**31)]  # what is counted per client must fit an array
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Width = Annotated[float, Field(gt=0, le=1)]
-Submodels = Annotated[  # as typed: 1,0.5 or feddd_a1,feddd_a2
-    tuple[Width | str, ...], BeforeValidator(lambda v: tuple(filter(None, v.split(","))) if isinstance(v, str) else v)
-]
+
+
+def _listed(given: Any) -> Any:
+    """Return sub-models as typed, such as 1,0.5 or feddd_a1,feddd_a2, one by one, shares as numbers."""
+    if isinstance(given, str):
+        given = [part.strip() for part in given.split(",") if part.strip()]
+    return [_as_number(part) for part in given] if isinstance(given, list | tuple) else given
+
+
+def _as_number(given: Any) -> Any:
+    try:
+        return float(given)
+    except (TypeError, ValueError):
+        return given
+
+
+Submodels = Annotated[tuple[float | str, ...], BeforeValidator(_listed)]
 
 
 @settings
@@ -60,7 +73,7 @@ class Experiment:
         if isinstance(self.model, str) and self.model != "auto" and self.model not in models.names():
             raise ValueError(choice("model", self.model, ["auto", *models.names()]))
         for given in self.submodels:
-            if not 0 < (_as_share(given) or 0) <= 1 and given not in models.names():
+            if given not in models.names() and not (isinstance(given, float) and 0 < given <= 1):
                 raise ValueError(
                     f"The 'submodels' of an Experiment must be shares in (0, 1] or models. Got {given!r}."
                     f"{nearest(str(given), models.names())}"
@@ -93,20 +106,12 @@ def submodel_factories(
     """Return functions that make the sub-models; a misfit is an error now."""
     factories: list[Callable[[], nn.Module]] = []
     for given in experiment.submodels:
-        width = _as_share(given)
-        if width is None:
-            models.check(str(given), data.shape, data.classes)
-            factories.append(_Named(str(given), data.shape, data.classes))
+        if isinstance(given, str):
+            models.check(given, data.shape, data.classes)
+            factories.append(_Named(given, data.shape, data.classes))
         else:
-            factories.append(_Narrow(model, data.shape, width))
+            factories.append(_Narrow(model, data.shape, given))
     return factories
-
-
-def _as_share(given: float | str) -> float | None:
-    try:
-        return float(given)
-    except ValueError:
-        return None
 
 
 class _Narrow:

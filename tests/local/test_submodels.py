@@ -143,7 +143,7 @@ def test_methods_run_with_sub_models_and_resume(tiny, tmp_path, name):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"submodels": "1,1.5"}, r"shares in \(0, 1\] or models. Got '1.5'"),
+        ({"submodels": "1,1.5"}, r"shares in \(0, 1\] or models. Got 1.5"),
         ({"submodels": "mlq"}, "Did you mean 'mlp'"),
         ({"submodels": "1,0.5", "method": fw.methods.fedvarp(3)}, "Varp would take for whole ones. Use Mean"),
         ({"submodels": "logistic"}, "must have the layers of the whole model"),

@@ -62,6 +62,7 @@ ITEMS = {
     "feddd/fig4": "accuracy of FedAvg, FedDD, FedCS and Oort under one budget, IID: all data sets that are there",
     "feddd/fig5": "the same, non-IID-a: two to ten classes per client",
     "feddd/fig6": "the same, non-IID-b: three classes per client",
+    "feddd/fig6/mnist": "the same, MNIST alone",
     "feddd/fig6/fashion_mnist": "the same, Fashion-MNIST alone",
     "feddd/fig7": "time to targets over FedAvg's, all data sets and splits",
     "feddd/fig7/mnist": "the same, MNIST alone",
