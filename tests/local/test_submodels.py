@@ -161,7 +161,7 @@ def test_what_cannot_be_narrowed_is_named():
             self.conv, self.fc = nn.Conv2d(1, 4, 3), nn.Linear(144, 10)
 
         def forward(self, x):
-            return self.fc(self.conv(x).view(-1, 144))
+            return self.fc(self.conv(x).view(len(x), 144))
 
     with pytest.raises(BadInput, match=r"cannot be narrowed to 0\.5"):
         shrunk(Fixed, (1, 8, 8), 0.5)
