@@ -236,14 +236,16 @@ def test_contributions_are_those_of_the_paper_and_can_be_too_small_to_matter():
     share = 10 * np.arange(1, 7) / 210
     expected = share * (1 + np.arange(6)) * np.array([1, 2, 8 / 5, 4, 1, 0])
     assert np.allclose(contribution(loss, view), expected)
-    known = {**state.upload, "loss": loss}
+    known = {**state.upload, "loss": loss, "heard": np.ones(1, bool)}
     cohort = happened.cohort
     vanish = DifferentialDropout(0.6, penalty=1e-6, unit="seconds").allocate(known, view, cohort)
     none = DifferentialDropout(0.6, penalty=0).allocate(known, view, cohort)
     strong = DifferentialDropout(0.6, penalty=10).allocate(known, view, cohort)
     assert np.allclose(vanish, none, atol=1e-9)
     assert np.abs(strong - none).max() > 0.05
-    assert not DifferentialDropout().allocate(state.upload, view, cohort).any(), "before any loss is known all send all"
+    first = DifferentialDropout().init(view.population)
+    assert not DifferentialDropout().allocate(first, view, cohort).any(), "before anyone was heard all send all"
+    assert DifferentialDropout().allocate(state.upload, view, cohort).any(), "quadratic clients report no loss"
 
 
 def test_the_rounds_table_says_what_was_sent_and_whether_contributions_mattered(tiny):

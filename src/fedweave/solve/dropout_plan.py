@@ -40,7 +40,8 @@ def dropout_plan(
     (inf: no time); 0 ≤ D ≤ max_rate; and Σ size (1 − D) = keep Σ size. A linear program, but one in disguise: for a
     given t each client has a least rate, and what more must be left out is left out where it is worth the least per
     bit, so that only t has to be searched. That is exact and much faster than a general solver, which meets t in every
-    row (``benchmarks/dropout_plan.py``). Of equally good plans it is the one with the shortest round.
+    row (``benchmarks/dropout_plan.py``). Of equally good plans it is the one with the shortest round, and of equal
+    clients the slower leaves out more.
     """
     terms = _terms(size, compute_seconds, up_rate, down_rate, contribution, keep, max_rate, penalty)
     if terms.dropped == 0:
@@ -90,7 +91,7 @@ def _terms(
     size, compute, up, down, worth = np.broadcast_arrays(*columns.values())
     link = size * (1 / up + 1 / down)
     density = worth / size
-    order = np.argsort(density, kind="stable")
+    order = np.lexsort((-(compute + link), density))  # among equals the slower first
     return Terms(size, compute + link, link, density, order, (1 - keep) * float(size.sum()), max_rate)
 
 

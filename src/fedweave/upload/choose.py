@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
@@ -70,7 +71,7 @@ def importance(w: Array, after: Array) -> Array:
     return (after - w) * (after / np.maximum(np.abs(w), least))
 
 
-def _lengths(channels: Channels, measure: Any, start: Array, end: Array) -> Array:
+def _lengths(channels: Channels, measure: Callable[[Array, Array], Array], start: Array, end: Array) -> Array:
     """Return the 2-norm of a measure over the weights of each channel; biases and norms only go along."""
     square = np.zeros(channels.count)
     for t in channels.tensors:

@@ -61,14 +61,15 @@ class DifferentialDropout(Upload):
                 )
 
     def init(self, population: Population) -> State:
-        return {"loss": np.full(population.size, np.nan), "sent": np.full(1, np.nan), "influence": np.full(1, np.nan)}
+        unknown = {name: np.full(1, np.nan) for name in ("sent", "influence")}
+        return {"loss": np.full(population.size, np.nan), "heard": np.zeros(1, bool), **unknown}
 
     def allocate(self, state: State, view: View, cohort: Cohort) -> Array:
         return self._plan(state, view, cohort, self.penalty)
 
     def _plan(self, state: State, view: View, cohort: Cohort, penalty: float) -> Array:
         p, ids = view.population, cohort.ids
-        if not np.isfinite(state["loss"]).any() or not ids.size:
+        if not state["heard"][0] or not ids.size:
             return np.zeros(ids.size)
         size, free = 8 * _model_bytes(view)[ids], np.full(ids.size, np.inf)
         up = free if p.up_rate is None else p.up_rate[ids]
@@ -109,6 +110,7 @@ class DifferentialDropout(Upload):
         whole = _model_bytes(view)[cohort.ids].sum()
         return {
             "loss": loss,
+            "heard": state["heard"] | replies.received.any(),
             "sent": np.array([replies.bytes_up.sum() / whole if whole else np.nan]),
             "influence": np.array([moved.max(initial=0.0)]),
         }
@@ -119,7 +121,7 @@ class DifferentialDropout(Upload):
 
 
 def contribution(loss: Array, view: View) -> Array:
-    """Return re_n (N,), FedDD eq. 13; a client whose loss is not known has the mean of those that are."""
+    """Return re_n (N,), FedDD eq. 13; a client whose loss is not known has the mean of those that are, or 1."""
     p, known = view.population, np.isfinite(loss)
     loss = np.where(known, loss, loss[known].mean() if known.any() else 1.0)
     covered = np.ones(p.size) if p.covered is None else p.covered
