@@ -37,6 +37,8 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/draw.py
 	$(BIN)/python benchmarks/server_memory.py
 	$(BIN)/python benchmarks/flower_overhead.py
+	$(BIN)/python benchmarks/dropout_plan.py
+	$(BIN)/python benchmarks/upload.py
 
 clean:
 	rm -rf $(VENV) demo build dist .pytest_cache .ruff_cache

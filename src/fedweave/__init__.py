@@ -17,6 +17,7 @@ from fedweave import server as server
 from fedweave import solve as solve
 from fedweave import system as system
 from fedweave import theory as theory
+from fedweave import upload as upload
 from fedweave.data import partition as partition
 from fedweave.experiment import Experiment as Experiment
 from fedweave.local import solvers as solvers

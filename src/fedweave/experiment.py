@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, InstanceOf, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, Field, InstanceOf, PositiveFloat, PositiveInt
 
 from fedweave import models
 from fedweave.data import Dataset, load
 from fedweave.data.partition import IID, Partition
-from fedweave.method import Method
+from fedweave.method import Method, mask_aware
 from fedweave.roles import System
 from fedweave.rows import Where
-from fedweave.settings import BadInput, choice, settings
+from fedweave.settings import BadInput, choice, nearest, settings
 from fedweave.spec import build, describe
 from fedweave.system.worlds import Uniform
 
@@ -23,6 +23,23 @@ if TYPE_CHECKING:
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(gt=0, lt=2**31)]  # what is counted per client must fit an array
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def _listed(given: Any) -> Any:
+    """Return sub-models as typed, such as 1,0.5 or feddd_a1,feddd_a2, one by one, shares as numbers."""
+    if isinstance(given, str):
+        given = [part.strip() for part in given.split(",") if part.strip()]
+    return [_as_number(part) for part in given] if isinstance(given, list | tuple) else given
+
+
+def _as_number(given: Any) -> Any:
+    try:
+        return float(given)
+    except (TypeError, ValueError):
+        return given
+
+
+Submodels = Annotated[tuple[float | str, ...], BeforeValidator(_listed)]
 
 
 @settings
@@ -49,12 +66,24 @@ class Experiment:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     tables: Where = "ram"  # where what is remembered of every client is kept
     true_gradients: bool = False  # at each evaluation also every client's gradient on all its data: diversity, ‖∇f‖
+    submodels: Submodels = ()  # what clients train in turn instead: models by name, or shares of the model's widths
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:
             raise ValueError("Give either 'epochs' or 'steps' of local work to an Experiment, not both.")
         if isinstance(self.model, str) and self.model != "auto" and self.model not in models.names():
             raise ValueError(choice("model", self.model, ["auto", *models.names()]))
+        for given in self.submodels:
+            if given not in models.names() and not (isinstance(given, float) and 0 < given <= 1):
+                raise ValueError(
+                    f"The 'submodels' of an Experiment must be shares in (0, 1] or models. Got {given!r}."
+                    f"{nearest(str(given), models.names())}"
+                )
+        if self.submodels and not self.method.aggregator.masks:
+            raise ValueError(
+                f"Clients with sub-models send parts of the model, which {type(self.method.aggregator).__name__} would "
+                f"take for whole ones. Use {mask_aware()} as aggregator."
+            )
 
 
 def load_data(experiment: Experiment) -> Dataset:
@@ -70,6 +99,32 @@ def model_factory(experiment: Experiment, data: Dataset) -> tuple[str, Callable[
     name = fitting if experiment.model == "auto" else experiment.model
     models.check(name, data.shape, data.classes)
     return name, _Named(name, data.shape, data.classes)
+
+
+def submodel_factories(
+    experiment: Experiment, model: Callable[[], nn.Module], data: Dataset
+) -> list[Callable[[], nn.Module]]:
+    """Return functions that make the sub-models; a misfit is an error now."""
+    factories: list[Callable[[], nn.Module]] = []
+    for given in experiment.submodels:
+        if isinstance(given, str):
+            models.check(given, data.shape, data.classes)
+            factories.append(_Named(given, data.shape, data.classes))
+        else:
+            factories.append(_Narrow(model, data.shape, given))
+    return factories
+
+
+class _Narrow:
+    """A model made narrower, as a factory that can be sent to a worker."""
+
+    def __init__(self, model: Callable[[], nn.Module], shape: tuple[int, ...], share: float):
+        self.arguments = (model, shape, share)
+
+    def __call__(self) -> nn.Module:
+        from fedweave.local.submodels import shrunk
+
+        return shrunk(*self.arguments)
 
 
 class _Named:

@@ -27,6 +27,7 @@ LABELS = {  # what the columns are, for readers of a report
     "step_length": "Length of the server's step",
     "true_diversity": "True gradient diversity",
     "gradient_length": "Length of the true gradient",
+    "sent_share": "Share of the models' bytes that was sent",
 }
 
 

@@ -9,25 +9,27 @@ from pydantic import Field
 
 from fedweave.aggregate.linear import Mean
 from fedweave.local.solvers import SGD
-from fedweave.roles import Aggregator, Sampler, ServerOptimizer, Solver
+from fedweave.roles import Aggregator, Sampler, ServerOptimizer, Solver, Upload
 from fedweave.server import Descent
 from fedweave.settings import settings
 from fedweave.spec import kinds
+from fedweave.upload.everything import Everything
 
 
 @settings
 class Method:
-    """Who takes part, how they train, how the answers are combined, how the server steps."""
+    """Who takes part, how they train, how the answers are combined, how the server steps, what clients send."""
 
     sampler: Sampler
     solver: Solver = Field(default_factory=SGD)
     aggregator: Aggregator = Field(default_factory=Mean)
     server: ServerOptimizer = Field(default_factory=Descent)
+    upload: Upload = Field(default_factory=Everything)
     name: str = "custom"
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit, from the facts they declare."""
-        for part in (self.sampler, self.solver, self.aggregator, self.server):
+        for part in (self.sampler, self.solver, self.aggregator, self.server, self.upload):
             if not is_dataclass(part):
                 raise ValueError(
                     f"{type(part).__name__} must be declared with @settings (fedweave.settings), so that it is frozen, "
@@ -35,11 +37,21 @@ class Method:
                 )
         if self.solver.remembers != self.aggregator.expects:
             raise ValueError(_misfit(self.solver, self.aggregator))
+        if self.upload.partial and not self.aggregator.masks:
+            raise ValueError(
+                f"{type(self.upload).__name__} leaves parts out, which {type(self.aggregator).__name__} would "
+                f"take for zeros. Use {mask_aware()} as aggregator."
+            )
         if self.aggregator.needs_law and not self.sampler.law_known:
             raise ValueError(
                 f"{type(self.aggregator).__name__} needs a sampler with a known law, got {self.sampler}: it does not "
                 "say how often it draws a client. Use Mean() as aggregator, or a sampler such as Uniform or Weighted."
             )
+
+
+def mask_aware() -> str:
+    """Return the aggregators that go by what was sent, in words."""
+    return " or ".join(f"{name}()" for name, cls in kinds(Aggregator).items() if cls.masks)
 
 
 def _misfit(solver: Solver, aggregator: Aggregator) -> str:

@@ -28,10 +28,12 @@ from fedweave.sample import (
     ACS,
     IS,
     ClusterIS,
+    Deadline,
     Delta,
     Everyone,
     FirstEveryone,
     LatencyOptimal,
+    Oort,
     Optimal,
     PowerOfChoice,
     PracticalDelta,
@@ -40,6 +42,7 @@ from fedweave.sample import (
     UniformDraws,
     Weighted,
 )
+from fedweave.upload import DifferentialDropout
 
 
 def fedavg(per_round: int = 10) -> Method:
@@ -235,3 +238,49 @@ def power_of_choice(per_round: int = 10) -> Method:
 def fedpracdelta_consistent(per_round: int = 10) -> Method:
     """Practical DELTA over lossy links and uneven work, made consistent by its weights (beyond the papers)."""
     return Method(PracticalDelta(per_round), aggregator=Consistent(), name="fedpracdelta_consistent")
+
+
+def feddd(per_round: int = 10, keep: float = 0.6) -> Method:
+    """FedDD: everyone takes part, each sends what its link bears and its data is worth; ``per_round`` has no effect."""
+    return Method(Everyone(), upload=DifferentialDropout(keep), name="feddd")
+
+
+def feddd_random(per_round: int = 10, keep: float = 0.6) -> Method:
+    """FedDD with channels chosen at random."""
+    return Method(Everyone(), upload=DifferentialDropout(keep, choose="random"), name="feddd_random")
+
+
+def feddd_max(per_round: int = 10, keep: float = 0.6) -> Method:
+    """FedDD with the channels of the largest weights."""
+    return Method(Everyone(), upload=DifferentialDropout(keep, choose="max"), name="feddd_max")
+
+
+def feddd_delta(per_round: int = 10, keep: float = 0.6) -> Method:
+    """FedDD with the channels that changed most."""
+    return Method(Everyone(), upload=DifferentialDropout(keep, choose="delta"), name="feddd_delta")
+
+
+def feddd_ordered(per_round: int = 10, keep: float = 0.6) -> Method:
+    """FedDD with the first channels of every layer."""
+    return Method(Everyone(), upload=DifferentialDropout(keep, choose="ordered"), name="feddd_ordered")
+
+
+def feddd_acs(per_round: int = 10, keep: float = 0.6) -> Method:
+    """FedDD's dropout on FedACS's cohort: who is heard less and does less is asked more, and sends what it can."""
+    return Method(ACS(per_round), aggregator=Anonymous(), upload=DifferentialDropout(keep), name="feddd_acs")
+
+
+def latency_dropout(per_round: int = 10, keep: float = 0.6) -> Method:
+    """FedDD's dropout on the latency-optimal cohort."""
+    dropout = DifferentialDropout(keep)
+    return Method(LatencyOptimal(per_round), aggregator=InverseProbability(), upload=dropout, name="latency_dropout")
+
+
+def fedcs(per_round: int = 10) -> Method:
+    """FedCS: the clients with the fastest links (Nishio and Yonetani)."""
+    return Method(Deadline(per_round), name="fedcs")
+
+
+def oort(per_round: int = 10) -> Method:
+    """Oort: clients of high loss and much data, unless they are slow; some new ones every round (Lai et al.)."""
+    return Method(Oort(per_round), name="oort")

@@ -36,6 +36,11 @@ SYSTEMS: dict[str, tuple[Callable[[], System], str]] = {
         system.Uniform,
         "uneven data makes uneven work: as uniform, give the work in epochs (FedAWARE)",
     ),
+    "wireless": (
+        system.Wireless,
+        "seconds from bytes, link rates and processors, one draw per client (FedDD table 4)",
+    ),
+    "shannon": (system.Shannon, "as wireless, rates from bandwidth, power, gain and noise (FedDD eqs 8 and 10)"),
     "hybrid+": (system.HybridPlus, "random epochs and batch sizes per client and round (FedAWARE)"),
 }
 
@@ -60,6 +65,7 @@ class Options:
     target: float | None = Field(default=None, ge=0, le=1)
     evaluate_every: PositiveInt = 1
     true_gradients: bool = False
+    submodels: str = ""
     seed: Seed = 0
     seeds: PositiveInt = 1
     workers: PositiveInt | Literal["auto"] = "auto"

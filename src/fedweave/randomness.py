@@ -27,6 +27,7 @@ class Stream(IntEnum):
     PARTITION = 6
     MODEL = 7
     PRIVACY = 8
+    UPLOAD = 9
 
 
 class _NoEntropy(ISeedSequence):

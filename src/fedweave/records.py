@@ -30,6 +30,10 @@ class Population:
     loss_rate: Array  # (N,) q, chance that an answer never arrives
     latency: Array  # (N,) δ, seconds per participation
     available: Array  # (N,) bool, whether the client can be asked at all
+    model_bytes: Array | None = None  # (N,) of the model that each client trains; None: not known
+    covered: Array | None = None  # (N,) Σ_c min(C·share of class c, 1), in 1 … C: how well its data covers the classes
+    up_rate: Array | None = None  # (N,) bit/s; ``latency`` is then that of whole models both ways. None: not known
+    down_rate: Array | None = None  # (N,) bit/s
 
     @property
     def size(self) -> int:
@@ -76,6 +80,9 @@ class Replies(NamedTuple):
     change: Array | None = None  # (k, D) what each heard client adds to its memory; None where clients have none
     variance: Array | None = None  # (k,) of its stochastic gradients on the way; None unless the sampler needs it
     trouble: Trouble = NO_TROUBLE
+    mask: Array | None = None  # (k, D) bool, which entries each sent: the others are zero; None: everything
+    kept: Array | None = None  # (k, D) what each heard client goes on with, nan: the server's; None: nothing of its own
+    bytes_down: Array | None = None  # (k,) sent to each client; None: the whole model, and what travels with it
 
 
 class Carried(NamedTuple):
@@ -84,6 +91,8 @@ class Carried(NamedTuple):
     sent: Array | None = None  # (D,) a vector that the server sends to all
     memory: Rows | None = None  # (N, D) what each client kept for itself
     measure: bool = False  # whether they are asked to measure the variance of their gradients on the way
+    own: Rows | None = None  # (N, D) where each client goes on from, nan or not written: from the server's model
+    dropout: Array | None = None  # (k,) share of its model that each of the cohort may leave out; None: send all
 
 
 NOTHING = Carried()
@@ -158,3 +167,4 @@ class ServerState(NamedTuple):
     aggregator: State
     server: State
     clients: State = MappingProxyType({})  # what the simulated clients remember themselves
+    upload: State = MappingProxyType({})

@@ -2,24 +2,52 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from fedweave.method import Method
 from fedweave.records import Array, Carried, Cohort, Population, Replies, ServerState, State
-from fedweave.roles import Aggregator, Sampler, Solver
+from fedweave.roles import Solver
 from fedweave.rows import Rows
 
 
-def blank(solver: Solver, population: Population, x: Array) -> State:
-    """Return what the clients remember before the first round: zeros, in the precision they compute in."""
+def blank(method: Method, population: Population, x: Array) -> State:
+    """Return what the clients remember before the first round: nothing, in the precision they compute in."""
     precision = "float64" if x.dtype == np.float64 else "float32"
-    return {"memory": Rows.zeros(population.size, x.size, precision)} if solver.remembers else {}
+    tables = {"memory": bool(method.solver.remembers), "own": method.upload.partial}
+    return {name: Rows.zeros(population.size, x.size, precision) for name, wanted in tables.items() if wanted}
 
 
-def carried(sampler: Sampler, aggregator: Aggregator, state: ServerState) -> Carried:
+def carried(method: Method, state: ServerState) -> Carried:
     """Return what clients have in hand beside the model, what is sent in the model's own precision."""
-    sent = aggregator.broadcast(state.aggregator)
+    sent, clients = method.aggregator.broadcast(state.aggregator), state.clients
     sent = None if sent is None else sent.astype(state.x.dtype, copy=False)
-    return Carried(sent, state.clients.get("memory"), sampler.needs_variance)
+    return Carried(sent, clients.get("memory"), method.sampler.needs_variance, clients.get("own"))
+
+
+class Begin(NamedTuple):
+    """Where clients begin that keep a part of their own: W_n = W ⊙ M_n + Ŵ_n ⊙ (1 − M_n), FedDD eq. 5."""
+
+    start: Array  # (k, D)
+    fetched: Array  # (k, D) bool: which entries are the server's
+
+
+def beginnings(has: Carried, x: Array, ids: Array) -> Begin | None:
+    """Return where each of these clients begins; None: all at x."""
+    if has.own is None or not has.own.written[ids].any():
+        return None
+    own = has.own[ids]
+    fetched = np.isnan(own)
+    fetched[~has.own.written[ids]] = True
+    return Begin(np.where(fetched, x, own), fetched)
+
+
+def bytes_down(replies: Replies, x: Array, has: Carried) -> Array:
+    """Return what was sent to each of the cohort (k,): the model and what travels with it, unless it was less."""
+    if replies.bytes_down is not None:
+        return replies.bytes_down
+    return np.full(replies.received.size, x.nbytes + (0 if has.sent is None else has.sent.nbytes))
 
 
 def shares(ids: Array, population: Population) -> Array:
@@ -53,9 +81,17 @@ def learned(
     return change
 
 
-def committed(clients: State, cohort: Cohort, replies: Replies) -> State:
-    """Return what the clients remember from now on: those that were heard add what they learned, no one else."""
-    if replies.change is None:
-        return clients
-    heard, memory = cohort.ids[replies.received], clients["memory"]
-    return {"memory": memory.replaced(heard, memory[heard] + replies.change[replies.received])}
+def committed(clients: State, cohort: Cohort, replies: Replies, refreshed: bool = False) -> State:
+    """Return what the clients remember from now on: those that were heard add what they learned, no one else.
+
+    ``refreshed``: everyone takes the whole model next (FedDD eq. 6), so that nothing of their own is left.
+    """
+    heard, after = cohort.ids[replies.received], dict(clients)
+    if replies.change is not None:
+        memory = clients["memory"]
+        after["memory"] = memory.replaced(heard, memory[heard] + replies.change[replies.received])
+    if "own" in clients and refreshed:
+        after["own"] = clients["own"].emptied()
+    elif replies.kept is not None:
+        after["own"] = clients["own"].replaced(heard, replies.kept[replies.received])
+    return after

@@ -5,11 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from fedweave.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies, State, View
+
+if TYPE_CHECKING:
+    from fedweave.upload.channels import Channels
 
 
 class Sampler(ABC):
@@ -106,10 +109,50 @@ def _reach(solver: Solver, lr: float, top: int) -> Array:
     return reach
 
 
+class Upload(ABC):
+    """What a client sends of its update: the server says how much it may leave out, the client chooses what.
+
+    What was not sent the client keeps and goes on from, until a round after which everyone takes the whole model.
+    """
+
+    partial: ClassVar[bool] = False  # whether anything may be left out; the aggregator must then go by what was sent
+
+    def init(self, population: Population) -> State:
+        """Return what the server remembers before the first round."""
+        return {}
+
+    def allocate(self, state: State, view: View, cohort: Cohort) -> Array | None:
+        """Return the share of its model that each of the cohort may leave out (k,); None: everyone sends all."""
+        return None
+
+    @abstractmethod
+    def send(
+        self, channels: Channels, start: Array, end: Array, rate: float, coverage: Array, rng: np.random.Generator
+    ) -> Array:
+        """Return which channels of its model (G,) a client sends that went from ``start`` to ``end``, both (D,).
+
+        ``coverage`` (G,) is the share of all clients that have the channel. How many are sent must follow from
+        ``channels`` and ``rate`` alone, because a message that was lost had its size too.
+        """
+
+    def refreshes(self, round: int) -> bool:
+        """Return whether every client takes the whole model after this round."""
+        return True
+
+    def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
+        """Take in what the cohort answered."""
+        return state
+
+    def measure(self, state: State) -> Mapping[str, float]:
+        """Return what is worth keeping of the state after a round, by name: columns of the rounds table."""
+        return {}
+
+
 class Aggregator(ABC):
     """How the answers become one direction."""
 
     needs_law: ClassVar[bool] = False  # whether combine() reads Cohort.expected
+    masks: ClassVar[bool] = False  # whether combine() goes by Replies.mask, entry by entry
     expects: ClassVar[str] = ""  # what the clients must remember: Solver.remembers
 
     def init(self, population: Population, dim: int) -> State:

@@ -12,7 +12,7 @@ from fedweave.fault import fault
 from fedweave.method import Method
 from fedweave.randomness import Stream, borrow
 from fedweave.records import Array, Carried, Cohort, Population, Probes, Replies, ServerState, View
-from fedweave.remember import blank, carried, committed
+from fedweave.remember import blank, bytes_down, carried, committed
 from fedweave.roles import Engine
 from fedweave.server import advance
 from fedweave.settings import BadInput
@@ -43,7 +43,8 @@ def first_state(method: Method, x: Array, population: Population, parameters: in
         sampler=method.sampler.init(population),
         aggregator=method.aggregator.init(population, x.size),
         server=method.server.init(parameters),
-        clients=blank(method.solver, population, x),
+        clients=blank(method, population, x),
+        upload=method.upload.init(population),
     )
 
 
@@ -57,31 +58,32 @@ def run_round(
     calibrate: bool = False,
     longest: float | None = None,
 ) -> tuple[ServerState, Round]:
-    """Sample, send, train, admit, combine, step, learn. No update may be ``longest`` times as long as the median."""
+    """Sample, allocate, send, train, admit, combine, step, learn. No update may be ``longest`` medians long."""
     r = state.round + 1
-    has = carried(method.sampler, method.aggregator, state)
+    has = carried(method, state)
     view = view_of(method, state, population, engine, lr, has, seed)
     view = calibrated(method, state, view) if calibrate else view
     cohort = sensible(method.sampler.draw(state.sampler, view, borrow(seed, r, Stream.SAMPLER)), method, population)
     fault("sampled")
-    replies = engine.train(r, state.x, cohort, population, view.lr, has)
+    dropout = method.upload.allocate(state.upload, view, cohort)
+    replies = engine.train(r, state.x, cohort, population, view.lr, has._replace(dropout=dropout))
     fault("trained")
     replies, refused = admit(replies, cohort, engine.layout, longest)
     direction, aggregator = method.aggregator.combine(state.aggregator, view, cohort, replies)
     fault("combined")
     x, server = advance(method.server, state.server, state.x, direction, engine.layout)
     sampler = method.sampler.learn(state.sampler, view, cohort, replies)
-    clients = committed(state.clients, cohort, replies)
+    upload = method.upload.learn(state.upload, view, cohort, replies)
+    clients = committed(state.clients, cohort, replies, method.upload.refreshes(r))
     clock = state.clock + (float(replies.seconds.max()) if cohort.ids.size else 0.0)
-    down = state.x.nbytes + (0 if has.sent is None else has.sent.nbytes)
-    down = down * cohort.ids.size + state.x.nbytes * cohort.probed
+    down = int(bytes_down(replies, state.x, has).sum()) + state.x.nbytes * cohort.probed
     happened = Round(cohort, replies, refused, view, direction, down)
     if (
         why := replies.trouble.abandoned or no_answer_left(replies, refused) or not_finite(x, method)
     ):  # nothing of such a round may stay
         refused.append(f"server: {why}; the round is abandoned")
         return state._replace(round=r, clock=clock), happened
-    return ServerState(r, x, clock, sampler, aggregator, server, clients), happened
+    return ServerState(r, x, clock, sampler, aggregator, server, clients, upload), happened
 
 
 def view_of(
@@ -96,7 +98,7 @@ def view_of(
     """Return what the stages of the next round may see."""
     r = state.round + 1
     effort_of = partial(method.solver.effort, lr=lr)
-    has = has or carried(method.sampler, method.aggregator, state)
+    has = has or carried(method, state)
     rehearse = partial(engine.rehearse, r, state.x, population=population, lr=lr, has=has)
     probes = Probes(  # looked up when used: an engine that cannot answer is no harm to who does not ask
         lambda ids: engine.losses(state.x, ids),

@@ -116,6 +116,10 @@ class Rows:
         """Return the table with these rows replaced; this one stays as it is."""
         return self._with(ids, values, lambda k: np.asarray(values[k], self.out))
 
+    def emptied(self) -> Rows:
+        """Return the table with no row written, kept where this one is."""
+        return Rows([None] * len(self._rows), self.dim, self.precision, self.where, self._file)
+
     def mixed(self, ids: Array, alpha: float | Array, values: Array) -> Rows:
         """Return the table with α·row + (1 − α)·value in these rows; α may differ from row to row."""
         keep = np.broadcast_to(np.asarray(alpha, float), np.shape(ids)).astype(self.out)

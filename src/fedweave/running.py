@@ -152,7 +152,7 @@ def _one_round(
     fault("stepped")
     due = after.round % e.evaluate_every == 0 or after.round == e.rounds
     scores = session.engine.evaluate(after.x) if due else {}
-    measured = measure.of_round(e.method.aggregator, after, happened)
+    measured = measure.of_round(e.method.aggregator, after, happened) | dict(e.method.upload.measure(after.upload))
     if due and e.true_gradients:
         surrogate = e.method.aggregator.surrogate(after.aggregator)
         measured |= measure.of_gradients(session.engine, after.x, population, surrogate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +19,7 @@ from fedweave.data.partition import label_counts
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.engine.simulator import Simulator, choose_device
 from fedweave.engine.workers import Workers
-from fedweave.experiment import Experiment, load_data, model_factory
+from fedweave.experiment import Experiment, load_data, model_factory, submodel_factories
 from fedweave.local.flat_module import initial_vector, made
 from fedweave.local.torch_trainer import ClientData
 from fedweave.randomness import Stream, rng_for
@@ -46,29 +47,38 @@ def prepare(experiment: Experiment, workers: Workers, command: str | None = None
     data = load_data(experiment)
     shares = experiment.partition.split(data, rng_for(experiment.seed, 0, Stream.PARTITION))
     name, model = model_factory(experiment, data)
-    base = nominal_population(experiment, np.array([part.size for part in shares.train]))
-    world = partial(experiment.system.population, base, seed=experiment.seed)
-    first = world(1)  # a world that does not fit these clients says so now
+    labels = label_counts(data, shares.train) if data.classes else None
     x = first_vector(name, model, data, experiment.seed)
+    base = nominal_population(experiment, np.array([part.size for part in shares.train]))
     device, why = choose_device(experiment.device)
-    solver, seed = experiment.method.solver, experiment.seed
+    solver, upload, seed = experiment.method.solver, experiment.method.upload, experiment.seed
     if name == "quadratic":  # known in closed form, so clients need no training: a thousand times as fast, and exact
         optimum = np.array([data.x[part].mean(0, dtype=float) for part in shares.train])
-        engine: Engine = QuadraticEngine(Quadratics(optimum), solver, seed, base.weight)
+        engine: QuadraticEngine | Simulator = QuadraticEngine(Quadratics(optimum), solver, seed, base.weight, upload)
         x = x.astype(float)
     else:
         client_data = ClientData(
             data.x, data.y, data.test_x, data.test_y, data.classes, data.mean, data.std, shares.train
         )
-        engine = Simulator(model, client_data, solver, seed, workers, device)
+        parts = submodel_factories(experiment, model, data)
+        engine = Simulator(model, client_data, solver, seed, workers, device, upload, parts)
+    size = engine.fleet.dims * x.itemsize
+    base = replace(base, model_bytes=size, covered=covered(labels))
+    world = partial(experiment.system.population, base, seed=experiment.seed)
+    first = world(1)  # a world that does not fit these clients says so now
     manifest = {
         "command": command,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "data": {"name": data.name, "digest": data.digest},
-        "model": {"name": name, "parameters": engine.layout.parameters, "dim": engine.layout.dim},
+        "model": {
+            "name": name,
+            "parameters": engine.layout.parameters,
+            "dim": engine.layout.dim,
+            "fleet_bytes": int(size.sum()),  # of all clients' models
+        },
         "device": f"{why}, {workers}",
-        "labels": label_counts(data, shares.train).tolist() if data.classes else None,
+        "labels": None if labels is None else labels.tolist(),
     }
     start = first_state(experiment.method, x, base, engine.layout.parameters)
     if experiment.calibrate:  # a method whose step length nobody knows says so now
@@ -84,6 +94,13 @@ def nominal_population(experiment: Experiment, samples: Array) -> Population:
     steps = np.full(n, experiment.steps) if experiment.steps else steps_of(epochs, samples, batch_size)
     weight = samples / samples.sum() if experiment.weights == "data" else np.full(n, 1 / n)
     return Population(weight, samples, steps, batch_size, np.zeros(n), np.ones(n), np.ones(n, bool))
+
+
+def covered(labels: Array | None) -> Array | None:
+    """Return Σ_c min(C·share of class c, 1) of every client (N,): C for one with all classes alike (FedDD eq. 13)."""
+    if labels is None:
+        return None
+    return np.minimum(labels.shape[1] * labels / labels.sum(1, keepdims=True), 1).sum(1)
 
 
 def versions() -> dict[str, str]:

@@ -39,8 +39,16 @@ class Typed:
     clients: Annotated[Text, help_text("Number of clients. [20]", "N")] = None
     per_round: Annotated[Text, help_text("How many clients take part in a round. [5]", "K")] = None
     model: Annotated[Text, help_text("A name of `fedweave list models`. [fits the data]", "NAME")] = None
+    submodels: Annotated[
+        Text,
+        help_text("What clients train in turn: shares of the model's widths, as 1,0.5, or models by name.", "LIST"),
+    ] = None
     system: Annotated[
-        Text, help_text("uniform, static, dynamic, latency, lognormal, hybrid, hybrid+ or TRACE.csv. [uniform]", "NAME")
+        Text,
+        help_text(
+            "uniform, static, dynamic, latency, lognormal, wireless, shannon, hybrid, hybrid+ or TRACE.csv. [uniform]",
+            "NAME",
+        ),
     ] = None
     rounds: Annotated[Text, help_text("Number of rounds. [30]", "R")] = None
     epochs: Annotated[Text, help_text("Local passes over the data per round; fractions are fine. [1]", "E")] = None

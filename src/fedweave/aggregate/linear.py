@@ -12,10 +12,25 @@ from fedweave.records import Array, Cohort, Population, Replies, State, View
 from fedweave.roles import Aggregator
 from fedweave.settings import settings
 
+COLUMNS = 2**15  # of a mask that are turned into numbers at a time
+
 
 def weigh(weights: Array, replies: Replies) -> Array:
-    """Return Σ_i weights_i u_i over the received rows; nothing heard gives a zero direction."""
-    return np.where(replies.received, weights, 0.0).astype(replies.updates.dtype, copy=False) @ replies.updates
+    """Return Σ_i weights_i u_i over the received rows; nothing heard gives a zero direction.
+
+    Where clients sent parts only, each entry is the weighted mean of those that sent it, times the total weight:
+    Σ_i w_i · Σ_i w_i M_i u_i / Σ_i w_i M_i. For weights that sum to one that is FedDD eq. 4, which says nothing of
+    entries that nobody sent: they stay as they are.
+    """
+    w = np.where(replies.received, weights, 0.0).astype(replies.updates.dtype, copy=False)
+    total = w @ replies.updates
+    if replies.mask is None:
+        return total
+    for i in range(0, total.size, COLUMNS):
+        piece = slice(i, i + COLUMNS)
+        sent = w @ replies.mask[:, piece].astype(w.dtype)
+        total[piece] *= np.divide(w.sum(), sent, out=np.zeros_like(sent), where=sent > 0)
+    return total
 
 
 def _mean_effort(view: View, weight: Array) -> float:
@@ -27,6 +42,8 @@ def _mean_effort(view: View, weight: Array) -> float:
 @settings
 class Mean(Aggregator):
     """Σ ω_i c_i u_i / Σ ω_i c_i over what was received: FedAvg's data-weighted mean of the heard."""
+
+    masks: ClassVar[bool] = True
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         w = view.population.weight[cohort.ids] * cohort.count * replies.received
@@ -43,6 +60,8 @@ class Anonymous(Aggregator):
 
     Only the sum of what arrives is needed: neither identities nor how many arrived.
     """
+
+    masks: ClassVar[bool] = True
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         return weigh(cohort.count / max(cohort.count.sum(), 1), replies), state
@@ -66,6 +85,7 @@ class InverseProbability(Aggregator):
 
     normalise: Literal["sampled", "received", "weights"] = "sampled"
     needs_law: ClassVar[bool] = True
+    masks: ClassVar[bool] = True
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         w = view.population.weight[cohort.ids] * cohort.count / cohort.expected
@@ -112,6 +132,7 @@ class LinkAware(Aggregator):
     """
 
     needs_law: ClassVar[bool] = True
+    masks: ClassVar[bool] = True
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         p, ids = view.population, cohort.ids
@@ -133,6 +154,7 @@ class Nova(Aggregator):
 
     normalise: Literal["received", "sampled", "quotients"] = "received"
     needs_law: ClassVar[bool] = True
+    masks: ClassVar[bool] = True
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         p, effort = view.population, view.effort[cohort.ids]
@@ -172,6 +194,7 @@ class Consistent(Aggregator):
     effort: Literal["counted", "measured"] = "counted"
     memory: Annotated[float, Field(gt=0, le=1)] = 0.99
     needs_law: ClassVar[bool] = True
+    masks: ClassVar[bool] = True
 
     def init(self, population: Population, dim: int) -> State:
         return estimate.fresh(population.size) if self.effort == "measured" else {}

@@ -1,12 +1,26 @@
-"""The simulated links: whose answer arrives."""
+"""The simulated links: whose answer arrives, and how long it takes."""
 
 from __future__ import annotations
 
 from fedweave.randomness import Stream, borrow
-from fedweave.records import Array, Population
+from fedweave.records import Array, Carried, Population, Replies
+from fedweave.remember import bytes_down
 
 
 def heard(seed: int, round: int, ids: Array, population: Population) -> Array:
     """Return which answers arrive (k,) bool. One draw per client and round, so company changes no luck."""
     fate = borrow(seed, round, Stream.LINK).random(population.size)
     return fate[ids] >= population.loss_rate[ids]
+
+
+def timed(replies: Replies, ids: Array, population: Population, x: Array, has: Carried) -> Replies:
+    """Return the replies with the seconds that their bytes take, where the rates are known (FedDD eqs 9 and 11).
+
+    ``latency`` is that of a whole model both ways: what is saved or added beside it is counted.
+    """
+    p = population
+    if p.up_rate is None or p.down_rate is None or p.model_bytes is None:
+        return replies
+    up, down, whole = replies.bytes_up, bytes_down(replies, x, has), p.model_bytes[ids]
+    bits = 8 * (up - whole) / p.up_rate[ids] + 8 * (down - whole) / p.down_rate[ids]
+    return replies._replace(seconds=p.latency[ids] + bits)

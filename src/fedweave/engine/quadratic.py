@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.engine.links import heard
+from fedweave.engine.links import heard, timed
 from fedweave.local.solvers import SGD, Adam
 from fedweave.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies
-from fedweave.remember import shares, with_change
-from fedweave.roles import Solver
+from fedweave.remember import Begin, beginnings, shares, with_change
+from fedweave.roles import Solver, Upload
 from fedweave.settings import BadInput
+from fedweave.upload.everything import Everything
+from fedweave.upload.send import Fleet, Kind, lucky, through
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,14 @@ class Quadratics:
 class QuadraticEngine:
     """Trains quadratic clients, in float64 and without any sampling of data."""
 
-    def __init__(self, problem: Quadratics, solver: Solver, seed: int, weight: Array):
+    def __init__(self, problem: Quadratics, solver: Solver, seed: int, weight: Array, upload: Upload | None = None):
         if isinstance(solver, Adam):
             raise BadInput("Adam is not linear in its gradients: quadratic clients need SGD or Prox around it.")
         self.problem, self.solver, self.seed, self.weight = problem, solver, seed, weight
         dim = problem.optimum.shape[1]
         self.layout = Layout(("x",), ((dim,),), dim)
+        self._upload = upload or Everything()
+        self.fleet = Fleet((Kind(self.layout),), np.zeros(weight.size, np.int64))
         self._tables: dict[float, Array] = {}
         self._plain = solver == SGD()
         self._no_loss = np.full(weight.size, np.nan)
@@ -76,20 +80,35 @@ class QuadraticEngine:
         """Return what the cohort sends, exactly."""
         ids, steps = cohort.ids, population.steps[cohort.ids]
         received = heard(self.seed, round, ids, population)
-        updates, gradient = self.rehearse(round, x, ids, population, lr, has), self.gradients(x, ids)
+        begin = beginnings(has, x, ids)
+        updates = self._updates(x, ids, population, lr, has, begin)
+        gradient = self.gradients(x if begin is None else begin.start, ids)
         first = np.sqrt(np.einsum("ki,ki->k", gradient, gradient))
         updates[~received], first[~received] = 0.0, np.nan
         nothing, sent = self._no_loss[: ids.size], self._bytes[: ids.size]
         replies = Replies(received, updates, steps, nothing, first, population.latency[ids], sent)
         replies = replies._replace(variance=np.zeros(ids.size)) if has.measure else replies  # no data is drawn
-        return with_change(replies, self.solver, x.size, has, ids, population, lr)
+        replies = with_change(replies, self.solver, x.size, has, ids, population, lr)
+        replies = through(replies, self._upload, self.fleet, has, x, ids, begin, lucky(self.seed, round))
+        return timed(replies, ids, population, x, has)
 
     def rehearse(
         self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried = NOTHING
     ) -> Array:
         """Return the updates these clients would send."""
+        return self._updates(x, ids, population, lr, has, beginnings(has, x, ids))
+
+    def _updates(
+        self, x: Array, ids: Array, population: Population, lr: float, has: Carried, begin: Begin | None
+    ) -> Array:
+        if begin is not None:  # each from a point of its own; the way there is a part of its update
+            return self._moved(begin.start, ids, population, lr) + (begin.start - x)
         if has.memory is not None:
             return self._walked(x, ids, population, lr, has.sent, has.memory[ids])
+        return self._moved(x, ids, population, lr)
+
+    def _moved(self, x: Array, ids: Array, population: Population, lr: float) -> Array:
+        """Return how far these clients get from one point (d,), or each from its own (k, d)."""
         steps, away, (h, vectors) = population.steps[ids], self.problem.optimum[ids] - x, self.problem.eigen
         if self._plain and vectors is None:  # nothing but one power per client
             return (1 - (1 - lr) ** steps)[:, None] * away

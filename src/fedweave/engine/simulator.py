@@ -13,15 +13,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedweave.engine.links import heard
+from fedweave.engine.links import heard, timed
 from fedweave.engine.workers import Call, Workers
 from fedweave.local.batches import Job
 from fedweave.local.flat_module import made
+from fedweave.local.submodels import FleetTrainer
 from fedweave.local.torch_trainer import EVALUATION_BATCH, ClientData, Recalled, Score, TorchTrainer, Trained
 from fedweave.records import NOTHING, Array, Carried, Cohort, Population, Replies
-from fedweave.remember import shares, with_change
-from fedweave.roles import Solver
+from fedweave.remember import beginnings, shares, with_change
+from fedweave.roles import Solver, Upload
 from fedweave.settings import BadInput
+from fedweave.upload.everything import Everything
+from fedweave.upload.send import Fleet, Kind, lucky, through
 
 PATIENCE_SECONDS = 3.0  # starting workers costs about this much, so that is how long "auto" works alone first
 
@@ -37,11 +40,16 @@ class Simulator:
         seed: int,
         workers: Workers,
         device: str = "cpu",
+        upload: Upload | None = None,
+        submodels: Sequence[Callable[[], nn.Module]] = (),
     ):
-        self.seed, self.data, self._solver = seed, data, solver
-        self._build = partial(_trainer, model, solver, seed, device)
+        """Prepare clients that train ``model``, or in turn one of the ``submodels`` of it."""
+        self.seed, self.data, self._solver, self._upload = seed, data, solver, upload or Everything()
+        self._build = partial(_trainer, model, tuple(submodels), solver, seed, device)
         self._trainer = self._build(data)
         self.layout = self._trainer.layout
+        whole = Fleet((Kind(self.layout),), np.zeros(len(data.parts), np.int64))
+        self.fleet = self._trainer.fleet if isinstance(self._trainer, FleetTrainer) else whole
         self._workers = workers
 
     def train(
@@ -53,19 +61,22 @@ class Simulator:
         rows = np.flatnonzero(received)
         updates = np.zeros((ids.size, x.size), np.float32)
         loss, first, variance = (np.full(ids.size, np.nan) for _ in range(3))
-        for some, trained in self._trained(round, x, ids[rows], population, lr, has):
+        begin = beginnings(has, x, ids)
+        for some, trained in self._trained(round, x, ids[rows], population, lr, has, begin and begin.start[rows]):
             updates[rows[some]], loss[rows[some]], first[rows[some]], variance[rows[some]] = trained
         size = np.full(ids.size, x.nbytes * (2 if self._solver.reports else 1))
         replies = Replies(received, updates, population.steps[ids], loss, first, population.latency[ids], size)
         replies = replies._replace(variance=variance) if has.measure else replies
-        return with_change(replies, self._solver, self.layout.parameters, has, ids, population, lr)
+        replies = with_change(replies, self._solver, self.layout.parameters, has, ids, population, lr)
+        replies = through(replies, self._upload, self.fleet, has, x, ids, begin, lucky(self.seed, round))
+        return timed(replies, ids, population, x, has)
 
     def rehearse(
         self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried = NOTHING
     ) -> Array:
         """Return the updates these clients would send this round, whatever their links."""
-        updates = np.zeros((ids.size, x.size), np.float32)
-        for some, trained in self._trained(round, x, ids, population, lr, has):
+        updates, begin = np.zeros((ids.size, x.size), np.float32), beginnings(has, x, ids)
+        for some, trained in self._trained(round, x, ids, population, lr, has, begin and begin.start):
             updates[some] = trained.updates
         return updates
 
@@ -92,9 +103,9 @@ class Simulator:
         return found
 
     def _trained(
-        self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried
+        self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried, starts: Array | None
     ) -> Iterator[tuple[list[int], Trained]]:
-        """Yield positions in ``ids`` and what those clients did, piece by piece."""
+        """Yield positions in ``ids`` and what those clients did, piece by piece; ``starts``: where each begins."""
         jobs = [Job(int(c), int(population.steps[c]), int(population.batch_size[c])) for c in ids]
         chunks = self._trainer.chunks(jobs) if jobs else []
 
@@ -102,7 +113,18 @@ class Simulator:
             return None if has.memory is None else Recalled(has.memory[some], has.sent, shares(some, population))
 
         calls: list[Call] = [
-            ("train", (round, [jobs[i] for i in c], lr, recalled(ids[c]), has.measure)) for c in chunks
+            (
+                "train",
+                (
+                    round,
+                    [jobs[i] for i in c],
+                    lr,
+                    recalled(ids[c]),
+                    has.measure,
+                    None if starts is None else starts[c],
+                ),
+            )
+            for c in chunks
         ]
         for n, trained in self._each(x, calls):
             yield chunks[n], trained
@@ -139,8 +161,18 @@ class Simulator:
         return self._workers.load(self._build, self.data, most)
 
 
-def _trainer(model: Callable[[], nn.Module], solver: Solver, seed: int, device: str, data: ClientData) -> TorchTrainer:
-    return TorchTrainer(made(model, seed), data, solver, seed, device)
+def _trainer(
+    model: Callable[[], nn.Module],
+    submodels: Sequence[Callable[[], nn.Module]],
+    solver: Solver,
+    seed: int,
+    device: str,
+    data: ClientData,
+) -> TorchTrainer | FleetTrainer:
+    if not submodels:
+        return TorchTrainer(made(model, seed), data, solver, seed, device)
+    parts, kind = [made(part, seed) for part in submodels], np.arange(len(data.parts)) % len(submodels)
+    return FleetTrainer(made(model, seed), parts, kind, data, solver, seed, device)
 
 
 def workers_for(workers: int | Literal["auto"], device: str) -> Workers:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 
+from fedweave.local.submodels import FleetTrainer
 from fedweave.local.torch_trainer import ClientData, TorchTrainer
 from fedweave.records import Array
 from fedweave.settings import BadInput
@@ -53,7 +54,7 @@ class Workers(AbstractContextManager["Workers"]):
         """Whether to use them now."""
         return self.count > 1 and self.patience <= 0
 
-    def load(self, build: Callable[[ClientData], TorchTrainer], data: ClientData, pieces: int) -> bool:
+    def load(self, build: Callable[[ClientData], TorchTrainer | FleetTrainer], data: ClientData, pieces: int) -> bool:
         """Give every worker the trainer ``build(data)``; no more workers than a round has ``pieces``.
 
         Return whether it could be done: a model that cannot be pickled has to train here.

@@ -81,16 +81,19 @@ class Stack:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the trained rows (c, D), mean losses and norms of the first gradient (c,); ``spread`` sees them all.
 
-        ``plans`` are longest first, so that the active clients are a prefix; ``begin`` makes the solver's first state.
+        ``plans`` are longest first, so that the active clients are a prefix; ``start`` is where all begin (D,), or each
+        of them (c, D); ``begin`` makes the solver's first state.
         """
         index, weight = (torch.from_numpy(a).to(start.device) for a in _pad(plans))
         steps = np.array([p.size.size for p in plans])
-        rows, total = start.repeat(len(plans), 1), torch.zeros(len(plans), device=start.device)
+        rows = start.repeat(len(plans), 1) if start.dim() == 1 else start.clone()
+        total = torch.zeros(len(plans), device=start.device)
         state, y, gradient, first = begin(rows), rows, self.bind(rows), total
         for t in range(steps.max()):
             active = int(np.count_nonzero(steps > t))
             if active < len(y):
                 y, state = rows[:active], tuple(s[:active] for s in state)
+                start = start if start.dim() == 1 else start[:active]
                 gradient = self.bind(y)
             g, loss = gradient(*samples.take(index[:active, t]), weight[:active, t])
             first = g.norm(dim=1) if t == 0 else first

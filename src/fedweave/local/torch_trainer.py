@@ -117,18 +117,27 @@ class TorchTrainer:
         lr: float,
         recalled: Recalled | None = None,
         measure: bool = False,
+        starts: Array | None = None,
     ) -> Trained:
-        """Train one piece from ``x`` with step ``lr``; ``measure`` also the variance of its gradients."""
+        """Train a piece from ``x``, or each from its own of ``starts`` (c, D), with step ``lr``; updates are y − x.
+
+        ``measure`` also measures the variance of each one's gradients on the way.
+        """
         self.flat.module.train()
         if self.stack is None:
-            rows = [self._train_one(x, round, job, lr, recalled, measure, i) for i, job in enumerate(jobs)]
-            return Trained(*(np.stack(column) for column in zip(*rows, strict=True)))
-        start = torch.from_numpy(x).to(self.device)
+            rows = [
+                self._train_one(x if starts is None else starts[i], round, job, lr, recalled, measure, i)
+                for i, job in enumerate(jobs)
+            ]
+            y, *rest = (np.stack(column) for column in zip(*rows, strict=True))
+            return Trained(y - x, *rest)
+        start = torch.from_numpy(x if starts is None else starts).to(self.device)
         plans = list(batches(self.seed, round, jobs, self.data.parts))
-        begin = partial(self._begin, recalled=recalled)
-        spread = Spread(measure)
+        begin, spread = partial(self._begin, recalled=recalled), Spread(measure)
         y, loss, first = self.stack.train(start, plans, self.train_set, self.solver, begin, lr, spread)
         variance = spread.variance([job.steps for job in jobs])
+        if starts is not None:
+            start = torch.from_numpy(x).to(self.device)
         return Trained((y - start).cpu().numpy(), loss.cpu().numpy(), first.cpu().numpy(), variance)
 
     def _begin(self, y: Tensor, recalled: Recalled | None, only: int | None = None) -> tuple[Tensor, ...]:
@@ -167,7 +176,7 @@ class TorchTrainer:
                     d, state = solver.direction(state, g, y, start, lr, t)
                     y.sub_(d, alpha=lr)
                     total += loss
-        return flat.read() - x, float(total) / job.steps, first, float(spread.variance([job.steps])[0])
+        return flat.read(), float(total) / job.steps, first, float(spread.variance([job.steps])[0])
 
     def gradient(self, x: Array, client: int) -> Array:
         """Return the gradient (D,) of a client's whole loss at ``x``, layers as when measuring; buffers have none."""

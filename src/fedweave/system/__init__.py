@@ -2,6 +2,8 @@
 
 from fedweave.system.measured import Measured as Measured
 from fedweave.system.traces import Trace as Trace
+from fedweave.system.wireless import Shannon as Shannon
+from fedweave.system.wireless import Wireless as Wireless
 from fedweave.system.worlds import Dynamic as Dynamic
 from fedweave.system.worlds import HybridPlus as HybridPlus
 from fedweave.system.worlds import Latency as Latency

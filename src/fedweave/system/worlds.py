@@ -15,16 +15,17 @@ from fedweave.roles import System
 from fedweave.settings import settings
 
 
-def _in_order(ends: tuple[float, float]) -> tuple[float, float]:
+def in_order(ends: tuple[float, float]) -> tuple[float, float]:
+    """Return a range, or refuse one whose high end comes first."""
     if ends[0] > ends[1]:
         raise ValueError(f"must be a range, the low end first. Got {ends} instead.")
     return ends
 
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
-Counts = Annotated[tuple[PositiveInt, PositiveInt], AfterValidator(_in_order)]
-Rates = Annotated[tuple[Rate, Rate], AfterValidator(_in_order)]
-Seconds = Annotated[tuple[NonNegativeFloat, PositiveFloat], AfterValidator(_in_order)]
+Counts = Annotated[tuple[PositiveInt, PositiveInt], AfterValidator(in_order)]
+Rates = Annotated[tuple[Rate, Rate], AfterValidator(in_order)]
+Seconds = Annotated[tuple[NonNegativeFloat, PositiveFloat], AfterValidator(in_order)]
 Unit = Literal["steps", "epochs"]
 
 

@@ -1,0 +1,193 @@
+"""Clients with narrower networks: each trains the first channels of every layer of one model (HeteroFL, FedDD)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedweave.local.batches import Job
+from fedweave.local.torch_trainer import ClientData, Recalled, Score, TorchTrainer, Trained
+from fedweave.records import Array, Layout
+from fedweave.roles import Solver
+from fedweave.settings import BadInput
+from fedweave.upload.send import Fleet, Kind
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+LAYERS = (nn.Linear, *CONVOLUTIONS, *BATCH_NORMS, nn.GroupNorm, nn.LayerNorm)
+
+
+def places(whole: Layout, part: Layout) -> Array:
+    """Return where a sub-model's entries (d,) lie in the whole model's vector: the first of every dimension."""
+    if set(whole.names) != set(part.names):
+        other = sorted(set(whole.names) ^ set(part.names))[0]
+        raise BadInput(f"A sub-model must have the layers of the whole model. {other!r} is in one of them alone.")
+    ends = dict(zip(whole.names, np.cumsum(whole.sizes), strict=True))
+    shapes, found = dict(zip(whole.names, whole.shapes, strict=True)), []
+    for name, shape in zip(part.names, part.shapes, strict=True):
+        large = shapes[name]
+        if len(shape) != len(large) or any(a > b for a, b in zip(shape, large, strict=True)):
+            raise BadInput(f"A sub-model must not be wider than the whole model: {name} is {shape}, the whole {large}.")
+        here = np.arange(prod(large)).reshape(large)[tuple(slice(n) for n in shape)]
+        found.append(here.ravel() + ends[name] - prod(large))
+    return np.concatenate(found)
+
+
+def shrunk(model: Callable[[], nn.Module], shape: tuple[int, ...], share: float) -> nn.Module:
+    """Return the network with the first ``share`` of the channels of every layer but the last, which answers.
+
+    Layers are narrowed in the order in which a sample of this ``shape`` meets them, each to the inputs that arrive: so
+    it works for any module made of linear, convolution and normalisation layers whose own code fixes no width.
+    """
+    narrow = model()
+    if share == 1:
+        return narrow
+    odd = [m for m in narrow.modules() if not isinstance(m, LAYERS) and any(True for _ in m.parameters(recurse=False))]
+    if odd:
+        kinds = "linear, convolution and normalisation layers"
+        raise BadInput(f"Sub-models are made of {kinds}. This model has {type(odd[0]).__name__}: give them as models.")
+    training, sample = narrow.training, torch.zeros(2, *shape)
+    narrow.eval()
+    met: list[nn.Module] = []
+    watch = [m.register_forward_pre_hook(lambda m, _: met.append(m)) for m in narrow.modules() if isinstance(m, LAYERS)]
+    answer = narrow(sample).shape
+    for hook in watch:
+        hook.remove()
+    head = [m for m in met if isinstance(m, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)][-1]
+    done: set[nn.Module] = set()
+    cuts = [m.register_forward_pre_hook(partial(_cut, share=share, head=head, done=done)) for m in dict.fromkeys(met)]
+    try:
+        after = narrow(sample).shape
+    except BadInput:
+        raise
+    except Exception as e:
+        raise BadInput(f"The model cannot be narrowed to {share:g}: {e}. Give its sub-models as models.") from None
+    for hook in cuts:
+        hook.remove()
+    if after != answer:
+        raise BadInput(f"Narrowed to {share:g} the model answers {tuple(after)} instead of {tuple(answer)}.")
+    return narrow.train(training)
+
+
+def _cut(layer: nn.Module, inputs: tuple[Tensor, ...], share: float, head: nn.Module, done: set[nn.Module]) -> None:
+    """Narrow a layer to what arrives, and its outputs to their share."""
+    if layer in done:  # used twice
+        return
+    done.add(layer)
+    if isinstance(layer, nn.Linear):
+        outputs = layer.out_features if layer is head else _width(layer.out_features, share)
+        layer.in_features, layer.out_features = inputs[0].shape[-1], outputs
+        _keep(layer, weight=(outputs, layer.in_features), bias=(outputs,))
+    elif isinstance(layer, CONVOLUTIONS):
+        _cut_convolution(layer, inputs[0].shape[1], share, layer is head)
+    elif isinstance(layer, nn.LayerNorm):
+        if len(layer.normalized_shape) > 1:
+            raise BadInput("A LayerNorm over several dimensions cannot be narrowed. Give the sub-models as models.")
+        layer.normalized_shape = (inputs[0].shape[-1],)
+        _keep(layer, weight=layer.normalized_shape, bias=layer.normalized_shape)
+    else:
+        channels = inputs[0].shape[1]
+        if isinstance(layer, nn.GroupNorm):
+            if channels % layer.num_groups:
+                raise BadInput(f"{layer.num_groups} groups of a GroupNorm do not divide {channels} channels.")
+            layer.num_channels = channels
+        else:
+            layer.num_features = channels
+        _keep(layer, **dict.fromkeys(("weight", "bias", "running_mean", "running_var"), (channels,)))
+
+
+def _cut_convolution(layer: nn.Module, inputs: int, share: float, head: bool) -> None:
+    c: Any = layer
+    if c.groups not in (1, c.in_channels):
+        raise BadInput(f"A convolution of {c.groups} groups cannot be narrowed. Give the sub-models as models.")
+    each = c.groups > 1  # one filter per channel: as many as arrive
+    outputs = c.out_channels if head else inputs * (c.out_channels // c.in_channels) if each else None
+    outputs = _width(c.out_channels, share) if outputs is None else outputs
+    c.in_channels, c.out_channels, c.groups = inputs, outputs, inputs if each else 1
+    _keep(layer, weight=(outputs, 1 if each else inputs), bias=(outputs,))
+
+
+def _width(width: int, share: float) -> int:
+    return max(1, ceil(share * width - 1e-9))
+
+
+def _keep(layer: nn.Module, **sizes: tuple[int, ...]) -> None:
+    """Cut tensors of a layer to their first entries."""
+    for name, size in sizes.items():
+        tensor = getattr(layer, name, None)
+        if tensor is None:
+            continue
+        cut = tensor.detach()[tuple(slice(n) for n in size)].clone()
+        setattr(layer, name, nn.Parameter(cut, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else cut)
+
+
+class FleetTrainer:
+    """Trains clients that have different parts of one model, in the whole model's coordinates."""
+
+    def __init__(
+        self,
+        whole: nn.Module,
+        parts: Sequence[nn.Module],
+        kind: Array,
+        data: ClientData,
+        solver: Solver,
+        seed: int,
+        device: str = "cpu",
+    ):
+        self.whole = TorchTrainer(whole, data, solver, seed, device)
+        self.parts = [TorchTrainer(part, data, solver, seed, device) for part in parts]
+        for part in self.parts:  # one copy of the samples, on whichever device
+            part.train_set, part.test_set = self.whole.train_set, self.whole.test_set
+        self.fleet = Fleet(tuple(Kind(p.layout, places(self.layout, p.layout)) for p in self.parts), kind)
+
+    @property
+    def layout(self) -> Layout:
+        """The whole model's tensors in the flat vector."""
+        return self.whole.layout
+
+    def chunks(self, jobs: Sequence[Job]) -> list[list[int]]:
+        """Split jobs into pieces of one kind that train together."""
+        kind, pieces = self.fleet.kind[[j.client for j in jobs]], list[list[int]]()
+        for k, part in enumerate(self.parts):
+            mine = np.flatnonzero(kind == k).tolist()
+            pieces += [[mine[i] for i in piece] for piece in part.chunks([jobs[i] for i in mine])] if mine else []
+        return pieces
+
+    def train(
+        self,
+        x: Array,
+        round: int,
+        jobs: Sequence[Job],
+        lr: float,
+        recalled: Recalled | None = None,
+        measure: bool = False,
+        starts: Array | None = None,
+    ) -> Trained:
+        """Train one piece, all of one kind; see ``TorchTrainer.train``."""
+        k = int(self.fleet.kind[jobs[0].client])
+        kind = self.fleet.kinds[k]
+        own = None if starts is None else kind.of(starts)
+        trained = self.parts[k].train(kind.of(x), round, jobs, lr, recalled, measure, own)
+        return trained._replace(updates=kind.whole(trained.updates, x.size, rest=0))
+
+    def gradient(self, x: Array, client: int) -> Array:
+        """Return the gradient of a client's loss by the whole model."""
+        return self.whole.gradient(x, client)
+
+    def variance(self, x: Array, round: int, client: int, batch_size: int) -> float:
+        """Return the variance of a client's stochastic gradients by the whole model."""
+        return self.whole.variance(x, round, client, batch_size)
+
+    def loss(self, x: Array, client: int) -> float:
+        """Return a client's mean loss by the whole model."""
+        return self.whole.loss(x, client)
+
+    def evaluate(self, x: Array, begin: int, end: int) -> Score:
+        """Return the whole model's sums over test samples [begin, end)."""
+        return self.whole.evaluate(x, begin, end)

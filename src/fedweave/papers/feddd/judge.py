@@ -1,0 +1,106 @@
+"""What is read off FedDD's runs, and how its claims are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedweave.papers.deep import spread
+from fedweave.papers.outcome import Claim, Scale
+from fedweave.records import Array
+from fedweave.results import Result, to_target
+
+Runs = Mapping[str, Sequence[Result]]  # by method: one per seed
+
+LAST = 10  # rounds at the end whose mean is the final accuracy: with three classes per client single rounds swing
+TARGETS = (0.8, 0.9, 0.95)  # of FedAvg's final accuracy
+READING = (
+    f"final is the mean of the last {LAST} rounds, ± the standard deviation over seeds; time is the simulated time to "
+    "an accuracy over FedAvg's, in brackets the rounds, — never reached; sent is the share of the whole models' bytes "
+    "that went up, messages as they are encoded."
+)
+
+
+def finals(runs: Sequence[Result]) -> Array:
+    """Return each run's accuracy at the end."""
+    return np.array([np.nanmean(r.rounds["accuracy"][-LAST:]) for r in runs])
+
+
+def targets_of(runs: Sequence[Result]) -> list[float]:
+    """Return the accuracies whose first reaching is timed: shares of what FedAvg ends at."""
+    return [np.floor(100 * share * finals(runs).mean()) / 100 for share in TARGETS]
+
+
+def relative_times(runs: Sequence[Result], reference: Sequence[Result], target: float) -> Array:
+    """Return the time to the target over that of the reference, seed by seed; inf where it was never reached."""
+
+    def seconds(r: Result) -> float:
+        return float(to_target(r.rounds, target)["seconds_to_target"] or np.inf)
+
+    return np.array(
+        [seconds(r) / seconds(f) if np.isfinite(seconds(f)) else np.inf for r, f in zip(runs, reference, strict=True)]
+    )
+
+
+def percent(shares: Array) -> str:
+    """Return mean and standard deviation of shares, in per cent."""
+    mean = f"{100 * shares.mean():.1f}"
+    return f"{mean} ± {100 * shares.std(ddof=1):.1f}" if shares.size > 1 else mean
+
+
+def timed(runs: Sequence[Result], reference: Sequence[Result], target: float) -> str:
+    """Return time and rounds to a target, in words."""
+    ratio = relative_times(runs, reference, target)
+    rounds = [to_target(r.rounds, target)["rounds_to_target"] for r in runs]
+    if not np.isfinite(ratio).all():
+        return "—" if not np.isfinite(ratio).any() else f"— ({np.isfinite(ratio).sum()} of {ratio.size} seeds)"
+    return f"{ratio.mean():.2f} ({np.mean([r or np.nan for r in rounds]):.0f})"
+
+
+def sent(runs: Sequence[Result]) -> float:
+    """Return the share of what all clients' whole models would take that went up."""
+    shares = [r.rounds["bytes_up"][-1] / (r.rounds["round"].size * whole_bytes(r)) for r in runs]
+    return float(np.mean(shares))
+
+
+def whole_bytes(run: Result) -> int:
+    """Return the bytes of all clients' whole models."""
+    return int(run.manifest["model"]["fleet_bytes"])
+
+
+def row(where: str, name: str, runs: Sequence[Result], all_runs: Runs, paper: str = "—") -> dict[str, Any]:
+    """Return one line of a table of final accuracies and times to targets."""
+    reference = all_runs["fedavg"]
+    times = {f"time to {t:.0%}": timed(runs, reference, t) for t in targets_of(reference)}
+    return {
+        "setting": where,
+        "method": name,
+        "final": percent(finals(runs)),
+        "paper, against FedDD": paper,
+        **times,
+        "round, s": f"{np.mean([r.rounds['seconds'].mean() for r in runs]):.0f}",
+        "sent": f"{sent(runs):.2f}",
+    }
+
+
+def sooner(text: str, ours: str, runs: Runs, scale: Scale, others: Sequence[str]) -> Claim:
+    """Judge whether ours reaches the highest target in less time than each of the others, on the mean over seeds."""
+    if scale == "smoke":
+        return Claim(text, "not run at this scale", "too few rounds and seeds")
+    target = targets_of(runs["fedavg"])[-1]
+    times = {n: relative_times(runs[n], runs["fedavg"], target).mean() for n in (ours, *others)}
+    told = ", ".join(f"{n} {t:.2f}" if np.isfinite(t) else f"{n} never" for n, t in times.items())
+    holds = np.isfinite(times[ours]) and all(times[ours] < times[n] for n in others)
+    return Claim.judged(text, bool(holds), f"time to {target:.0%} over FedAvg's: {told}")
+
+
+def leads(text: str, ours: Array, others: Mapping[str, Array], scale: Scale) -> Claim:
+    """Judge whether ours beat the best other by more than twice the error of their difference, seed by seed."""
+    if scale == "smoke":
+        return Claim(text, "not run at this scale", "too few rounds and seeds")
+    best = max(others, key=lambda n: others[n].mean())
+    lead, error = spread((ours - others[best]).tolist())
+    told = f"{100 * ours.mean():.1f} against {100 * others[best].mean():.1f} of {best}"
+    return Claim.judged(text, lead > 2 * error, f"{told}, better by {100 * lead:.1f} ± {100 * error:.1f} points")

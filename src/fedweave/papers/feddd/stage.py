@@ -1,0 +1,146 @@
+"""Where FedDD's experiments take place: data sets, splits, the methods under one budget, and how much is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from fedweave.aggregate import Anonymous
+from fedweave.data import Dataset, load
+from fedweave.data.partition import IID, Classes, Partition, imbalance
+from fedweave.experiment import Experiment
+from fedweave.method import Method
+from fedweave.papers.deep import smaller
+from fedweave.papers.outcome import Scale
+from fedweave.papers.parallel import Told, together
+from fedweave.results import Result
+from fedweave.running import run
+from fedweave.sample import ACS, Deadline, Everyone, Oort
+from fedweave.system import Wireless
+from fedweave.upload import DifferentialDropout
+
+Key = TypeVar("Key", bound=Hashable)
+
+SPLITS: dict[str, Callable[[int], Partition]] = {
+    "iid": IID,
+    "non-iid-a": lambda n: Classes(n, 2, 10),
+    "non-iid-b": lambda n: Classes(n, 3),
+}
+MODELS = {"mnist": "mlp", "fashion_mnist": "cnn_small", "cifar10": "cnn2"}  # table 2
+EPOCHS = {"mnist": 1, "fashion_mnist": 3, "cifar10": 5}  # table 4
+WIDTHS: dict[str, tuple[str | float, ...]] = {  # sub-models: those of tables 3 and 6, or shares of the widths
+    "cifar10/a": tuple(f"feddd_a{i}" for i in range(1, 6)),
+    "cifar10/b": tuple(f"feddd_b{i}" for i in range(1, 6)),
+    "a": (1.0, 0.95, 0.9, 0.85, 0.8),
+    "b": (1.0, 0.85, 0.7, 0.6, 0.5),
+}
+
+
+class Size(NamedTuple):
+    """How much of a published experiment is run."""
+
+    train: int | None  # samples; None: all
+    test: int | None
+    clients: int
+    batch: int
+    lr: float  # neither this nor the batch nor the rounds are published
+    rounds: int
+    seeds: int
+
+
+SIZES: dict[Scale, Size] = {
+    "smoke": Size(400, 100, 10, 20, 0.05, 4, 2),
+    "laptop": Size(3000, 1000, 50, 20, 0.05, 70, 2),
+    "paper": Size(None, None, 100, 32, 0.01, 300, 3),
+}
+
+
+def contenders(clients: int, keep: float = 0.6) -> dict[str, Method]:
+    """Return the methods under one budget: the share ``keep`` of what FedAvg with all clients sends.
+
+    FedDD on FedACS's cohort draws as many times as there are clients, with replacement; it sends less in total.
+    """
+    dropout = DifferentialDropout(keep)
+    return {
+        "fedavg": Method(Everyone(), name="fedavg"),
+        "feddd": Method(Everyone(), upload=dropout, name="feddd"),
+        "fedcs": Method(Deadline(keep=keep), name="fedcs"),
+        "oort": Method(Oort(keep=keep), name="oort"),
+        "feddd_acs": Method(ACS(clients), aggregator=Anonymous(), upload=dropout, name="feddd_acs"),
+    }
+
+
+def dropout(name: str, **changes: Any) -> Method:
+    """Return FedDD with other settings of its dropout."""
+    return Method(Everyone(), upload=DifferentialDropout(**changes), name=name)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One data set at one scale."""
+
+    data: str
+    scale: Scale
+    told: Told | None
+    rounds: float = 1.0  # times those of the scale
+
+    @property
+    def size(self) -> Size:
+        """How much is run."""
+        size = SIZES[self.scale]
+        return size._replace(rounds=max(round(self.rounds * size.rounds), 2))
+
+    @cached_property
+    def samples(self) -> Dataset:
+        """The data, made small where the scale is; what is not there raises the sentence that says how to get it."""
+        data, s = load("mnist5k" if self.scale == "smoke" and self.data == "mnist" else self.data), self.size
+        return data if s.train is None else smaller(data, s.train, s.test or s.train)
+
+    @cached_property
+    def rare(self) -> Dataset:
+        """The data with two fifths of the samples of classes 0, 1 and 2 (section 6.7)."""
+        return imbalance(self.samples, rng=np.random.default_rng(0))
+
+    def experiment(self, split: str, widths: str | None = None, **changes: Any) -> Experiment:
+        """Return FedAvg with all clients in the wireless world of table 4; ``widths``: clients have sub-models."""
+        s = self.size
+        small = self.scale == "smoke" and self.data != "cifar10"
+        model, submodels = "mlp" if small else MODELS[self.data], ()
+        if widths:
+            submodels = WIDTHS.get(f"{self.data}/{widths}", WIDTHS[widths])
+            model = str(submodels[0]) if isinstance(submodels[0], str) else model
+        plain = Experiment(
+            method=Method(Everyone(), name="fedavg"),
+            data=self.samples,
+            partition=SPLITS[split](s.clients),
+            system=Wireless(),
+            model=model,
+            rounds=s.rounds,
+            lr=s.lr,
+            epochs=EPOCHS[self.data],
+            batch_size=s.batch,
+            workers=1,
+            **({"submodels": submodels} if submodels else {}),
+        )
+        return replace(plain, **changes)
+
+    def run(self, experiments: Mapping[Key, Experiment]) -> dict[Key, list[Result]]:
+        """Return the runs of every experiment over the seeds; of one seed all meet the same clients and world."""
+        seeds = range(self.size.seeds)
+        calls = {(key, seed): (replace(e, seed=seed),) for seed in seeds for key, e in experiments.items()}
+        found = together(run, calls, self.told)
+        return {key: [found[key, seed] for seed in seeds] for key in experiments}
+
+    def note(self, experiment: Experiment) -> str:
+        """Return how it was made."""
+        s = self.size
+        models = f", sub-models {experiment.submodels}" if getattr(experiment, "submodels", ()) else ""
+        return (
+            f"{self.data}: {len(self.samples.x)} training images, {s.clients} clients, {s.rounds} rounds of "
+            f"{experiment.epochs:g} epochs, batch {s.batch}, lr {s.lr}, {s.seeds} seeds, {experiment.model}{models}; "
+            "links and processors of table 4."
+        )

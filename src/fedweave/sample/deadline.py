@@ -1,0 +1,84 @@
+"""FedCS (Nishio and Yonetani): take those whose links are fast, as many as time or a budget allows."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from fedweave.records import Array, Cohort, Population, State, View
+from fedweave.roles import Sampler
+from fedweave.sample.laws import nobody
+from fedweave.settings import settings
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+@settings
+class Deadline(Sampler):
+    """The clients with the shortest time on the link, as many as one of three limits allows.
+
+    ``per_round``: so many. ``keep``: as many as hold this share of all clients' model bytes; FedDD compares FedCS so,
+    under the same budget. ``seconds``: the authors' own rule, a round that fits a deadline when clients compute side by
+    side and upload one after another: add whoever lengthens the round least, as long as it fits; if nobody does, the
+    fastest is asked alone. (The virtual clock lets uploads overlap, so that such a round ends earlier.)
+    With links that do not change it is the same clients every round: what only the others have is never learned.
+    """
+
+    per_round: PositiveInt | None = None
+    keep: Share | None = None
+    seconds: PositiveFloat | None = None
+    law_known: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if sum(limit is not None for limit in (self.per_round, self.keep, self.seconds)) != 1:
+            raise ValueError("Give one of 'per_round', 'keep' and 'seconds' to Deadline.")
+
+    def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
+        p, there = view.population, np.flatnonzero(view.population.available)
+        if not there.size:
+            return nobody()
+        up, down = link_seconds(p)
+        if self.seconds is not None:
+            chosen = within(self.seconds, p.latency[there] - up[there] - down[there], up[there], down[there])
+        else:
+            link = up + down if p.up_rate is not None else p.latency
+            order = np.argsort(link[there], kind="stable")
+            chosen = order[: self.per_round or afforded(_bytes(p)[there][order], self.keep or 1.0)]
+        ids = np.sort(there[chosen])
+        return Cohort(ids, np.ones(ids.size, np.int64), np.full(ids.size, np.nan))
+
+
+def link_seconds(population: Population) -> tuple[Array, Array]:
+    """Return the seconds (N,) of a whole model up and down; nought where rates are not known."""
+    if population.up_rate is None or population.down_rate is None:
+        return np.zeros(population.size), np.zeros(population.size)
+    bits = 8 * _bytes(population)
+    return bits / population.up_rate, bits / population.down_rate
+
+
+def afforded(sizes: Array, keep: float) -> int:
+    """Return how many of these, in this order, hold at most the share ``keep`` of all bytes; one at least."""
+    return max(int(np.searchsorted(np.cumsum(sizes), keep * sizes.sum() * (1 + 1e-12), side="right")), 1)
+
+
+def within(deadline: float, compute: Array, up: Array, down: Array) -> Array:
+    """Return the clients of FedCS's Algorithm 3: greedily, whoever adds least to the round, while it fits.
+
+    The model goes to all at once, which takes as long as the slowest of them; then all compute, and upload in turn.
+    """
+    chosen: list[int] = []
+    left, elapsed, sent = np.ones(up.size, bool), 0.0, 0.0
+    while left.any():
+        added = np.maximum(down - sent, 0) + up + np.maximum(compute - elapsed, 0)
+        i = int(np.argmin(np.where(left, added, np.inf)))
+        left[i] = False
+        after = elapsed + up[i] + max(compute[i] - elapsed, 0.0)
+        if max(sent, down[i]) + after <= deadline:
+            chosen, elapsed, sent = [*chosen, i], after, max(sent, down[i])
+    return np.array(chosen or [int(np.argmin(compute + up + down))])
+
+
+def _bytes(population: Population) -> Array:
+    return np.ones(population.size) if population.model_bytes is None else population.model_bytes

@@ -1,0 +1,175 @@
+"""Sub-models: the first channels of every layer, trained as the narrow networks they are."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedweave as fw
+from engine.test_simulator import N, data, everyone, population
+from fedweave import models
+from fedweave.engine.simulator import Simulator
+from fedweave.engine.workers import Workers
+from fedweave.local.batches import Job
+from fedweave.local.flat_module import FlatModule, initial_vector, made
+from fedweave.local.solvers import SGD
+from fedweave.local.submodels import places, shrunk
+from fedweave.local.torch_trainer import TorchTrainer
+from fedweave.records import Carried
+from fedweave.settings import BadInput
+from fedweave.upload import DifferentialDropout
+
+
+def net(channels=6, hidden=8):
+    return nn.Sequential(
+        nn.Conv2d(1, channels, 3), nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, channels, 3), nn.ReLU(),
+        nn.Flatten(), nn.Linear(16 * channels, hidden), nn.ReLU(), nn.Linear(hidden, 10),
+    )  # fmt: skip
+
+
+def narrow():
+    return net(3, 4)
+
+
+def test_narrowing_is_the_network_one_would_write():
+    cut = shrunk(net, (1, 8, 8), 0.5)
+    assert [tuple(t.shape) for t in cut.state_dict().values()] == [
+        tuple(t.shape) for t in narrow().state_dict().values()
+    ]
+    assert cut(torch.zeros(3, 1, 8, 8)).shape == (3, 10)
+    assert str(cut) == str(narrow())
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn_small", "cnn2", "lenet5", "resnet18", "resnet18_bn", "cnn_leaf_celeba"])
+@pytest.mark.parametrize("share", [0.25, 0.5])
+def test_networks_of_the_zoo_can_be_narrowed(name, share):
+    shape = (3, 32, 32)
+    whole = models.build(name, shape, 10)
+    cut = shrunk(lambda: models.build(name, shape, 10), shape, share)
+    where = places(FlatModule(whole).layout, FlatModule(cut).layout)
+    assert np.unique(where).size == where.size
+    assert where.size < share * 1.2 * sum(p.numel() for p in whole.parameters())
+
+
+def test_a_sub_models_entries_are_the_first_of_every_dimension():
+    whole, part = FlatModule(net()).layout, FlatModule(narrow()).layout
+    x = np.arange(whole.dim, dtype=np.float32)
+    mine, all_ = part.split(x[places(whole, part)]), whole.split(x)
+    for name, tensor in mine.items():
+        assert np.array_equal(tensor, all_[name][tuple(slice(n) for n in tensor.shape)]), name
+
+
+def test_a_sub_model_computes_what_the_whole_does_without_the_rest():
+    """Channels whose weights, in and out, are zero change nothing (without normalisation)."""
+    build = lambda: models.build("cnn_small", (1, 28, 28), 10)  # noqa: E731
+    whole, cut = build(), shrunk(build, (1, 28, 28), 0.4)
+    wide, small = FlatModule(whole), FlatModule(cut)
+    x = np.zeros(wide.layout.dim, np.float32)
+    where = places(wide.layout, small.layout)
+    x[where] = np.random.default_rng(0).standard_normal(where.size) / 10
+    wide.load(x)
+    small.load(x[where])
+    images = torch.rand(4, 1, 28, 28)
+    assert torch.allclose(whole(images), cut(images), atol=1e-5)
+
+
+def trained(workers=1, dropout=None, upload=None):
+    with Workers(workers) as processes:
+        engine = Simulator(net, data(), SGD(), 0, processes, upload=upload, submodels=[net, narrow])
+        x = initial_vector(made(net, 0))
+        return engine.train(1, x, everyone(), population(), 0.1, Carried(dropout=dropout)), engine, x
+
+
+def test_clients_train_the_narrow_network_itself_and_send_its_part():
+    replies, engine, x = trained()
+    where = places(engine.layout, FlatModule(narrow()).layout)
+    alone = TorchTrainer(narrow(), data(), SGD(), 0)
+    p = population()
+    for client in range(N):
+        job = Job(client, int(p.steps[client]), int(p.batch_size[client]))
+        if client % 2:
+            assert np.array_equal(replies.updates[client, where], alone.train(x[where], 1, [job], 0.1).updates[0])
+            assert replies.mask[client].sum() == where.size
+            assert replies.mask[client, where].all()
+        else:
+            assert replies.mask[client].all()
+        assert replies.bytes_up[client] == replies.bytes_down[client] == 4 * replies.mask[client].sum()
+    two, *_ = trained(2)
+    assert np.array_equal(replies.updates, two.updates)
+    assert np.array_equal(replies.mask, two.mask)
+
+
+def test_what_half_of_the_clients_have_is_covered_by_half():
+    _, engine, _ = trained()
+    whole, part = engine.fleet.coverage
+    assert whole.tolist() == [1] * 3 + [0.5] * 3 + [1] * 3 + [0.5] * 3 + [1] * 4 + [0.5] * 4 + [1] * 10
+    assert part.tolist() == [1] * (3 + 3 + 4 + 10)
+
+
+def test_dropout_of_a_sub_model_is_a_part_of_its_part():
+    dropout = np.full(N, 0.5)
+    replies, engine, _ = trained(dropout=dropout, upload=DifferentialDropout())
+    where = places(engine.layout, FlatModule(narrow()).layout)
+    owned = np.zeros(engine.layout.dim, bool)
+    owned[where] = True
+    for client in range(1, N, 2):
+        assert not replies.mask[client, ~owned].any()
+        sent = engine.layout.split(replies.mask[client])
+        assert sent["0.bias"].sum() == 2
+        assert sent["6.bias"].sum() == 2
+        assert sent["8.bias"].sum() == 5
+
+
+def test_a_fleet_of_whole_models_is_no_fleet(tiny):
+    plain = fw.run(tiny(fw.methods.fedavg(3), model="mlp"))
+    fleet = fw.run(tiny(fw.methods.fedavg(3), model="mlp", submodels="1,1"))
+    assert fleet.x.tobytes() == plain.x.tobytes()
+    assert np.array_equal(fleet.rounds["bytes_up"], plain.rounds["bytes_up"])
+
+
+@pytest.mark.parametrize("name", ["fedavg", "feddd", "fedcs", "oort", "feddd_acs"])
+def test_methods_run_with_sub_models_and_resume(tiny, tmp_path, name):
+    experiment = tiny(
+        getattr(fw.methods, name)(3), model="mlp", submodels=(1.0, 0.5), system=fw.system.Wireless(), rounds=4
+    )
+    whole = fw.run(experiment)
+    short = fw.run(replace(experiment, rounds=2), tmp_path / "run")
+    assert np.array_equal(short.rounds["loss"], whole.rounds["loss"][:2])
+    assert whole.manifest["model"]["fleet_bytes"] == 3 * 4 * (13614 + (64 + 1) * 50 + 51 * 32 + 33 * 10)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"submodels": "1,1.5"}, r"shares in \(0, 1\] or models. Got 1.5"),
+        ({"submodels": "mlq"}, "Did you mean 'mlp'"),
+        ({"submodels": "1,0.5", "method": fw.methods.fedvarp(3)}, "Varp would take for whole ones. Use Mean"),
+        ({"submodels": "logistic"}, "must have the layers of the whole model"),
+    ],
+)
+def test_a_bad_sub_model_is_refused(tiny, changes, words):
+    with pytest.raises(BadInput, match=words):
+        fw.run(tiny(**{"model": "mlp", **changes}))
+
+
+def test_what_cannot_be_narrowed_is_named():
+    class Fixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.fc = nn.Conv2d(1, 4, 3), nn.Linear(144, 10)
+
+        def forward(self, x):
+            return self.fc(self.conv(x).view(len(x), 144))
+
+    with pytest.raises(BadInput, match=r"cannot be narrowed to 0\.5"):
+        shrunk(Fixed, (1, 8, 8), 0.5)
+    with pytest.raises(BadInput, match="This model has Embedding"):
+        shrunk(lambda: nn.Sequential(nn.Embedding(3, 4), nn.Linear(4, 2)), (8,), 0.5)
+    with pytest.raises(BadInput, match="2 groups"):
+        shrunk(
+            lambda: nn.Sequential(nn.Conv2d(1, 6, 3), nn.GroupNorm(2, 6), nn.Flatten(), nn.Linear(216, 2)),
+            (1, 8, 8),
+            0.5,
+        )
