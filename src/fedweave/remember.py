@@ -47,7 +47,16 @@ def bytes_down(replies: Replies, x: Array, has: Carried) -> Array:
     """Return what was sent to each of the cohort (k,): the model and what travels with it, unless it was less."""
     if replies.bytes_down is not None:
         return replies.bytes_down
-    return np.full(replies.received.size, x.nbytes + (0 if has.sent is None else has.sent.nbytes))
+    return np.full(replies.received.size, _whole(x, has))
+
+
+def all_bytes_down(replies: Replies, x: Array, has: Carried) -> int:
+    """Return the sum of ``bytes_down``."""
+    return replies.received.size * _whole(x, has) if replies.bytes_down is None else int(replies.bytes_down.sum())
+
+
+def _whole(x: Array, has: Carried) -> int:
+    return x.nbytes + (0 if has.sent is None else has.sent.nbytes)
 
 
 def shares(ids: Array, population: Population) -> Array:

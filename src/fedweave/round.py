@@ -12,7 +12,7 @@ from fedweave.fault import fault
 from fedweave.method import Method
 from fedweave.randomness import Stream, borrow
 from fedweave.records import Array, Carried, Cohort, Population, Probes, Replies, ServerState, View
-from fedweave.remember import blank, bytes_down, carried, committed
+from fedweave.remember import all_bytes_down, blank, carried, committed
 from fedweave.roles import Engine
 from fedweave.server import advance
 from fedweave.settings import BadInput
@@ -65,8 +65,9 @@ def run_round(
     view = calibrated(method, state, view) if calibrate else view
     cohort = sensible(method.sampler.draw(state.sampler, view, borrow(seed, r, Stream.SAMPLER)), method, population)
     fault("sampled")
-    dropout = method.upload.allocate(state.upload, view, cohort)
-    replies = engine.train(r, state.x, cohort, population, view.lr, has._replace(dropout=dropout))
+    if (dropout := method.upload.allocate(state.upload, view, cohort)) is not None:
+        has = has._replace(dropout=dropout)
+    replies = engine.train(r, state.x, cohort, population, view.lr, has)
     fault("trained")
     replies, refused = admit(replies, cohort, engine.layout, longest)
     direction, aggregator = method.aggregator.combine(state.aggregator, view, cohort, replies)
@@ -76,11 +77,10 @@ def run_round(
     upload = method.upload.learn(state.upload, view, cohort, replies)
     clients = committed(state.clients, cohort, replies, method.upload.refreshes(r))
     clock = state.clock + (float(replies.seconds.max()) if cohort.ids.size else 0.0)
-    down = int(bytes_down(replies, state.x, has).sum()) + state.x.nbytes * cohort.probed
+    down = all_bytes_down(replies, state.x, has) + state.x.nbytes * cohort.probed
     happened = Round(cohort, replies, refused, view, direction, down)
-    if (
-        why := replies.trouble.abandoned or no_answer_left(replies, refused) or not_finite(x, method)
-    ):  # nothing of such a round may stay
+    why = replies.trouble.abandoned or no_answer_left(replies, refused) or not_finite(x, method)
+    if why:  # nothing of such a round may stay
         refused.append(f"server: {why}; the round is abandoned")
         return state._replace(round=r, clock=clock), happened
     return ServerState(r, x, clock, sampler, aggregator, server, clients, upload), happened
