@@ -32,7 +32,7 @@ def cohort():
 @pytest.mark.parametrize("row", [0, 1, 2])
 @pytest.mark.parametrize("vector", ["updates", "change"])
 def test_a_bad_entry_anywhere_refuses_its_client_alone(bad, entry, where, row, vector):
-    before = replies()._replace(change=np.ones((3, 11), np.float32))
+    before = replies()._replace(change=np.ones((3, 11), np.float32), variance=np.ones(3))
     getattr(before, vector)[row, entry] = bad
     kept = copy.deepcopy(before)
     after, refused = admit(before, cohort(), LAYOUT)
