@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedweave.data import load
 from fedweave.papers import ITEMS, parallel, reproduce
 from fedweave.papers import feddd as paper
 from fedweave.papers.feddd import judge, stage, variants
@@ -13,10 +14,16 @@ from fedweave.papers.feddd.stage import Stage, contenders
 from fedweave.results import Result
 
 
+@pytest.fixture(scope="module")
+def mnist5k():
+    return load("mnist5k")
+
+
 @pytest.fixture(autouse=True)
-def here(monkeypatch):
-    """Run in this process: others take seconds to start."""
+def here(monkeypatch, mnist5k):
+    """Run in this process, others take seconds to start, and read the data once."""
     monkeypatch.setattr(parallel, "PROCESSES", 1)
+    monkeypatch.setattr(stage, "load", lambda name: mnist5k)
     monkeypatch.setitem(stage.SIZES, "smoke", stage.SIZES["smoke"]._replace(seeds=1))
 
 
