@@ -42,8 +42,9 @@ def test_narrowing_is_the_network_one_would_write():
     assert str(cut) == str(narrow())
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn_small", "cnn2", "lenet5", "resnet18", "resnet18_bn", "cnn_leaf_celeba"])
-@pytest.mark.parametrize("share", [0.25, 0.5])
+@pytest.mark.parametrize(
+    ("name", "share"), [("mlp", 0.25), ("cnn2", 0.5), ("lenet5", 0.3), ("resnet18_bn", 0.25), ("cnn_leaf_celeba", 0.7)]
+)
 def test_networks_of_the_zoo_can_be_narrowed(name, share):
     shape = (3, 32, 32)
     whole = models.build(name, shape, 10)
@@ -75,11 +76,10 @@ def test_a_sub_model_computes_what_the_whole_does_without_the_rest():
     assert torch.allclose(whole(images), cut(images), atol=1e-5)
 
 
-def trained(workers=1, dropout=None, upload=None):
-    with Workers(workers) as processes:
-        engine = Simulator(net, data(), SGD(), 0, processes, upload=upload, submodels=[net, narrow])
-        x = initial_vector(made(net, 0))
-        return engine.train(1, x, everyone(), population(), 0.1, Carried(dropout=dropout)), engine, x
+def trained(dropout=None, upload=None):
+    engine = Simulator(net, data(), SGD(), 0, Workers(1), upload=upload, submodels=[net, narrow])
+    x = initial_vector(made(net, 0))
+    return engine.train(1, x, everyone(), population(), 0.1, Carried(dropout=dropout)), engine, x
 
 
 def test_clients_train_the_narrow_network_itself_and_send_its_part():
@@ -96,9 +96,6 @@ def test_clients_train_the_narrow_network_itself_and_send_its_part():
         else:
             assert replies.mask[client].all()
         assert replies.bytes_up[client] == replies.bytes_down[client] == 4 * replies.mask[client].sum()
-    two, *_ = trained(2)
-    assert np.array_equal(replies.updates, two.updates)
-    assert np.array_equal(replies.mask, two.mask)
 
 
 def test_what_half_of_the_clients_have_is_covered_by_half():

@@ -5,12 +5,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedweave.papers import ITEMS, reproduce
+from fedweave.data import load
+from fedweave.papers import ITEMS, parallel, reproduce
 from fedweave.papers import feddd as paper
-from fedweave.papers.feddd import judge, variants
+from fedweave.papers.feddd import judge, stage, variants
 from fedweave.papers.feddd.single import with_share
 from fedweave.papers.feddd.stage import Stage, contenders
 from fedweave.results import Result
+
+
+@pytest.fixture(scope="module")
+def mnist5k():
+    return load("mnist5k")
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch, mnist5k):
+    """Run in this process, others take seconds to start, and read the data once."""
+    monkeypatch.setattr(parallel, "PROCESSES", 1)
+    monkeypatch.setattr(stage, "load", lambda name: mnist5k)
+    monkeypatch.setitem(stage.SIZES, "smoke", stage.SIZES["smoke"]._replace(seeds=1))
+
 
 METHODS = ["fedavg", "feddd", "fedcs", "oort", "feddd_acs"]
 
@@ -84,9 +99,9 @@ def test_a_label_gets_its_share():
 
 
 def test_variants_run_and_contenders_share_one_budget():
-    stage = Stage("mnist", "smoke", None, rounds=0.5)
-    assert stage.size.rounds == 2
+    assert Stage("mnist", "smoke", None, rounds=0.5).size.rounds == 2
     assert contenders(10, 0.2)["feddd"].upload.keep == contenders(10, 0.2)["fedcs"].sampler.keep == 0.2
-    outcome = variants.fig19("smoke", None, "mnist")
-    assert [r["method"] for r in outcome.rows[:5]] == ["h = 1", "h = 5", "h = 10", "h = 20", "h = 10, then 1"]
-    assert len(outcome.claims) == 6
+    outcome = variants._periods("feddd/fig19", "mnist", ["iid"], ["b"], "smoke", None)
+    assert [r["method"] for r in outcome.rows] == ["h = 1", "h = 5", "h = 10", "h = 20", "h = 10, then 1"]
+    assert len(outcome.claims) == 2
+    assert "(1.0, 0.85, 0.7, 0.6, 0.5)" in outcome.notes[0]

@@ -132,13 +132,16 @@ def conv():
     return nn.Sequential(nn.Conv2d(1, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten(), nn.Linear(180, 10))
 
 
-def trained(workers=1, loss_rate=0.0, rates=None, own=None, upload=None):
+def slim():
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 10))
+
+
+def trained(workers=None, loss_rate=0.0, own=None, upload=None, submodels=()):
     upload = upload or DifferentialDropout()
-    with Workers(workers) as processes:
-        engine = Simulator(conv, data(), SGD(), 0, processes, upload=upload)
-        x = initial_vector(made(conv, 0))
-        has = Carried(own=own, dropout=np.linspace(0, 0.8, N) if rates is None else rates)
-        return engine.train(2, x, everyone(), population(loss_rate), 0.1, has), engine, x
+    engine = Simulator(conv, data(), SGD(), 0, workers or Workers(1), upload=upload, submodels=submodels)
+    x = initial_vector(made(conv, 0))
+    has = Carried(own=own, dropout=np.linspace(0, 0.8, N))
+    return engine.train(2, x, everyone(), population(loss_rate), 0.1, has), engine, x
 
 
 @pytest.mark.parametrize("choose", ["importance", "random", "max", "delta", "ordered"])
@@ -158,11 +161,14 @@ def test_masks_have_the_promised_channels_and_bytes_are_those_of_the_message(cho
 def test_workers_give_the_same_bits_from_starts_of_their_own():
     first, _, x = trained()
     own = Rows.zeros(N, x.size).replaced(np.arange(N), first.kept)
-    (one, *_), (two, *_) = trained(1, own=own), trained(2, own=own)
-    for field in ("updates", "mask", "kept", "loss", "bytes_up", "bytes_down"):
-        assert np.array_equal(getattr(one, field), getattr(two, field), equal_nan=True), field
+    one, plain = trained(own=own)[0], trained()[0]
+    with Workers(2) as workers:
+        pairs = [(one, trained(workers, own=own)[0])]
+        pairs.append([trained(w, own=own, submodels=[conv, slim])[0] for w in (None, workers)])
+    for alone, two in pairs:
+        for field in ("updates", "mask", "kept", "loss", "bytes_up", "bytes_down"):
+            assert np.array_equal(getattr(alone, field), getattr(two, field), equal_nan=True), field
     assert np.array_equal(one.bytes_down, 4 * first.mask.sum(1)), "only what was sent comes back"
-    plain, *_ = trained()
     assert not np.array_equal(one.updates[1:], plain.updates[1:])
     assert np.array_equal(one.updates[0], plain.updates[0]), "the first client dropped nothing"
 

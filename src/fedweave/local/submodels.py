@@ -97,7 +97,7 @@ def _cut(layer: nn.Module, inputs: tuple[Tensor, ...], share: float, head: nn.Mo
             if channels % layer.num_groups:
                 raise BadInput(f"{layer.num_groups} groups of a GroupNorm do not divide {channels} channels.")
             layer.num_channels = channels
-        else:
+        elif isinstance(layer, BATCH_NORMS):
             layer.num_features = channels
         _keep(layer, **dict.fromkeys(("weight", "bias", "running_mean", "running_var"), (channels,)))
 

@@ -105,7 +105,7 @@ def budget(
                 runs = {n: found[split, n] for n in arms}
                 where = ", ".join(filter(None, (name, split, width and f"widths {width}")))
                 numbers = HETEROGENEOUS.get((width, split)) if width else HOMOGENEOUS.get((name, split))
-                paper = dict(zip(SELECT, numbers or (), strict=False))
+                paper: dict[str, str] = dict(zip(SELECT, numbers or (), strict=False))
                 rows += [judge.row(where, n, runs[n], runs, paper.get(n, "—")) for n in arms]
                 said += claims(where, runs, scale)
                 shown += [r for n in arms for r in renamed(runs[n], f"{n}, {where}")]

@@ -54,7 +54,7 @@ def fig2(scale: Scale, told: Told | None = None, data: str | None = None) -> Out
         above = np.mean(mean[0.4] - mean[0.1]) / 0.3
         slopes = f"{10 * below:.1f} points per tenth of the data below 1/C, {10 * above:.1f} above"
         rises = all(mean[a].mean() <= mean[b].mean() + 0.02 for a, b in pairwise(SHARES))
-        verdict = Claim.judged(f"{name}: {text}", rises and below > above, slopes)
+        verdict = Claim.judged(f"{name}: {text}", rises and bool(below > above), slopes)
         said.append(verdict if scale != "smoke" else replace(verdict, verdict="not run at this scale"))
         notes.append(stage.note(worlds[SHARES[0]]))
     return Outcome("/".join(filter(None, ("feddd/fig2", data))), scale, rows, said, notes)

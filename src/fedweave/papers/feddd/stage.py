@@ -109,7 +109,8 @@ class Stage:
         """Return FedAvg with all clients in the wireless world of table 4; ``widths``: clients have sub-models."""
         s = self.size
         small = self.scale == "smoke" and self.data != "cifar10"
-        model, submodels = "mlp" if small else MODELS[self.data], ()
+        model = "mlp" if small else MODELS[self.data]
+        submodels: tuple[str | float, ...] = ()
         if widths:
             submodels = WIDTHS.get(f"{self.data}/{widths}", WIDTHS[widths])
             model = str(submodels[0]) if isinstance(submodels[0], str) else model
@@ -124,7 +125,7 @@ class Stage:
             epochs=EPOCHS[self.data],
             batch_size=s.batch,
             workers=1,
-            **({"submodels": submodels} if submodels else {}),
+            submodels=submodels,
         )
         return replace(plain, **changes)
 
@@ -138,7 +139,7 @@ class Stage:
     def note(self, experiment: Experiment) -> str:
         """Return how it was made."""
         s = self.size
-        models = f", sub-models {experiment.submodels}" if getattr(experiment, "submodels", ()) else ""
+        models = f", sub-models {experiment.submodels}" if experiment.submodels else ""
         return (
             f"{self.data}: {len(self.samples.x)} training images, {s.clients} clients, {s.rounds} rounds of "
             f"{experiment.epochs:g} epochs, batch {s.batch}, lr {s.lr}, {s.seeds} seeds, {experiment.model}{models}; "
