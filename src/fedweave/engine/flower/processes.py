@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
 import psutil
 
@@ -33,6 +33,7 @@ QUIET = {  # nothing that we start calls anyone outside, or installs anything
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
+DIRECT = dict.fromkeys(("NO_PROXY", "no_proxy"), f"{HOST},localhost")
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 REGISTER = """
@@ -60,7 +61,7 @@ class Processes(AbstractContextManager["Processes"]):
         tools = str(Path(sys.executable).parent)  # Flower starts its own commands by name
         own = {guard.MARK: self.mark, "FLWR_HOME": str(self.folder / "home")}
         path = os.pathsep.join([tools, os.environ.get("PATH", "")])
-        self.env = {**os.environ, **QUIET, **ONE_THREAD, **own, "PATH": path, "NO_COLOR": "1"}
+        self.env = {**os.environ, **QUIET, **DIRECT, **ONE_THREAD, **own, "PATH": path, "NO_COLOR": "1"}
         self._guard = subprocess.Popen(
             [sys.executable, "-P", guard.__file__, self.mark, str(self.folder)],
             stdin=subprocess.PIPE,
@@ -102,10 +103,11 @@ class Processes(AbstractContextManager["Processes"]):
         self.link = self._start(command, "superlink")
         context = ssl.create_default_context(cafile=str(self._files.ca)) if self._files else None
         address = f"{'https' if self._files else 'http'}://{HOST}:{self.port}/health"
+        opener = build_opener(ProxyHandler({}), HTTPSHandler(context=context))
         for _ in _patience(90):
             if self.link.poll() is not None:
                 raise RuntimeError(f"The SuperLink ended with code {self.link.returncode}: {self.log('superlink')}")
-            with suppress(URLError, OSError), urlopen(address, timeout=2, context=context):
+            with suppress(URLError, OSError), opener.open(address, timeout=2):
                 return
         raise RuntimeError(f"The SuperLink did not answer within 90 s: {self.log('superlink')}")
 

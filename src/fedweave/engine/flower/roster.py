@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from logging import WARNING
 from typing import cast
 
 import numpy as np
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore import log
 
 from fedweave.admit import wrong_number
 from fedweave.engine.flower.mail import collect
@@ -89,7 +91,11 @@ class Roster:
                 if self._needs:
                     raise BadInput(f"{self._needs} A node of this fleet is none: {e}") from None
                 self._client[node] = -1
-                self.news.append(f"A node is no client: {e}")
+                self._note(f"A node is no client: {e}")
+
+    def _note(self, sentence: str) -> None:
+        self.news.append(sentence)
+        log(WARNING, "fedweave: %s", sentence)
 
     def _introduced(self, node: int, reply: Message) -> int:
         """Return the number of the client that introduces itself, once it is believed."""
@@ -111,6 +117,6 @@ class Roster:
         if not self.size:
             self.samples = np.zeros(clients, np.int64)
         if client in self.node:
-            self.news.append(f"Client {client} has come back, or two nodes have partition-id={client}.")
+            self._note(f"Client {client} has come back, or two nodes have partition-id={client}.")
         self.samples[client], self.node[client] = samples, node
         return client
