@@ -11,11 +11,11 @@ from fedweave import methods
 from fedweave.data.partition import Partition
 from fedweave.experiment import from_plain, to_plain
 from fedweave.method import Method
-from fedweave.roles import Aggregator, Sampler, ServerOptimizer, Solver, System
+from fedweave.roles import Aggregator, Sampler, ServerOptimizer, Solver, System, Upload
 from fedweave.settings import BadInput
 from fedweave.spec import build, change, describe, kinds
 
-ROLES = [Sampler, Solver, Aggregator, ServerOptimizer, System, Partition]
+ROLES = [Sampler, Solver, Upload, Aggregator, ServerOptimizer, System, Partition]
 SMALL = {  # what parameters without a default are given
     "per_round": 3, "clients": 4, "probability": (0.25, 0.5, 0.25), "alpha": 0.3, "low": 2,
     "size": 3, "cohort": 3,
@@ -30,7 +30,8 @@ def make(tmp_path):
     given = {**SMALL, "path": trace, "sampler": fw.sample.Uniform(3)}
 
     def part(cls):
-        needed = [p.name for p in inspect.signature(cls).parameters.values() if p.default is p.empty]
+        parameters = inspect.signature(cls).parameters.values()
+        needed = [p.name for p in parameters if p.default is p.empty or p.name == "per_round"]  # one of several limits
         return cls(**{name: given[name] for name in needed})
 
     return part

@@ -27,8 +27,8 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 def _listed(given: Any) -> Any:
     """Return sub-models as typed, such as 1,0.5 or feddd_a1,feddd_a2, one by one, shares as numbers."""
-    if isinstance(given, str):
-        given = [part.strip() for part in given.split(",") if part.strip()]
+    if given is None or isinstance(given, str):
+        given = [part.strip() for part in (given or "").split(",") if part.strip()]
     return [_as_number(part) for part in given] if isinstance(given, list | tuple) else given
 
 

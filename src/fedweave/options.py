@@ -54,6 +54,7 @@ class Options:
     clients: PositiveInt | None = None
     per_round: PositiveInt | None = None
     model: str = "auto"
+    submodels: str | None = None
     system: str = "uniform"
     rounds: PositiveInt = 30
     epochs: float | None = Field(default=None, gt=0)
@@ -65,7 +66,6 @@ class Options:
     target: float | None = Field(default=None, ge=0, le=1)
     evaluate_every: PositiveInt = 1
     true_gradients: bool = False
-    submodels: str = ""
     seed: Seed = 0
     seeds: PositiveInt = 1
     workers: PositiveInt | Literal["auto"] = "auto"
