@@ -7,6 +7,7 @@ Neighbours are runs with and without one client's updates (its contributions zer
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -15,10 +16,8 @@ from fedweave.settings import BadInput
 
 def needs_library() -> None:
     """Refuse to go on without the library."""
-    try:
-        import dp_accounting  # noqa: F401 - 1 s, and only for those who ask
-    except ImportError:
-        raise BadInput("Privacy accounting needs dp-accounting: pip install 'fedweave[private]'.") from None
+    if find_spec("dp_accounting") is None:  # it takes a second to import, and only those who ask need it
+        raise BadInput("Privacy accounting needs dp-accounting: pip install 'fedweave[private]'.")
 
 
 def epsilon_participation_known(noise: float, spent: float, delta: float) -> float:
