@@ -16,7 +16,7 @@ demo: $(VENV)/.demo
 	@echo "Open demo/report.html in a browser."
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST)
+	$(BIN)/python -m pytest -n 2 $(PYTEST)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

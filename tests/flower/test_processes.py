@@ -20,7 +20,6 @@ from fedweave.engine.flower.processes import QUIET, Processes
 from flower.rehearsal import reasons
 
 CLIENTS = 3
-pytestmark = pytest.mark.xdist_group("network")  # one fleet at a time: each one has as many processes as it likes
 FEDWEAVE = [sys.executable, "-m", "fedweave"]
 
 
