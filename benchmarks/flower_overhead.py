@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import FedAvg
 import fedweave as fw
 from fedweave import flower
 
-CLIENTS, ROUNDS, REPEATS = 20, 5, 9
+CLIENTS, ROUNDS, REPEATS = 20, 20, 7
 SHAPES = {"conv.weight": (64, 32, 3, 3), "fc1.weight": (512, 1800), "fc1.bias": (512,), "fc2.weight": (101, 512)}
 
 

@@ -27,7 +27,7 @@ def make(tmp_path):
     """Return a maker of parts from the defaults and small arguments."""
     trace = tmp_path / "t.csv"
     trace.write_text("client,steps\n0,1\n")
-    given = {**SMALL, "path": trace, "sampler": fw.sample.Uniform(3)}
+    given = {**SMALL, "path": trace, "sampler": fw.sample.Uniform(3), "aggregator": fw.aggregate.Mean()}
 
     def part(cls):
         parameters = inspect.signature(cls).parameters.values()

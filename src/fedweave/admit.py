@@ -81,7 +81,7 @@ def no_answer_left(replies: Replies, refused: Sequence[str]) -> str:
 
 def _all_finite(rows: Array) -> bool:
     """Return whether every entry is finite. Their sum is not if one of them is not, and is a third of the work."""
-    if rows.size < 4096:  # there is no work to save
+    if np.size(rows) < 4096:  # there is no work to save
         return bool(np.isfinite(rows).all())
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(np.sum(rows)) or np.isfinite(rows).all())

@@ -58,7 +58,6 @@ class Experiment:
     batch_size: Count = 20
     calibrate: bool = False  # scale lr each round so that every method's step is as long as FedAvg's (FedACS I.2)
     weights: Literal["data", "equal"] = "data"  # the objective: ω ∝ samples, or 1/N
-    longest: PositiveFloat | None = 1000.0  # an update this many times as long as its round's median one is refused
     target: Share | None = None  # test accuracy whose first reaching is reported
     evaluate_every: PositiveInt = 1
     seed: Seed = 0
@@ -67,6 +66,7 @@ class Experiment:
     tables: Where = "ram"  # where what is remembered of every client is kept
     true_gradients: bool = False  # at each evaluation also every client's gradient on all its data: diversity, ‖∇f‖
     submodels: Submodels = ()  # what clients train in turn instead: models by name, or shares of the model's widths
+    longest: PositiveFloat | None = 1000.0  # an update this many times as long as its round's median one is refused
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:

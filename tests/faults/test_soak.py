@@ -10,6 +10,7 @@ from fleet import THOROUGH, WORLD
 import fedweave as fw
 from fedweave.engine.quadratic import QuadraticEngine
 from fedweave.options import experiments_of
+from fedweave.records import Trouble
 
 ROUNDS = 20_000 if THOROUGH else 2_000
 BAD = np.array([3, 11])  # of 20 clients
@@ -31,7 +32,9 @@ def with_nothing(self, round, x, cohort, population, lr, *has):
     good = ~np.isin(cohort.ids, BAD)
     updates = np.where(good[:, None], replies.updates, 0)
     change = None if replies.change is None else np.where(good[:, None], replies.change, 0)
-    return replies._replace(received=replies.received & good, updates=updates, change=change)
+    got = replies._replace(received=replies.received & good, updates=updates, change=change)
+    only_bad = replies.received.any() and not got.received.any()  # such a round is abandoned: nothing is learned of it
+    return got._replace(trouble=Trouble(abandoned="the bad ones alone answered")) if only_bad else got
 
 
 @pytest.mark.parametrize("method", ["fedacs_estimated", "fedvarp", "scaffold"])
@@ -54,7 +57,7 @@ def test_bad_clients_change_nothing_and_nothing_piles_up(method, tmp_path, monke
     clean = fw.run(experiment)
     assert spoilt.summary["digest"] == clean.summary["digest"]
     assert spoilt.rounds["refused"].sum() > ROUNDS / 10
-    assert clean.rounds["refused"].sum() == 0
+    assert clean.rounds["refused"].sum() < 20  # the abandoned rounds
     assert spoilt.rounds["round"].tolist() == list(range(1, ROUNDS + 1))
     assert np.isfinite(spoilt.x).all()
     slope = (grown[1] - grown[0]) / (ROUNDS * 3 / 4) * 1000

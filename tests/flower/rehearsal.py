@@ -64,16 +64,16 @@ def fate_of(experiment):
 class SlowGrid(flower.LocalGrid):
     """A local fleet whose answers take their time on a virtual clock."""
 
-    def __init__(self, clock, delay, *args, **kwargs):
+    def __init__(self, clock, delay, *args, hello=0, **kwargs):
         super().__init__(*args, **kwargs)
-        self._clock, self._delay, self._due = clock, delay, {}
+        self._clock, self._delay, self._hello, self._due = clock, delay, hello, {}
 
     def push_messages(self, messages):
         messages = list(messages)
         names = super().push_messages(messages)
         for name, message in zip(names, messages, strict=True):
             client = self.nodes.index(message.metadata.dst_node_id)
-            self._due[name] = self._clock.now() + (self._delay(client) if asked_in(message) else 0)
+            self._due[name] = self._clock.now() + (self._delay(client) if asked_in(message) else self._hello)
         return names
 
     def pull_messages(self, message_ids):

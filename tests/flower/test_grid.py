@@ -167,6 +167,15 @@ def test_a_client_whose_app_fails_at_first_is_asked_again_who_it_is():
     assert result.rounds["received"].tolist() == [6]
 
 
+def test_a_fleet_may_take_longer_to_come_together_than_to_answer():
+    """Flower starts a process at each client for the first question; the deadline for answers is not meant for it."""
+    clock = VirtualClock()
+
+    fleet = SlowGrid(clock, lambda client: 1.0, app(), CLIENTS, hello=20)
+    result = run(experiment(rounds=1), fleet, Terms(answer_seconds=10), clock)
+    assert result.rounds["received"].tolist() == [3]
+
+
 def test_whoever_is_there_is_enough_if_the_terms_say_so():
     fleet = flower.LocalGrid(app(), CLIENTS)
     fleet.online = set(fleet.nodes[:3])

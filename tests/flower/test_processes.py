@@ -129,6 +129,7 @@ def killed_at_the_deadline(fleet, tmp_path, config):
                 fleet.kill(1)
             else:
                 break
+    assert set(asked) == {1, 2}, fleet.log("run")
     assert asked[2] - asked[1] < 15, "with an answer deadline of 10 s"
     servers = [p for p in fleet.members() if "flwr-serverapp" in " ".join(p.cmdline())]
     assert servers

@@ -49,13 +49,13 @@ def demonstrate(
         folder = out.resolve() if out else fleet.folder / "run"
 
         def line(text: str) -> None:
+            if ours := OURS.search(text):
+                told(ours[1])
             if (asks := ASKS.search(text)) and int(asks[1]) == KILL_ROUND:
                 for client in [int(c) for c in asks[2].split()][:kill]:
                     fleet.kill(client)
                     killed.append(client)
                     told(f"killed the node of client {client} in round {KILL_ROUND}")
-            if ours := OURS.search(text):
-                told(ours[1])
 
         fleet.run(app, {**config, "out": str(folder)}, line)
         result = load_result(folder)

@@ -55,8 +55,12 @@ class Roster:
             self._clock.sleep(min(max(self._terms.poll_seconds, 0.5), self._terms.start_seconds))
 
     def _wanted(self) -> int:
-        first = not self.samples.all()  # somebody has never been here
-        return self._terms.connected or (self.size if first else self._terms.fewest)
+        return self._terms.connected or (self.size if self._incomplete else self._terms.fewest)
+
+    @property
+    def _incomplete(self) -> bool:
+        """Whether somebody has never been here."""
+        return not self.size or not self.samples.all()
 
     def _missing(self, there: Array, wanted: int) -> str:
         if not self.size:
@@ -72,7 +76,9 @@ class Roster:
         """Return who is there now, after asking those who came since."""
         nodes = list(self._grid.get_node_ids())
         if new := [node for node in nodes if node not in self._client]:
-            self._greet(new, min(HELLO_SECONDS, self._terms.answer_seconds, deadline - self._clock.now()))
+            # Nobody waits for newcomers longer than for answers, but all wait for the fleet to come together.
+            most = HELLO_SECONDS if self._incomplete else min(HELLO_SECONDS, self._terms.answer_seconds)
+            self._greet(new, min(most, deadline - self._clock.now()))
         there = np.zeros(self.size, bool)
         there[[client for client, node in self.node.items() if node in set(nodes)]] = True
         return there

@@ -219,13 +219,13 @@ def read_answer(content: RecordDict, tensors: Tensors, x: Array, out: Array, mos
     A client of ours sends the displacement; any other app sends its model, from which the displacement follows.
     """
     about = _numbers(content.metric_records, most_samples)
-    update = content.array_records.get("update")
-    if update is not None:
-        tensors.read(update, out)
-    elif len(content.array_records) == 1:
-        tensors.read(next(iter(content.array_records.values())), out, minus=x)
+    records = dict(content.array_records)
+    if "update" in records:
+        tensors.read(records["update"], out)
+    elif len(records) == 1:
+        tensors.read(next(iter(records.values())), out, minus=x)
     else:
-        raise Unfit(f"sent {len(content.array_records)} sets of arrays instead of one")
+        raise Unfit(f"sent {len(records)} sets of arrays instead of one")
     return about
 
 
