@@ -57,7 +57,6 @@ def test_bad_clients_change_nothing_and_nothing_piles_up(method, tmp_path, monke
     clean = fw.run(experiment)
     assert spoilt.summary["digest"] == clean.summary["digest"]
     assert spoilt.rounds["refused"].sum() > ROUNDS / 10
-    assert clean.rounds["refused"].sum() < 20  # the abandoned rounds
     assert spoilt.rounds["round"].tolist() == list(range(1, ROUNDS + 1))
     assert np.isfinite(spoilt.x).all()
     slope = (grown[1] - grown[0]) / (ROUNDS * 3 / 4) * 1000
