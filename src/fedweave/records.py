@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,16 +124,29 @@ class Layout:
         }
 
 
-def _unasked(ids: Array) -> Array:
-    raise ValueError("This View has no clients that could be asked.")
-
-
-class Probes(NamedTuple):
+class Probes(Protocol):
     """What clients can be asked of the model beside training; each answer costs them a pass over their data."""
 
-    losses: Callable[[Array], Array] = _unasked  # ids -> (k,) mean loss on their own data
-    gradients: Callable[[Array], Array] = _unasked  # ids -> (k, D) its gradient: for oracles, no fleet can do it
-    variances: Callable[[Array], Array] = _unasked  # ids -> (k,) spread of the gradients of their batches around it
+    def losses(self, ids: Array) -> Array:
+        """Return their mean loss (k,) on their own data."""
+        ...
+
+    def gradients(self, ids: Array) -> Array:
+        """Return its gradient (k, D): for oracles, no fleet can do it."""
+        ...
+
+    def variances(self, ids: Array) -> Array:
+        """Return the spread (k,) of the gradients of their batches around it."""
+        ...
+
+
+class _Unasked:
+    """Where nobody is there to be asked."""
+
+    def losses(self, ids: Array) -> Array:
+        raise RuntimeError("This view has no clients to ask.")
+
+    gradients = variances = losses
 
 
 @dataclass(frozen=True)
@@ -149,7 +162,7 @@ class View:
     rehearse: Callable[[Array], Array]  # ids -> the updates (k, D) they would send: for oracles, no fleet can do it
     laws: list[Any] = field(default_factory=list, repr=False, compare=False)  # kept by Sampler.law_once
     seed: int = 0  # for noise that a server stage adds at its own address
-    probes: Probes = field(default=Probes(), repr=False, compare=False)
+    probes: Probes = field(default=_Unasked(), repr=False, compare=False)
 
     @cached_property
     def effort(self) -> Array:

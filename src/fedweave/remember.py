@@ -95,6 +95,8 @@ def committed(clients: State, cohort: Cohort, replies: Replies, refreshed: bool 
 
     ``refreshed``: everyone takes the whole model next (FedDD eq. 6), so that nothing of their own is left.
     """
+    if not clients:
+        return clients
     heard, after = cohort.ids[replies.received], dict(clients)
     if replies.change is not None:
         memory = clients["memory"]

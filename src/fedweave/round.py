@@ -11,7 +11,7 @@ from fedweave.admit import admit, no_answer_left, not_finite, sensible
 from fedweave.fault import fault
 from fedweave.method import Method
 from fedweave.randomness import Stream, borrow
-from fedweave.records import Array, Carried, Cohort, Population, Probes, Replies, ServerState, View
+from fedweave.records import Array, Carried, Cohort, Population, Replies, ServerState, View
 from fedweave.remember import all_bytes_down, blank, carried, committed
 from fedweave.roles import Engine
 from fedweave.server import advance
@@ -86,6 +86,24 @@ def run_round(
     return ServerState(r, x, clock, sampler, aggregator, server, clients, upload), happened
 
 
+class _Asking(NamedTuple):
+    """Probes by an engine, looked up when used: one that cannot answer is no harm to who does not ask."""
+
+    engine: Engine
+    round: int
+    x: Array
+    population: Population
+
+    def losses(self, ids: Array) -> Array:
+        return self.engine.losses(self.x, ids)
+
+    def gradients(self, ids: Array) -> Array:
+        return self.engine.gradients(self.x, ids)
+
+    def variances(self, ids: Array) -> Array:
+        return self.engine.variances(self.round, self.x, ids, self.population)
+
+
 def view_of(
     method: Method,
     state: ServerState,
@@ -100,12 +118,18 @@ def view_of(
     effort_of = partial(method.solver.effort, lr=lr)
     has = has or carried(method, state)
     rehearse = partial(engine.rehearse, r, state.x, population=population, lr=lr, has=has)
-    probes = Probes(  # looked up when used: an engine that cannot answer is no harm to who does not ask
-        lambda ids: engine.losses(state.x, ids),
-        lambda ids: engine.gradients(state.x, ids),
-        lambda ids: engine.variances(r, state.x, ids, population),
+    return View(
+        r,
+        state.x,
+        population,
+        engine.layout,
+        lr,
+        effort_of,
+        rehearse,
+        [],
+        seed,
+        _Asking(engine, r, state.x, population),
     )
-    return View(r, state.x, population, engine.layout, lr, effort_of, rehearse, [], seed, probes)
 
 
 def calibrated(method: Method, state: ServerState, view: View) -> View:

@@ -1,7 +1,9 @@
 """DELTA and its rivals: laws by exact enumeration, the toy example by hand, probabilities that stay probabilities."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise, permutations, product
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from fedweave.aggregate import Anonymous, Consistent, InverseProbability, LinkAw
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.local.solvers import SGD
 from fedweave.method import Method
-from fedweave.records import Cohort, Layout, Population, Probes, Replies, View
+from fedweave.records import Cohort, Layout, Population, Replies, View
 from fedweave.round import first_state, run_round, view_of
 from fedweave.sample import IS, ClusterIS, Delta, PowerOfChoice, PracticalDelta, PracticalIS, Uniform, Weighted
 from fedweave.sample.cluster import clustered
@@ -27,6 +29,14 @@ UPDATES = RNG.standard_normal((N, D)) * np.array([[1], [0.2], [3], [1], [0.5]])
 GRADIENTS = RNG.standard_normal((N, D))
 VARIANCES = np.array([0.3, 2.0, 0.0, 1.0, 0.7])
 LOSS = np.array([0.0, 0.5, 0.2, 0.35, 0.1])
+
+
+class Probes(NamedTuple):
+    """Clients that answer as they are told."""
+
+    losses: Callable | None
+    gradients: Callable
+    variances: Callable
 
 
 def view(weight=WEIGHT, round=1, available=None, loss=0 * LOSS, losses=None):

@@ -89,7 +89,8 @@ class QuadraticEngine:
         replies = Replies(received, updates, steps, nothing, first, population.latency[ids], sent)
         replies = replies._replace(variance=np.zeros(ids.size)) if has.measure else replies  # no data is drawn
         replies = with_change(replies, self.solver, x.size, has, ids, population, lr)
-        replies = through(replies, self._upload, self.fleet, has, x, ids, begin, lucky(self.seed, round))
+        if has.dropout is not None:
+            replies = through(replies, self._upload, self.fleet, has, x, ids, begin, lucky(self.seed, round))
         return timed(replies, ids, population, x, has)
 
     def rehearse(
