@@ -61,7 +61,8 @@ class Asker:
             work = int(q.population.steps[client]), int(q.population.batch_size[client])
             if self._strangers:
                 number, epochs, work = ANYONE, self._strangers[1], (0, self._strangers[0])
-            task = Task(q.round, number, self._seed, *work, q.lr, float(share[row]), half, name, epochs)
+            asked = half, name, epochs, q.has.measure
+            task = Task(q.round, number, self._seed, *work, q.lr, float(share[row]), *asked)
             content = ask(task, model, extras, config)  # one record for all, so that Flower sends its arrays once
             messages.append(Message(content, nodes[client], MessageType.TRAIN, group_id=str(q.round), ttl=life))
         return messages
@@ -69,7 +70,8 @@ class Asker:
     def box(self, q: Question) -> Box:
         """Return an empty box for the answers."""
         steps = q.population.steps[q.cohort.ids]
-        return Box(q.cohort.ids, self.tensors, q.x, steps, self._terms.most_samples, self._rows(q))
+        measured = q.has.measure and not self._strangers
+        return Box(q.cohort.ids, self.tensors, q.x, steps, self._terms.most_samples, self._rows(q), measured)
 
     def _rows(self, q: Question) -> Array:
         """Return room for the updates: last round's, if nobody refers to it any more. Fresh memory is slow."""
@@ -85,7 +87,8 @@ class Asker:
         With ``look`` updates that are not finite are refused now; the round will look again, which takes its time.
         """
         layout, ids = self.tensors.layout, q.cohort.ids
-        replies = with_change(box.replies(), self._solver, layout.parameters, q.has, ids, q.population, q.lr)
+        heard = box.replies()._replace(variance=box.variance if q.has.measure else None)
+        replies = with_change(heard, self._solver, layout.parameters, q.has, ids, q.population, q.lr)
         replies, refused = admit(replies, q.cohort, layout) if look else (replies, replies.trouble.refused)
         self._keep_in_mind(q, replies)
         few, least = int(replies.received.sum()), min(self._terms.fewest, ids.size)
@@ -104,13 +107,22 @@ class Asker:
 class Box:
     """The answers of a round as they come."""
 
-    def __init__(self, ids: Array, tensors: Tensors, x: Array, steps: Array, most_samples: float, room: Array):
-        k = ids.size
+    def __init__(
+        self,
+        ids: Array,
+        tensors: Tensors,
+        x: Array,
+        steps: Array,
+        most_samples: float,
+        room: Array,
+        measured: bool = False,  # whether everyone must report its variance
+    ):
+        k, self._measured = ids.size, measured
         self.ids, self.received, self.answered = ids, np.zeros(k, bool), np.zeros(k, bool)
         self._tensors, self._x, self._most_samples = tensors, x, most_samples
         self.updates = room
         self.steps = np.array(steps)
-        self.loss, self.first, self.seconds, self.samples = (np.full(k, np.nan) for _ in range(4))
+        self.loss, self.first, self.seconds, self.samples, self.variance = (np.full(k, np.nan) for _ in range(5))
         self.told = np.zeros(k, bool)  # who reported its steps
         self.bytes_up = np.zeros(k, np.int64)
         self.refused: list[str] = []
@@ -126,12 +138,14 @@ class Box:
         self.bytes_up[row] = size(reply.content)
         try:
             about = read_answer(reply.content, self._tensors, self._x, self.updates[row], self._most_samples)
+            if self._measured and np.isnan(about.variance):
+                raise Unfit("does not report the variance that it was asked for")
         except Unfit as e:
             self.refused.append(f"client {client} {e}")
             return
         self.received[row] = True
         self.loss[row], self.first[row], self.samples[row] = about.loss, about.first_gradient, about.samples
-        self.told[row] = not np.isnan(about.steps)
+        self.told[row], self.variance[row] = not np.isnan(about.steps), about.variance
         self.steps[row] = int(about.steps) if self.told[row] else self.steps[row]
 
     def close(self, waited: float, enough: bool) -> None:

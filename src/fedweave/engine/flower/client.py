@@ -84,10 +84,10 @@ def client(
         tensors = Tensors.of_layout(trainer.layout)
         x, extras = read_vectors(message.content, tensors)
         memory = _recall(context, task, extras, x.size) if solver.remembers else None
-        update, loss, first = _train(trainer, x, task, extras.sent, memory)
+        update, loss, first, variance = _train(trainer, x, task, extras.sent, memory)
         if memory is not None:
             _learn(context, solver, task, extras.sent, memory, update, tensors.layout.parameters)
-        about = Answer(samples, task.steps, loss, first, time.perf_counter() - begin)
+        about = Answer(samples, task.steps, loss, first, time.perf_counter() - begin, variance)
         return Message(answer(update, about, tensors), reply_to=message)
 
     @app.evaluate()
@@ -195,7 +195,7 @@ def factory(model: Model, data: Dataset) -> Callable[[], nn.Module]:
 
 def _train(
     trainer: TorchTrainer, x: Array, task: Task, sent: Array | None, memory: Array | None
-) -> tuple[Array, float, float]:
+) -> tuple[Array, float, float, float]:
     from fedweave.engine.simulator import one_thread
     from fedweave.local.batches import Job
     from fedweave.local.torch_trainer import Recalled
@@ -203,8 +203,9 @@ def _train(
     recalled = None if memory is None else Recalled(memory[None], sent, np.array([task.share]))
     job = Job(task.client, task.steps, task.batch_size)
     with one_thread():
-        trained = trainer.train(x, task.round, [job], task.lr, recalled)
-    return trained.updates[0], float(trained.loss[0]), float(trained.first_gradient[0])
+        trained = trainer.train(x, task.round, [job], task.lr, recalled, task.measure)
+    update, loss, first, variance = (column[0] for column in trained)
+    return update, float(loss), float(first), float(variance)
 
 
 def _own_work(task: Task, samples: int) -> Task:

@@ -221,7 +221,8 @@ class Strategy(FlowerStrategy):
 
     def _check(self, heard: Replies, cohort: Cohort) -> None:
         """Refuse to go on without what the method must hear."""
-        for field in self.method.sampler.hears():
+        sampler = self.method.sampler
+        for field in (*sampler.hears(), *(["variance"] if sampler.needs_variance else [])):
             silent = heard.received & np.isnan(getattr(heard, field))
             if silent.any():
                 raise BadInput(

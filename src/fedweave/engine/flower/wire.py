@@ -136,6 +136,7 @@ class Task(NamedTuple):
     method: Mapping[str, Any]  # the client's half of the method, as plain data
     memory: str = ""  # which memory to begin with, by its digest; nothing: zeros
     epochs: float = 0.0  # where steps are 0: passes over the client's data
+    measure: bool = False  # whether to report the variance of its gradients on the way
 
 
 class Extras(NamedTuple):
@@ -204,6 +205,7 @@ class Answer(NamedTuple):
     loss: float = float("nan")  # mean over the local steps
     first_gradient: float = float("nan")  # norm, at the model that was sent
     seconds: float = float("nan")  # of training
+    variance: float = float("nan")  # of its gradients on the way, where it was asked for
 
 
 def answer(update: Array, about: Answer, tensors: Tensors) -> RecordDict:
@@ -229,7 +231,13 @@ def read_answer(content: RecordDict, tensors: Tensors, x: Array, out: Array, mos
     return about
 
 
-LIMITS = {"steps": (1, 2**31), "loss": (-1e30, 1e30), "first_gradient": (0, 1e30), "seconds": (0, 1e9)}
+LIMITS = {
+    "steps": (1, 2**31),
+    "loss": (-1e30, 1e30),
+    "first_gradient": (0, 1e30),
+    "seconds": (0, 1e9),
+    "variance": (0, 1e30),
+}
 
 
 def _numbers(records: Mapping[str, MetricRecord], most_samples: float) -> Answer:
