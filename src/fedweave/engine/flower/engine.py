@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from logging import INFO
 from typing import Any, NoReturn
 
+import numpy as np
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
@@ -14,10 +15,14 @@ from fedweave.engine.flower.mail import collect
 from fedweave.engine.flower.roster import Roster
 from fedweave.engine.flower.terms import Clock, Terms
 from fedweave.engine.flower.wire import Tensors
+from fedweave.engine.links import timed
+from fedweave.method import Method
 from fedweave.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies, State
-from fedweave.roles import Solver
 from fedweave.settings import BadInput
 from fedweave.system.measured import Measured
+from fedweave.upload.channels import channels_of
+from fedweave.upload.send import lucky
+from fedweave.upload.wire import encoded_size
 
 Evaluate = Callable[[Array], Mapping[str, Any]]
 
@@ -34,7 +39,7 @@ class FlowerEngine:
         grid: Grid,
         roster: Roster,
         layout: Layout,
-        solver: Solver,
+        method: Method,
         seed: int,
         evaluate: Evaluate,
         terms: Terms,
@@ -43,7 +48,8 @@ class FlowerEngine:
     ):
         self.layout, self._evaluate = layout, evaluate
         self._grid, self._roster, self._terms, self._clock = grid, roster, terms, clock
-        self._asker = Asker(Tensors.of_layout(layout), solver, seed, terms)
+        self._method, self._seed = method, seed
+        self._asker = Asker(Tensors.of_layout(layout), method.solver, seed, terms, upload=method.upload)
         self._measured = measured
         self.seen: State = measured.fresh(roster.size) if measured else {}
 
@@ -64,9 +70,24 @@ class FlowerEngine:
         for sentence in (*replies.trouble.refused, *replies.trouble.failed):
             log(INFO, "fedweave: round %s, %s", round, sentence)
         if not self._measured:
-            return replies._replace(seconds=population.latency[ids])
+            return replies._replace(seconds=self._world_seconds(question))
         self.seen = self._measured.visited(self.seen, ids, replies.received, replies.seconds)
         return replies
+
+    def _world_seconds(self, q: Question) -> Array:
+        """Return the seconds (k,) of this round in the experiment's own world, whose links have rates for bytes."""
+        x, ids, channels = q.x, q.cohort.ids, channels_of(self.layout)
+        nominal = Replies(*(np.zeros(ids.size) for _ in range(5)), q.population.latency[ids], np.zeros(ids.size))
+        if q.population.up_rate is None:
+            return nominal.seconds
+        if q.has.dropout is None:
+            up, down = np.full(ids.size, x.nbytes * (2 if self._method.solver.reports else 1)), None
+        else:  # how many channels are sent does not depend on what was learned
+            upload, luck, all_have = self._method.upload, lucky(self._seed, q.round), np.ones(channels.count)
+            rates = zip(ids.tolist(), q.has.dropout.tolist(), strict=True)
+            kept = [upload.send(channels, x, x, rate, all_have, luck(client)) for client, rate in rates]
+            up, down = encoded_size(channels, np.stack(kept), x.itemsize), x.itemsize * q.fetched
+        return timed(nominal._replace(bytes_up=up, bytes_down=down), ids, q.population, x, q.has).seconds
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:
         """Return accuracy, loss and class_accuracy of ``x`` on the server's own test set."""

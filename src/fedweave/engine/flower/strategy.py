@@ -17,7 +17,7 @@ from pydantic import PositiveFloat, PositiveInt
 from threadpoolctl import ThreadpoolController
 
 from fedweave.admit import wrong_number
-from fedweave.engine.flower.asking import Asker, Question
+from fedweave.engine.flower.asking import Asker, Question, as_known
 from fedweave.engine.flower.mail import DAY, PromptGrid
 from fedweave.engine.flower.places import Places
 from fedweave.engine.flower.playing import played_to_the_end, played_to_the_question
@@ -119,7 +119,7 @@ class Strategy(FlowerStrategy):
         population = self._population(places.gather())
         if state is None:
             x = self._vector(arrays)
-            state = first_state(self.method, x, population, self._tensors.layout.parameters)
+            state = as_known(first_state(self.method, x, population, self._tensors.layout.parameters))
         elif arrays is not self._given:  # somebody has changed the model between the rounds
             state = state._replace(x=self._vector(arrays))
         state = state._replace(round=server_round - 1)
@@ -189,10 +189,11 @@ class Strategy(FlowerStrategy):
         local = self.local
         self._tensors = Tensors.of_record(arrays)
         strangers = None if self._needs else (local.batch_size, local.epochs)
-        self._asker = Asker(self._tensors, self.method.solver, local.seed, local.terms, strangers)
+        solver, upload = self.method.solver, self.method.upload
+        self._asker = Asker(self._tensors, solver, local.seed, local.terms, strangers, upload)
         if self._needs:
             terms = replace(local.terms, connected=local.terms.connected or local.clients)
-            self._places = Roster(grid, terms, self._clock, self._needs)
+            self._places = Roster(grid, terms, self._clock, self._needs, 0 if upload.partial else None)
         else:
             self._places = Places(grid, local.terms, self._clock, local.clients)
         self._places.gather()
@@ -214,7 +215,8 @@ class Strategy(FlowerStrategy):
         batch = np.minimum(self.local.batch_size, samples)
         steps = np.where(self._steps > 0, self._steps, steps_of(np.full(n, self.local.epochs), samples, batch))
         base = Population(samples / samples.sum(), samples, steps, batch, np.zeros(n), np.ones(n), there)
-        return self.local.system.known(base, self._seen)
+        covered = self._places.covered if isinstance(self._places, Roster) else None
+        return self.local.system.known(replace(base, covered=covered), self._seen)
 
     def _stage(self) -> tuple[Layout, float, int]:
         return self._tensors.layout, self.local.lr, self.local.seed
@@ -273,11 +275,13 @@ class _Asked:
 
 def needs(method: Method) -> str:
     """Return what a method has its clients do beyond plain training, as a sentence; nothing for most."""
-    solver = method.solver
-    if isinstance(solver, SGD | Adam):
+    solver, name = method.solver, type(method.solver).__name__
+    if method.upload.partial:
+        what = f"send only parts of their models and go on from the rest ({type(method.upload).__name__})"
+    elif isinstance(solver, SGD | Adam):
         return ""
-    name = type(solver).__name__
-    what = f"keep {solver.remembers} from round to round ({name})" if solver.remembers else f"train with {name}"
+    else:
+        what = f"keep {solver.remembers} from round to round ({name})" if solver.remembers else f"train with {name}"
     return f"The clients of {method.name} {what}, which a ClientApp of your own does not. {WRAPPER}"
 
 
