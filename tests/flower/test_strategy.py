@@ -129,6 +129,11 @@ def test_a_method_that_needs_more_of_the_clients_says_so_and_names_the_wrapper(m
     assert "fedweave.flower.client(model, load_partition)" in str(error.value)
 
 
+def test_power_of_choice_is_sent_to_the_server_that_can_do_it():
+    with pytest.raises(fw.BadInput, match=r"cannot ask clients how they do .* fedweave\.flower\.server"):
+        start(flower.Strategy(fw.methods.power_of_choice(3), clock=VirtualClock()))
+
+
 def test_a_client_of_ones_own_may_report_what_a_method_needs():
     grid = flower.LocalGrid(plain(steps=7, **{"first-gradient": 0.5}), N)
     result = start(flower.Strategy(fw.methods.fedacs_measured(3), clock=VirtualClock()), grid=grid)

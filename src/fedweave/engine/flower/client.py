@@ -16,6 +16,7 @@ from fedweave.data import Dataset, load, partition
 from fedweave.data.deal import covered, label_counts
 from fedweave.engine.flower.wire import (
     ANYONE,
+    HOW_DO_YOU_DO,
     Answer,
     Extras,
     Task,
@@ -73,6 +74,19 @@ def client(
             data = replace(data, classes=max(data.classes, int(cast(int, asked["classes"]))))
             about["covered"] = float(covered(label_counts(data, [np.arange(len(data.x))]))[0])
         return Message(RecordDict({"hello": MetricRecord(about)}), reply_to=message)
+
+    @app.query(HOW_DO_YOU_DO.partition(".")[2])
+    def how_do_you_do(message: Message, context: Context) -> Message:
+        """Tell the mean loss of the model on this client's own training samples."""
+        from fedweave.engine.simulator import one_thread
+
+        who, of = identity(context)
+        seed = message.content.config_records["fedweave"]["seed"]
+        trainer = trainers.trainer(who, of, int(cast(int, seed)), None)
+        x, _ = read_vectors(message.content, Tensors.of_layout(trainer.layout))
+        with one_thread():
+            loss = trainer.loss(x, who)
+        return Message(RecordDict({"loss": MetricRecord({"loss": loss})}), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

@@ -7,14 +7,15 @@ from logging import INFO
 from typing import Any, NoReturn
 
 import numpy as np
+from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from fedweave.engine.flower.asking import Asker, Question
+from fedweave.engine.flower.asking import LIFE, Asker, Question
 from fedweave.engine.flower.mail import collect
 from fedweave.engine.flower.roster import Roster
 from fedweave.engine.flower.terms import Clock, Terms
-from fedweave.engine.flower.wire import Tensors
+from fedweave.engine.flower.wire import HOW_DO_YOU_DO, Tensors, Unfit, ask_loss, read_loss
 from fedweave.engine.links import timed
 from fedweave.method import Method
 from fedweave.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies, State
@@ -98,6 +99,19 @@ class FlowerEngine:
     ) -> NoReturn:
         """Refuse: an oracle is for simulations."""
         raise BadInput("A real fleet cannot be asked what everyone would send: this sampler is for the simulator.")
+
+    def losses(self, x: Array, ids: Array) -> Array:
+        """Return the mean loss of ``x`` on each one's own data; −inf for those who do not say, so that others train."""
+        model, wait = self._asker.tensors.record(x), self._terms.answer_seconds
+        content, nodes = ask_loss(model, self._seed), [self._roster.node[client] for client in ids.tolist()]
+        messages = [Message(content, node, HOW_DO_YOU_DO, group_id="loss", ttl=wait + LIFE) for node in nodes]
+        found = np.full(ids.size, -np.inf)
+        for row, reply, _ in collect(self._grid, messages, wait, ids.size, self._terms, self._clock):
+            try:
+                found[row] = -np.inf if reply.has_error() else read_loss(reply.content)
+            except Unfit as e:
+                log(INFO, "fedweave: client %s %s", ids[row], e)
+        return found
 
     def gradients(self, x: Array, ids: Array) -> NoReturn:
         """Refuse: true gradients are for simulations."""

@@ -82,3 +82,9 @@ class _Waiting:
 
     def rehearse(self, *_: Any, **__: Any) -> NoReturn:
         raise BadInput("A real fleet cannot be asked what everyone would send: this sampler is for the simulator.")
+
+    def losses(self, *_: Any) -> NoReturn:
+        raise BadInput(
+            "A strategy cannot ask clients how they do before it chooses whom to train: give the method to "
+            "fedweave.flower.server instead, which can."
+        )

@@ -19,7 +19,7 @@ from fedweave.data import Dataset
 from fedweave.engine.flower.asking import as_known
 from fedweave.engine.flower.engine import FlowerEngine
 from fedweave.engine.flower.roster import Roster
-from fedweave.engine.flower.terms import Clock, Terms, over_selected
+from fedweave.engine.flower.terms import Clock, Terms, over_selected, refuse_oracle
 from fedweave.engine.simulator import Simulator, choose_device
 from fedweave.engine.workers import Workers
 from fedweave.experiment import Experiment, load_data, model_factory, to_plain
@@ -96,6 +96,9 @@ def prepare(
     experiment: Experiment, grid: Grid, terms: Terms, clock: Clock, samples: Sequence[int] | None = None
 ) -> Session:
     """Wait for the fleet, and set up the experiment on it; ``samples`` are those of a fleet that was here before."""
+    refuse_oracle(experiment.method)
+    if experiment.true_gradients:
+        raise BadInput("A real fleet does not tell its true gradients: --true-gradients is for the simulator.")
     data = load_data(experiment)
     name, model = model_factory(experiment, data)
     if name == "quadratic":

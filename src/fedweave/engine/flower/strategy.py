@@ -22,7 +22,7 @@ from fedweave.engine.flower.mail import DAY, PromptGrid
 from fedweave.engine.flower.places import Places
 from fedweave.engine.flower.playing import played_to_the_end, played_to_the_question
 from fedweave.engine.flower.roster import Roster
-from fedweave.engine.flower.terms import Clock, Terms, over_selected
+from fedweave.engine.flower.terms import Clock, Terms, over_selected, refuse_oracle
 from fedweave.engine.flower.wire import Tensors
 from fedweave.experiment import Seed, Share
 from fedweave.local.solvers import SGD, Adam
@@ -80,6 +80,7 @@ class Strategy(FlowerStrategy):
         clock: Clock | None = None,
     ):
         self.local = StrategyOptions(lr, epochs, batch_size, clients, fraction_evaluate, seed, terms, system)
+        refuse_oracle(method)
         self.method = over_selected(method, self.local.terms.over_selection)
         self._clock = clock or Clock()
         self._needs = needs(method)

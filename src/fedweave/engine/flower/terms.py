@@ -63,6 +63,17 @@ class VirtualClock(Clock):
         self.time += seconds
 
 
+def refuse_oracle(method: Method) -> None:
+    """Refuse a method whose sampler no real fleet can serve."""
+    if method.sampler.oracle():
+        inner = getattr(method.sampler, "sampler", method.sampler)  # of one that stands before another
+        name = type(inner).__name__
+        raise BadInput(
+            f"{name} must know what every client would answer before it chooses, which a real fleet cannot be asked: "
+            "this sampler is for the simulator."
+        )
+
+
 def over_selected(method: Method, factor: float) -> Method:
     """Return the method with a sampler that asks ``factor`` times as many clients."""
     if factor == 1:

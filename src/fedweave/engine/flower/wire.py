@@ -30,6 +30,7 @@ from fedweave.upload.wire import decode, encode
 
 VERSION = 1  # of what is written below; both sides compare
 ANYONE = -1  # as the number of a client whom the server does not know by its number
+HOW_DO_YOU_DO = "query.loss"  # the type of the question for a loss
 NUMPY = "numpy.ndarray"  # Flower's name for NumPy's format
 FLOAT32 = np.dtype(np.float32)
 MOST_HEADER = 4096  # bytes
@@ -214,6 +215,19 @@ def read_vectors(content: RecordDict, tensors: Tensors) -> tuple[Array, Extras]:
     if x is None:
         raise Unfit("sent no model")
     return x, Extras(*(vector(name) for name in Extras._fields))
+
+
+def ask_loss(model: ArrayRecord, seed: int) -> RecordDict:
+    """Return the question how a client does with a model."""
+    return RecordDict({"arrays": model, "fedweave": ConfigRecord({"version": VERSION, "seed": seed})})
+
+
+def read_loss(content: RecordDict) -> float:
+    """Return the loss that a client tells; nan if its model fails."""
+    told = content.metric_records.get("loss", {}).get("loss")
+    if not isinstance(told, int | float):
+        raise Unfit("does not tell its loss")
+    return float(told)
 
 
 class Answer(NamedTuple):
