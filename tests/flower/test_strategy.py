@@ -193,6 +193,23 @@ def test_a_bad_answer_does_not_reach_the_model():
     assert result.arrays["b"].numpy() == pytest.approx(SAMPLES[1:] @ [pull(c) for c in range(1, N)] / SAMPLES[1:].sum())
 
 
+@pytest.mark.parametrize(("longest", "refused"), [(1000.0, 1), (None, 0)])
+def test_an_update_that_is_far_too_long_is_refused(longest, refused):
+    grid = flower.LocalGrid(plain(), N)
+    honest = grid._answered
+
+    def giant(message, node):
+        reply = honest(message, node)
+        if node == grid.nodes[0] and message.metadata.message_type == "train":
+            reply.content["arrays"]["b"] = packed(np.array(1e6, np.float32))
+        return reply
+
+    grid._answered = giant
+    result = start(flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock(), longest=longest), 1, grid)
+    assert result.train_metrics_clientapp[1]["refused"] == refused
+    assert (abs(result.arrays["b"].numpy()) < 1) == bool(refused)
+
+
 def test_over_selection_and_seconds_in_flowers_own_loop():
     clock = VirtualClock()
     grid = SlowGrid(clock, lambda client: 50.0 if client == 2 else 1.0 + client, plain(), N)

@@ -51,6 +51,7 @@ class StrategyOptions:
     seed: Seed
     terms: Terms
     system: Measured
+    longest: PositiveFloat | None  # an update this many times as long as its round's median one is refused
 
 
 class Strategy(FlowerStrategy):
@@ -62,7 +63,8 @@ class Strategy(FlowerStrategy):
 
     ``lr``, ``epochs`` and ``batch_size`` say what the clients do (and tell clients of ours what to do); ``clients`` is
     the size of the fleet, if not those who are there when the first round begins; ``terms`` say how many must be there
-    and how long to wait, beside the ``timeout`` of ``start``.
+    and how long to wait, beside the ``timeout`` of ``start``; an update more than ``longest`` times as long as the
+    median of its round is refused.
     """
 
     def __init__(
@@ -77,9 +79,10 @@ class Strategy(FlowerStrategy):
         seed: int = 0,
         terms: Terms = PATIENT,
         system: Measured = MEASURED,
+        longest: float | None = 1000.0,
         clock: Clock | None = None,
     ):
-        self.local = StrategyOptions(lr, epochs, batch_size, clients, fraction_evaluate, seed, terms, system)
+        self.local = StrategyOptions(lr, epochs, batch_size, clients, fraction_evaluate, seed, terms, system, longest)
         refuse_oracle(method)
         self.method = over_selected(method, self.local.terms.over_selection)
         self._clock = clock or Clock()
@@ -153,7 +156,8 @@ class Strategy(FlowerStrategy):
         told = replace(told, loss_rate=asked.population.loss_rate, latency=asked.population.latency)
         with same_bits(self._blas):
             cohort = asked.question.cohort
-            state, happened = played_to_the_end(self.method, asked.state, told, *self._stage(), cohort, heard)
+            most = self.local.longest
+            state, happened = played_to_the_end(self.method, asked.state, told, *self._stage(), cohort, heard, most)
         self._state, heard = state, happened.replies
         self._seen = self.local.system.visited(self._seen, ids, heard.received, heard.seconds)
         for sentence in (*happened.refused, *heard.trouble.failed):
