@@ -121,13 +121,13 @@ class Roster:
             raise BadInput(f"it says that it is client {client} of {clients}, which are numbered from 0.")
         if self.size and clients != self.size:
             raise BadInput(f"client {client} says that there are {clients} clients, others said {self.size}.")
-        if not self.size:
-            self.samples = np.zeros(clients, np.int64)
-        if client in self.node:
-            self.news.append(f"Client {client} has come back, or two nodes have partition-id={client}.")
         if "covered" in told:
             if wrong := wrong_number("covered", told["covered"], 0, MOST_CLASSES):
                 raise BadInput(f"client {client} {wrong}.")
             self._covered[client] = float(cast(float, told["covered"]))
+        if not self.size:
+            self.samples = np.zeros(clients, np.int64)
+        if client in self.node:
+            self.news.append(f"Client {client} has come back, or two nodes have partition-id={client}.")
         self.samples[client], self.node[client] = samples, node
         return client

@@ -260,13 +260,13 @@ def read_answer(
     A client of ours sends the displacement; any other app sends its model, from which the displacement follows. Where
     a part is enough, ``sent`` (D,) is set to which entries came.
     """
-    about = _numbers(content.metric_records, most_samples)
-    update, part = (content.array_records.get(name) for name in ("update", "part"))
-    if sent is not None and part is not None:
-        out[...], sent[...] = _read_part(part, tensors)
-        return about
     if sent is not None:
         sent[...] = True
+        if part := content.array_records.get("part"):
+            out[...], sent[...] = _read_part(part, tensors)
+            return _numbers(content.metric_records, most_samples)
+    about = _numbers(content.metric_records, most_samples)
+    update = content.array_records.get("update")
     if update is not None:
         tensors.read(update, out)
     elif len(content.array_records) == 1:
