@@ -77,9 +77,9 @@ class FlowerEngine:
 
     def _world_seconds(self, q: Question) -> Array:
         """Return the seconds (k,) of this round in the experiment's own world, whose links have rates for bytes."""
-        x, ids, channels = q.x, q.cohort.ids, channels_of(self.layout)
-        nominal = Replies(*(np.zeros(ids.size) for _ in range(5)), q.population.latency[ids], np.zeros(ids.size))
-        if q.population.up_rate is None:
+        x, ids, channels, none = q.x, q.cohort.ids, channels_of(self.layout), np.zeros(q.cohort.ids.size)
+        nominal = Replies(none, none, none, none, none, q.population.latency[ids], none)
+        if q.population.up_rate is None or not ids.size:
             return nominal.seconds
         if q.has.dropout is None:
             up, down = np.full(ids.size, x.nbytes * (2 if self._method.solver.reports else 1)), None
@@ -116,3 +116,7 @@ class FlowerEngine:
     def gradients(self, x: Array, ids: Array) -> NoReturn:
         """Refuse: true gradients are for simulations."""
         raise BadInput("A real fleet does not tell its true gradients: --true-gradients is for the simulator.")
+
+    def variances(self, round: int, x: Array, ids: Array, population: Population) -> NoReturn:
+        """Refuse: a fleet measures variances while it trains."""
+        raise BadInput("A real fleet cannot be asked for its variances beforehand: this sampler is for the simulator.")

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fedweave.method import Method
 from fedweave.roles import Sampler
@@ -29,7 +29,7 @@ class Terms:
     answer_seconds: PositiveFloat = 600.0
     over_selection: Annotated[float, Field(ge=1, le=10)] = 1.0
     answers: PositiveInt | None = None  # None: as many as were asked, without the over-selection
-    fewest: PositiveInt = 1
+    fewest: NonNegativeInt = 1  # 0: a round counts although nobody answered, as in the simulator
     poll_seconds: PositiveFloat = 0.2  # between two looks for answers
     most_samples: PositiveFloat = 1e7  # a client that claims more is not believed
 
