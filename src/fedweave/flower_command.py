@@ -133,7 +133,16 @@ def keys(
 
 
 def _wrong_method(method: str) -> list[str]:
-    return [] if method in method_names() else [f"--method: {choice('method', method, method_names())}"]
+    if method not in method_names():
+        return [f"--method: {choice('method', method, method_names())}"]
+    from fedweave import methods
+    from fedweave.engine.flower.terms import refuse_oracle
+
+    try:
+        refuse_oracle(getattr(methods, method)())
+    except BadInput as e:
+        return [f"--method {method}: {e}"]
+    return []
 
 
 def _installed() -> None:

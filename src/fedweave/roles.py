@@ -29,6 +29,10 @@ class Sampler(ABC):
         """Return which fields of the replies it cannot do without, beside the updates: a client must report them."""
         return ()
 
+    def oracle(self) -> bool:
+        """Return whether it must know what every client would answer, which no real fleet can be asked."""
+        return False
+
     def law(self, state: State, view: View) -> Array:
         """Return E[count] of every client (N,) this round; nan where the choice is greedy."""
         return np.full(view.population.size, np.nan)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fedweave.data import Dataset
-from fedweave.data.partition import label_counts
+from fedweave.data.deal import covered, label_counts
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.engine.simulator import Simulator, choose_device
 from fedweave.engine.workers import Workers
@@ -63,7 +63,7 @@ def prepare(experiment: Experiment, workers: Workers, command: str | None = None
         parts = submodel_factories(experiment, model, data)
         engine = Simulator(model, client_data, solver, seed, workers, device, upload, parts)
     size = engine.fleet.dims * x.itemsize
-    base = replace(base, model_bytes=size, covered=covered(labels))
+    base = replace(base, model_bytes=size, covered=None if labels is None else covered(labels))
     world = partial(experiment.system.population, base, seed=experiment.seed)
     first = world(1)  # a world that does not fit these clients says so now
     manifest = {
@@ -94,13 +94,6 @@ def nominal_population(experiment: Experiment, samples: Array) -> Population:
     steps = np.full(n, experiment.steps) if experiment.steps else steps_of(epochs, samples, batch_size)
     weight = samples / samples.sum() if experiment.weights == "data" else np.full(n, 1 / n)
     return Population(weight, samples, steps, batch_size, np.zeros(n), np.ones(n), np.ones(n, bool))
-
-
-def covered(labels: Array | None) -> Array | None:
-    """Return Σ_c min(C·share of class c, 1) of every client (N,): C for one with all classes alike (FedDD eq. 13)."""
-    if labels is None:
-        return None
-    return np.minimum(labels.shape[1] * labels / labels.sum(1, keepdims=True), 1).sum(1)
 
 
 def versions() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Fleets in this process: the digits dealt to six clients, links as bad as a test wants them, and a clock to turn."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -54,7 +55,8 @@ def fate_of(experiment):
         r = asked_in(message)
         if not r:
             return ""
-        world = experiment.system.population(nominal_population(experiment, samples), r, experiment.seed)
+        base = replace(nominal_population(experiment, samples), model_bytes=samples)  # links do not depend on sizes
+        world = experiment.system.population(base, r, experiment.seed)
         lucky = heard(experiment.seed, r, np.array([client]), world)[0]
         return "" if lucky else ("raises", "dead", "silent")[(client + r) % 3]
 

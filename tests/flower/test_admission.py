@@ -176,6 +176,16 @@ def test_a_bad_answer_is_refused_by_name_and_changes_nothing(update, numbers, wh
     assert result.summary["digest"] == lost_instead()
 
 
+@pytest.mark.parametrize(
+    ("variance", "why"), [(-1.0, "reports variance = -1.0"), (float("nan"), "does not report the variance")]
+)
+def test_a_variance_that_was_asked_for_must_come_and_make_sense(variance, why, tmp_path):
+    method = fw.Method(fw.sample.FirstEveryone(fw.sample.PracticalDelta(CLIENTS)))
+    run(experiment(method, rounds=1), Tampered(bad_app(variance=variance)), out=tmp_path / "run")
+    ((_, sentence),) = reasons(tmp_path / "run")
+    assert sentence.startswith(f"client 2 {why}")
+
+
 @pytest.mark.parametrize("value", [1e15, 0, float("nan")])
 def test_a_client_that_lies_about_its_samples_does_not_get_in(value):
     class Liar(Tampered):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from flwr.app import MetricRecord
 
 import fedweave as fw
 import fedweave.store.run_folder
@@ -15,15 +16,50 @@ from fedweave.running import Interrupted
 from fedweave.sample import Everyone, FirstEveryone, Uniform
 from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, digits, experiment, fate_of, reasons, run
 
+ORACLES = {"feddelta": "Delta", "fedis": "IS"}  # the methods of the zoo that only a simulator can run
 
-@pytest.mark.parametrize("name", method_names())
+
+@pytest.mark.parametrize("name", sorted(set(method_names()) - set(ORACLES)))
 def test_every_method_gives_the_simulators_bits_over_lossy_links(name):
     same = experiment(getattr(fw.methods, name)(3), system=fw.system.Dynamic(), rounds=4, steps=None)
     fleet = flower.LocalGrid(app(), CLIENTS, fate=fate_of(same), bytes=True)
-    over_flower, simulated = run(same, fleet), fw.run(same)
+    over_flower, simulated = run(same, fleet, Terms(fewest=0)), fw.run(same)
     assert over_flower.summary["digest"] == simulated.summary["digest"]
     for column in ("client", "count", "expected", "received", "steps", "loss", "seconds"):
         assert np.array_equal(over_flower.clients[column], simulated.clients[column], equal_nan=True), column
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_an_oracle_is_refused_by_its_name_before_anyone_is_asked(name):
+    asked = []
+    fleet = flower.LocalGrid(app(), CLIENTS, fate=lambda client, m: asked.append(m) or "")
+    says = f"^{ORACLES[name]} must know what every client would answer .* this sampler is for the simulator"
+    with pytest.raises(fw.BadInput, match=says):
+        run(experiment(getattr(fw.methods, name)(3)), fleet)
+    with pytest.raises(fw.BadInput, match=says):
+        flower.Strategy(getattr(fw.methods, name)(3))
+    assert not asked
+
+
+def test_power_of_choice_passes_over_those_who_do_not_tell_their_loss():
+    """Client 1 is gone when it is asked how it does, client 4 tells something else."""
+    fleet = flower.LocalGrid(
+        app(), CLIENTS, fate=lambda c, m: "dead" if c == 1 and "loss" in m.metadata.group_id else ""
+    )
+    answered, chosen = fleet._answered, fw.Method(fw.sample.PowerOfChoice(2, CLIENTS))
+
+    def odd(message, node):
+        reply = answered(message, node)
+        if node == fleet.nodes[4] and message.metadata.group_id == "loss":
+            reply.content["loss"] = MetricRecord({"luck": 1e9})
+        return reply
+
+    fleet._answered = odd
+    session = prepare(experiment(chosen), fleet, Terms(), VirtualClock())
+    told = session.engine.losses(session.start.x, np.arange(CLIENTS))
+    assert np.isneginf(told).tolist() == [False, True, False, False, True, False]
+    result = run(experiment(chosen, rounds=1), fleet)
+    assert set(result.clients["client"]) == set(np.sort(np.argsort(-told)[:2]))
 
 
 def test_bytes_are_those_that_were_sent_and_a_change_of_memory_is_none_of_them():
@@ -309,9 +345,10 @@ def test_a_node_that_does_not_know_who_it_is_is_no_client(config, says):
 
 
 def test_what_no_fleet_can_do_is_refused():
-    oracle = fw.Method(fw.sample.Optimal(3, norms="oracle"), aggregator=fw.aggregate.InverseProbability())
-    with pytest.raises(fw.BadInput, match="this sampler is for the simulator"):
-        run(experiment(oracle, rounds=1))
+    for sampler in (fw.sample.Optimal(3, norms="oracle"), fw.sample.ClusterIS(3, norms="oracle"), fw.sample.IS(3)):
+        oracle = fw.Method(FirstEveryone(sampler), aggregator=fw.aggregate.InverseProbability())
+        with pytest.raises(fw.BadInput, match=rf"^{type(sampler).__name__} must know .* for the simulator"):
+            run(experiment(oracle, rounds=1))
     with pytest.raises(fw.BadInput, match="true-gradients is for the simulator"):
         run(experiment(rounds=1, true_gradients=True))
     quadratics = experiment(data="quadratics", partition=fw.partition.parse("natural", None))

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from fedweave.engine.flower.places import Places
 from fedweave.engine.flower.terms import Terms, VirtualClock
 from fedweave.engine.flower.wire import Tensors, packed
 from fedweave.local.flat_module import initial_vector, made
+from fedweave.sample import FirstEveryone, PracticalDelta
 from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, digits, experiment, share
 
 N = 5
@@ -117,12 +119,19 @@ def test_whole_numbers_and_averages_are_not_stepped():
         (fw.methods.fedprox, "clients of fedprox train with Prox"),
         (fw.methods.latency_optimal, "latency_optimal needs the 'first-gradient' of every client"),
         (fw.methods.fedacs_measured, "fedacs_measured needs the 'first-gradient'"),
+        (fw.methods.feddd, r"clients of feddd send only parts of their models .*\(DifferentialDropout\)"),
+        (fw.methods.fedpracdelta, "fedpracdelta needs the 'variance' of every client"),
     ],
 )
 def test_a_method_that_needs_more_of_the_clients_says_so_and_names_the_wrapper(method, says):
     with pytest.raises(fw.BadInput, match=says) as error:
         start(flower.Strategy(method(3), clock=VirtualClock()))
     assert "fedweave.flower.client(model, load_partition)" in str(error.value)
+
+
+def test_power_of_choice_is_sent_to_the_server_that_can_do_it():
+    with pytest.raises(fw.BadInput, match=r"cannot ask clients how they do .* fedweave\.flower\.server"):
+        start(flower.Strategy(fw.methods.power_of_choice(3), clock=VirtualClock()))
 
 
 def test_a_client_of_ones_own_may_report_what_a_method_needs():
@@ -145,16 +154,16 @@ def test_with_our_clients_every_method_gives_the_simulators_bits(method):
     assert 0 <= result.evaluate_metrics_clientapp[3]["accuracy"] <= 1
 
 
-def test_our_clients_also_serve_methods_that_need_nothing_of_them():
+def test_our_clients_also_serve_methods_that_need_but_numbers_of_them():
     _, model = fw.experiment.model_factory(experiment(), digits())
     arrays = ArrayRecord({n: packed(t.numpy()) for n, t in made(model, 0).state_dict().items()})
-    result = start(
-        flower.Strategy(fw.methods.fedavg(CLIENTS), clock=VirtualClock()), 1, flower.LocalGrid(app(), CLIENTS), arrays
-    )
+    method = replace(fw.methods.fedpracdelta(CLIENTS), sampler=FirstEveryone(PracticalDelta(CLIENTS)))
+    result = start(flower.Strategy(method, clock=VirtualClock()), 1, flower.LocalGrid(app(), CLIENTS), arrays)
     assert result.train_metrics_clientapp[1]["received"] == CLIENTS
     samples = np.array([len(share(c).x) for c in range(CLIENTS)])
     steps = np.average(np.ceil(samples / 32), weights=samples)
     assert result.train_metrics_clientapp[1]["steps"] == pytest.approx(steps), "one pass each, of its own samples"
+    assert result.train_metrics_clientapp[1]["variance"] > 0
 
 
 def test_failures_are_told_by_the_message_they_answer_and_count_for_nothing():
@@ -182,6 +191,23 @@ def test_a_bad_answer_does_not_reach_the_model():
     assert result.train_metrics_clientapp[1]["refused"] == 1
     assert np.isfinite(result.arrays["w"].numpy()).all()
     assert result.arrays["b"].numpy() == pytest.approx(SAMPLES[1:] @ [pull(c) for c in range(1, N)] / SAMPLES[1:].sum())
+
+
+@pytest.mark.parametrize(("longest", "refused"), [(1000.0, 1), (None, 0)])
+def test_an_update_that_is_far_too_long_is_refused(longest, refused):
+    grid = flower.LocalGrid(plain(), N)
+    honest = grid._answered
+
+    def giant(message, node):
+        reply = honest(message, node)
+        if node == grid.nodes[0] and message.metadata.message_type == "train":
+            reply.content["arrays"]["b"] = packed(np.array(1e6, np.float32))
+        return reply
+
+    grid._answered = giant
+    result = start(flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock(), longest=longest), 1, grid)
+    assert result.train_metrics_clientapp[1]["refused"] == refused
+    assert (abs(result.arrays["b"].numpy()) < 1) == bool(refused)
 
 
 def test_over_selection_and_seconds_in_flowers_own_loop():

@@ -150,6 +150,11 @@ def label_counts(data: Dataset, train: Sequence[Array]) -> Array:
     return np.stack([np.bincount(data.y[i], minlength=data.classes) for i in train])
 
 
+def covered(labels: Array) -> Array:
+    """Return Σ_c min(C·share of class c, 1) of every client (N,): C for one with all classes alike (FedDD eq. 13)."""
+    return np.minimum(labels.shape[1] * labels / labels.sum(1, keepdims=True), 1).sum(1)
+
+
 def aligned(data: Dataset, train: Sequence[Array], rng: np.random.Generator) -> Shares:
     """Add test samples that follow each client's own label proportions."""
     if data.classes:

@@ -40,6 +40,9 @@ class ClusterIS(Sampler):
     floor: Floor = 1e-3
     drop_after: PositiveInt | None = None
 
+    def oracle(self) -> bool:
+        return self.norms == "oracle"
+
     def init(self, population: Population) -> State:
         return {"norm": np.full(population.size, np.nan)} if self.norms == "last" else {}
 

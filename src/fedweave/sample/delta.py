@@ -52,6 +52,9 @@ class IS(Sampler):
     replacement: bool = True
     floor: Floor = 1e-3
 
+    def oracle(self) -> bool:
+        return True
+
     def law(self, state: State, view: View) -> Array:
         p = view.population
         updates = view.rehearse(np.arange(p.size))[:, : view.layout.parameters]
@@ -79,6 +82,9 @@ class Delta(Sampler):
     server_lr: PositiveFloat = 1.0
     replacement: bool = True
     floor: Floor = 1e-3
+
+    def oracle(self) -> bool:
+        return True
 
     def law(self, state: State, view: View) -> Array:
         p, everyone = view.population, np.arange(view.population.size)

@@ -37,6 +37,9 @@ class FirstEveryone(Sampler):
     def hears(self) -> tuple[str, ...]:
         return self.sampler.hears()
 
+    def oracle(self) -> bool:
+        return self.sampler.oracle()
+
     def init(self, population: Population) -> State:
         return {**self.sampler.init(population), ASKED: np.zeros(population.size, bool)}
 

@@ -29,6 +29,9 @@ class Optimal(Sampler):
     norms: Literal["last", "oracle"] = "last"
     form: Literal["multinomial", "poisson"] = "multinomial"
 
+    def oracle(self) -> bool:
+        return self.norms == "oracle"
+
     def init(self, population: Population) -> State:
         return {"norm": np.full(population.size, np.nan)} if self.norms == "last" else {}
 

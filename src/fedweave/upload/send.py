@@ -107,13 +107,16 @@ def through(
 def _masked(replies: Replies, mask: Array, has: Carried, x: Array) -> Replies:
     """Return the replies without what was not sent, and with what each heard client keeps of its own instead."""
     mask[~replies.received] = False
-    kept = None
-    if has.dropout is not None:
-        end = x + replies.updates
-        kept = np.where(mask | ~np.isfinite(end), x.dtype.type(np.nan), end)  # who broke something fetches it anew
+    kept = None if has.dropout is None else own_part(x, replies.updates, mask)
     if mask[replies.received].all():  # as if nothing could be left out
         return replies._replace(kept=kept)
     return replies._replace(updates=np.where(mask, replies.updates, x.dtype.type(0)), mask=mask, kept=kept)
+
+
+def own_part(x: Array, update: Array, sent: Array) -> Array:
+    """Return what clients go on with (…, D) of where they came to; nan: the server's, as of all that was sent."""
+    end = x + update
+    return np.where(sent | ~np.isfinite(end), x.dtype.type(np.nan), end)  # who broke something fetches it anew
 
 
 def lucky(seed: int, round: int) -> Callable[[int], np.random.Generator]:

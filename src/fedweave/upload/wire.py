@@ -42,7 +42,7 @@ def encode(channels: Channels, update: Array, kept: Array) -> bytearray:
     return message
 
 
-def decode(channels: Channels, message: bytes | bytearray, dtype: str = "float32") -> tuple[Array, Array]:
+def decode(channels: Channels, message: bytes | bytearray | memoryview, dtype: str = "float32") -> tuple[Array, Array]:
     """Return the update (D,), zero where nothing was sent, and the channels (G,) that were; or say what is wrong."""
     kind, head = np.dtype(dtype), _head(channels)
     if len(message) < head:

@@ -12,20 +12,37 @@ from fedweave.admit import admit
 from fedweave.engine.flower.client import digest
 from fedweave.engine.flower.terms import Terms
 from fedweave.engine.flower.wire import ANYONE, Task, Tensors, Unfit, ask, client_half, read_answer, size
-from fedweave.records import Array, Carried, Cohort, Population, Replies, Trouble
+from fedweave.records import Array, Carried, Cohort, Population, Replies, ServerState, Trouble
 from fedweave.remember import shares, with_change
-from fedweave.roles import Solver
+from fedweave.roles import Solver, Upload
+from fedweave.rows import Rows
+from fedweave.settings import BadInput
 
 GONE = 5  # Flower's code for a node that is unavailable
 LIFE = 10.0  # seconds beyond the deadline after which an unread question is thrown away
 
 
+def as_known(state: ServerState) -> ServerState:
+    """Return a first state as the server of a real fleet can know it.
+
+    Of what clients keep of their own (FedDD) it knows two numbers: after which round, and how many entries they sent.
+    """
+    if "own" not in state.clients:
+        return state
+    n, _ = state.clients["own"].shape
+    return state._replace(clients={**state.clients, "own": Rows.zeros(n, 2, "float64")})
+
+
 class Question:
-    """What a round asks of its cohort, and the memories that the clients begin with."""
+    """What a round asks of its cohort, and the memories and parts of their own that the clients begin with."""
 
     def __init__(self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried):
         self.round, self.x, self.cohort, self.population, self.lr, self.has = round, x, cohort, population, lr, has
         self.memory = None if has.memory is None else has.memory[cohort.ids]
+        own = np.zeros((cohort.ids.size, 2)) if has.own is None else has.own[cohort.ids]
+        since, sent = own.astype(np.int64).T
+        self.since = np.where(sent < x.size, since, 0)  # (k,) who sent everything has nothing of its own
+        self.fetched = np.where(since > 0, sent, x.size)  # (k,) entries of the model that are new to each
 
 
 class Asker:
@@ -38,9 +55,20 @@ class Asker:
     """
 
     def __init__(
-        self, tensors: Tensors, solver: Solver, seed: int, terms: Terms, strangers: tuple[int, float] | None = None
+        self,
+        tensors: Tensors,
+        solver: Solver,
+        seed: int,
+        terms: Terms,
+        strangers: tuple[int, float] | None = None,
+        upload: Upload | None = None,
     ):
-        self._strangers = strangers
+        if upload is not None and upload.partial and solver.remembers:
+            raise BadInput(
+                f"Clients that keep {solver.remembers} must send whole updates on a real fleet, by which the server "
+                f"follows what they keep; {type(upload).__name__} leaves parts out."
+            )
+        self._strangers, self._half = strangers, client_half(solver, upload, tensors.layout)
         self.tensors, self._solver, self._seed, self._terms = tensors, solver, seed, terms
         self._room: Array | None = None
         self._has: dict[int, set[str]] = {}  # client -> the memories that it keeps, by their digests
@@ -49,7 +77,7 @@ class Asker:
         self, q: Question, nodes: Mapping[int, int], model: ArrayRecord, seconds: float, config: ConfigRecord | None
     ) -> list[Message]:
         """Return a message to each client of the cohort; ``nodes`` says where they are."""
-        share, half, life = shares(q.cohort.ids, q.population), client_half(self._solver), seconds + LIFE
+        share, half, life = shares(q.cohort.ids, q.population), self._half, seconds + LIFE
         common = {} if q.has.sent is None else {"sent": self.tensors.record(q.has.sent)}
         messages = []
         for row, client in enumerate(q.cohort.ids.tolist()):
@@ -61,7 +89,9 @@ class Asker:
             work = int(q.population.steps[client]), int(q.population.batch_size[client])
             if self._strangers:
                 number, epochs, work = ANYONE, self._strangers[1], (0, self._strangers[0])
-            task = Task(q.round, number, self._seed, *work, q.lr, float(share[row]), half, name, epochs)
+            dropout = None if q.has.dropout is None else float(q.has.dropout[row])
+            asked = half, name, epochs, q.has.measure, dropout, int(q.since[row])
+            task = Task(q.round, number, self._seed, *work, q.lr, float(share[row]), *asked)
             content = ask(task, model, extras, config)  # one record for all, so that Flower sends its arrays once
             messages.append(Message(content, nodes[client], MessageType.TRAIN, group_id=str(q.round), ttl=life))
         return messages
@@ -69,7 +99,9 @@ class Asker:
     def box(self, q: Question) -> Box:
         """Return an empty box for the answers."""
         steps = q.population.steps[q.cohort.ids]
-        return Box(q.cohort.ids, self.tensors, q.x, steps, self._terms.most_samples, self._rows(q))
+        measured = q.has.measure and not self._strangers
+        sent = None if q.has.dropout is None else np.zeros((q.cohort.ids.size, q.x.size), bool)
+        return Box(q.cohort.ids, self.tensors, q.x, steps, self._terms.most_samples, self._rows(q), measured, sent)
 
     def _rows(self, q: Question) -> Array:
         """Return room for the updates: last round's, if nobody refers to it any more. Fresh memory is slow."""
@@ -85,9 +117,11 @@ class Asker:
         With ``look`` updates that are not finite are refused now; the round will look again, which takes its time.
         """
         layout, ids = self.tensors.layout, q.cohort.ids
-        replies = with_change(box.replies(), self._solver, layout.parameters, q.has, ids, q.population, q.lr)
+        heard = box.replies()._replace(variance=box.variance if q.has.measure else None)
+        replies = with_change(heard, self._solver, layout.parameters, q.has, ids, q.population, q.lr)
         replies, refused = admit(replies, q.cohort, layout) if look else (replies, replies.trouble.refused)
         self._keep_in_mind(q, replies)
+        replies = replies if box.sent is None else _partial(replies, box.sent, q.round)
         few, least = int(replies.received.sum()), min(self._terms.fewest, ids.size)
         abandoned = f"{few} of {ids.size} clients answered, {least} must" if few < least else ""
         return replies._replace(trouble=Trouble(tuple(refused), tuple(box.failed), abandoned))
@@ -101,16 +135,33 @@ class Asker:
             self._has[client] = both if replies.received[row] else set()  # one that failed may have lost its own
 
 
+def _partial(replies: Replies, sent: Array, round: int) -> Replies:
+    """Return the replies with which entries (k, D) each heard client sent, and what is known of those it keeps."""
+    sent[~replies.received] = False
+    kept = np.stack([np.full(len(sent), float(round)), sent.sum(1)], axis=1)
+    return replies._replace(kept=kept, mask=None if sent[replies.received].all() else sent)
+
+
 class Box:
     """The answers of a round as they come."""
 
-    def __init__(self, ids: Array, tensors: Tensors, x: Array, steps: Array, most_samples: float, room: Array):
-        k = ids.size
+    def __init__(
+        self,
+        ids: Array,
+        tensors: Tensors,
+        x: Array,
+        steps: Array,
+        most_samples: float,
+        room: Array,
+        measured: bool = False,  # whether everyone must report its variance
+        sent: Array | None = None,  # (k, D) room for which entries came, where a part is enough
+    ):
+        k, self._measured, self.sent = ids.size, measured, sent
         self.ids, self.received, self.answered = ids, np.zeros(k, bool), np.zeros(k, bool)
         self._tensors, self._x, self._most_samples = tensors, x, most_samples
         self.updates = room
         self.steps = np.array(steps)
-        self.loss, self.first, self.seconds, self.samples = (np.full(k, np.nan) for _ in range(4))
+        self.loss, self.first, self.seconds, self.samples, self.variance = (np.full(k, np.nan) for _ in range(5))
         self.told = np.zeros(k, bool)  # who reported its steps
         self.bytes_up = np.zeros(k, np.int64)
         self.refused: list[str] = []
@@ -125,13 +176,16 @@ class Box:
             return
         self.bytes_up[row] = size(reply.content)
         try:
-            about = read_answer(reply.content, self._tensors, self._x, self.updates[row], self._most_samples)
+            part = None if self.sent is None else self.sent[row]
+            about = read_answer(reply.content, self._tensors, self._x, self.updates[row], self._most_samples, part)
+            if self._measured and np.isnan(about.variance):
+                raise Unfit("does not report the variance that it was asked for")
         except Unfit as e:
             self.refused.append(f"client {client} {e}")
             return
         self.received[row] = True
         self.loss[row], self.first[row], self.samples[row] = about.loss, about.first_gradient, about.samples
-        self.told[row] = not np.isnan(about.steps)
+        self.told[row], self.variance[row] = not np.isnan(about.steps), about.variance
         self.steps[row] = int(about.steps) if self.told[row] else self.steps[row]
 
     def close(self, waited: float, enough: bool) -> None:

@@ -6,15 +6,17 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedweave.data import Dataset, load, partition
+from fedweave.data.deal import covered, label_counts
 from fedweave.engine.flower.wire import (
     ANYONE,
+    HOW_DO_YOU_DO,
     Answer,
     Extras,
     Task,
@@ -25,12 +27,14 @@ from fedweave.engine.flower.wire import (
     read_task,
     read_vectors,
     solver_of,
+    upload_of,
 )
 from fedweave.randomness import Stream, rng_for
 from fedweave.records import Array
 from fedweave.roles import Solver
 from fedweave.settings import BadInput
 from fedweave.system.worlds import steps_of
+from fedweave.upload.channels import channels_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
 Model = str | Callable[[], "nn.Module"]
 LoadPartition = Callable[[int, int], Dataset | tuple[Array, Array]]
 KEPT, LEARNED = "fedweave.kept", "fedweave.learned"  # what a client remembers, before and after its last answer
+OWN = "fedweave.own.kept", "fedweave.own.learned"  # what it did not send and goes on from, likewise
 
 
 def client(
@@ -60,13 +65,28 @@ def client(
 
     @app.query()
     def hello(message: Message, context: Context) -> Message:
-        """Say who this is and how many samples it has; nothing else is told before training."""
+        """Say who this is and how many samples it has, and if asked how well they cover the classes; nothing else."""
         who, of = identity(context)
-        samples = len(trainers.data(who, of).x)
-        return Message(
-            RecordDict({"hello": MetricRecord({"client": who, "clients": of, "num-examples": samples})}),
-            reply_to=message,
-        )
+        data = trainers.data(who, of)
+        about: dict[str, Any] = {"client": who, "clients": of, "num-examples": len(data.x)}
+        asked = message.content.config_records.get("fedweave")
+        if asked is not None and data.classes:
+            data = replace(data, classes=max(data.classes, int(cast(int, asked["classes"]))))
+            about["covered"] = float(covered(label_counts(data, [np.arange(len(data.x))]))[0])
+        return Message(RecordDict({"hello": MetricRecord(about)}), reply_to=message)
+
+    @app.query(HOW_DO_YOU_DO.partition(".")[2])
+    def how_do_you_do(message: Message, context: Context) -> Message:
+        """Tell the mean loss of the model on this client's own training samples."""
+        from fedweave.engine.simulator import one_thread
+
+        who, of = identity(context)
+        seed = message.content.config_records["fedweave"]["seed"]
+        trainer = trainers.trainer(who, of, int(cast(int, seed)), None)
+        x, _ = read_vectors(message.content, Tensors.of_layout(trainer.layout))
+        with one_thread():
+            loss = trainer.loss(x, who)
+        return Message(RecordDict({"loss": MetricRecord({"loss": loss})}), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -84,11 +104,14 @@ def client(
         tensors = Tensors.of_layout(trainer.layout)
         x, extras = read_vectors(message.content, tensors)
         memory = _recall(context, task, extras, x.size) if solver.remembers else None
-        update, loss, first = _train(trainer, x, task, extras.sent, memory)
+        own = _own(context, task)
+        start = x if own is None else np.where(np.isnan(own), x, own)
+        update, loss, first, variance = _train(trainer, x, task, extras.sent, memory, start)
         if memory is not None:
             _learn(context, solver, task, extras.sent, memory, update, tensors.layout.parameters)
-        about = Answer(samples, task.steps, loss, first, time.perf_counter() - begin)
-        return Message(answer(update, about, tensors), reply_to=message)
+        about = Answer(samples, task.steps, loss, first, time.perf_counter() - begin, variance)
+        kept = None if task.dropout is None else _chosen(context, task, tensors, x, own, start, update)
+        return Message(answer(update, about, tensors, kept), reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -194,8 +217,8 @@ def factory(model: Model, data: Dataset) -> Callable[[], nn.Module]:
 
 
 def _train(
-    trainer: TorchTrainer, x: Array, task: Task, sent: Array | None, memory: Array | None
-) -> tuple[Array, float, float]:
+    trainer: TorchTrainer, x: Array, task: Task, sent: Array | None, memory: Array | None, start: Array
+) -> tuple[Array, float, float, float]:
     from fedweave.engine.simulator import one_thread
     from fedweave.local.batches import Job
     from fedweave.local.torch_trainer import Recalled
@@ -203,8 +226,10 @@ def _train(
     recalled = None if memory is None else Recalled(memory[None], sent, np.array([task.share]))
     job = Job(task.client, task.steps, task.batch_size)
     with one_thread():
-        trained = trainer.train(x, task.round, [job], task.lr, recalled)
-    return trained.updates[0], float(trained.loss[0]), float(trained.first_gradient[0])
+        starts = None if start is x else start[None]
+        trained = trainer.train(x, task.round, [job], task.lr, recalled, task.measure, starts)
+    update, loss, first, variance = (column[0] for column in trained)
+    return update, float(loss), float(first), float(variance)
 
 
 def _own_work(task: Task, samples: int) -> Task:
@@ -245,3 +270,33 @@ def _learn(
     after = memory + learned(solver, update[None], parameters, sent, steps, share, task.lr)[0]
     context.state[KEPT] = ArrayRecord({task.memory: packed(memory)} if task.memory else {})
     context.state[LEARNED] = ArrayRecord({digest(after): packed(after)})
+
+
+def _own(context: Context, task: Task) -> Array | None:
+    """Return the part of its model that this client goes on from, nan elsewhere; None: it begins at the server's model.
+
+    As with memories the server says which of two holds, but it does not know the values: they are named by the round
+    after which they were kept. A client that has lost them takes the whole model, as everyone does now and then.
+    """
+    for name in OWN if task.own else ():
+        record = context.state.array_records.get(name)
+        if record is not None and str(task.own) in record:
+            return opened("own", record[str(task.own)])
+    return None
+
+
+def _chosen(
+    context: Context, task: Task, tensors: Tensors, x: Array, own: Array | None, start: Array, update: Array
+) -> Array:
+    """Return which channels (G,) to send, and keep the others for the next time."""
+    from fedweave.upload.send import lucky, own_part
+
+    assert task.dropout is not None
+    channels = channels_of(tensors.layout)
+    upload, luck = upload_of(task, tensors.layout), lucky(task.seed, task.round)(task.client)
+    everyone = np.ones(channels.count)  # has every channel: all train the same model
+    kept = upload.send(channels, start, x + update, task.dropout, everyone, luck)
+    before, after = OWN
+    context.state[before] = ArrayRecord({} if own is None else {str(task.own): packed(own)})
+    context.state[after] = ArrayRecord({str(task.round): packed(own_part(x, update, channels.spread(kept)))})
+    return kept

@@ -37,6 +37,7 @@ def played_to_the_end(
     seed: int,
     cohort: Cohort,
     replies: Replies,
+    longest: float | None = None,
 ) -> tuple[ServerState, Round]:
     """Return the state after the round in which this cohort was asked and gave these replies.
 
@@ -45,7 +46,7 @@ def played_to_the_end(
     drawn, engine = copy(method), _Waiting(layout, replies)
     object.__setattr__(drawn, "sampler", _Drawn(method.sampler, cohort))
     stage: Any = engine
-    return run_round(drawn, state, population, stage, lr, seed)
+    return run_round(drawn, state, population, stage, lr, seed, longest=longest)
 
 
 class _Drawn:
@@ -82,3 +83,9 @@ class _Waiting:
 
     def rehearse(self, *_: Any, **__: Any) -> NoReturn:
         raise BadInput("A real fleet cannot be asked what everyone would send: this sampler is for the simulator.")
+
+    def losses(self, *_: Any) -> NoReturn:
+        raise BadInput(
+            "A strategy cannot ask clients how they do before it chooses whom to train: give the method to "
+            "fedweave.flower.server instead, which can."
+        )

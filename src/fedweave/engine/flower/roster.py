@@ -7,7 +7,7 @@ from logging import WARNING
 from typing import cast
 
 import numpy as np
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
@@ -17,7 +17,7 @@ from fedweave.engine.flower.terms import Clock, Terms
 from fedweave.records import Array
 from fedweave.settings import BadInput
 
-MOST_CLIENTS = 10**7
+MOST_CLIENTS, MOST_CLASSES = 10**7, 10**6
 TRIES = 3  # how often a node is asked who it is before it is taken for something else
 HELLO_SECONDS = 60.0  # to answer the first question: Flower starts a process for it
 
@@ -26,10 +26,13 @@ class Roster:
     """The clients by number, as their nodes introduce themselves; Flower's node ids are random and change.
 
     A node is asked once who it is. One that comes back under another id takes its old place. With ``needs``, a
-    sentence, a node that runs another app than ours is an error at once.
+    sentence, a node that runs another app than ours is an error at once. With ``classes`` clients are also asked how
+    well their samples cover so many classes, or 0: as many as each one knows.
     """
 
-    def __init__(self, grid: Grid, terms: Terms, clock: Clock, needs: str = ""):
+    def __init__(self, grid: Grid, terms: Terms, clock: Clock, needs: str = "", classes: int | None = None):
+        self._hello = {} if classes is None else {"fedweave": ConfigRecord({"classes": classes})}
+        self._covered: dict[int, float] = {}
         self._needs, self._tries = needs, Counter[int]()
         self._grid, self._terms, self._clock = grid, terms, clock
         self._client: dict[int, int] = {}  # node id -> client; −1 for a node that is no client
@@ -41,6 +44,14 @@ class Roster:
     def size(self) -> int:
         """Number of clients of the fleet."""
         return self.samples.size
+
+    @property
+    def covered(self) -> Array | None:
+        """How well each client's data covers the classes (N,), the mean for those never seen; None: nobody said."""
+        if not self._covered:
+            return None
+        mean = float(np.mean(list(self._covered.values())))
+        return np.array([self._covered.get(client, mean) for client in range(self.size)])
 
     def gather(self) -> Array:
         """Return which clients are there (N,) bool, after waiting for as many as the terms want."""
@@ -85,7 +96,9 @@ class Roster:
 
     def _greet(self, nodes: list[int], seconds: float) -> None:
         life = seconds + 30
-        messages = [Message(RecordDict(), node, MessageType.QUERY, group_id="hello", ttl=life) for node in nodes]
+        messages = [
+            Message(RecordDict({**self._hello}), node, MessageType.QUERY, group_id="hello", ttl=life) for node in nodes
+        ]
         for row, reply, _ in collect(self._grid, messages, seconds, len(nodes), self._terms, self._clock):
             node = nodes[row]
             try:
@@ -120,6 +133,10 @@ class Roster:
             raise BadInput(f"it says that it is client {client} of {clients}, which are numbered from 0.")
         if self.size and clients != self.size:
             raise BadInput(f"client {client} says that there are {clients} clients, others said {self.size}.")
+        if "covered" in told:
+            if wrong := wrong_number("covered", told["covered"], 0, MOST_CLASSES):
+                raise BadInput(f"client {client} {wrong}.")
+            self._covered[client] = float(cast(float, told["covered"]))
         if not self.size:
             self.samples = np.zeros(clients, np.int64)
         if client in self.node:

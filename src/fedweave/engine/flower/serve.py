@@ -16,9 +16,10 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
 from fedweave.data import Dataset
+from fedweave.engine.flower.asking import as_known
 from fedweave.engine.flower.engine import FlowerEngine
 from fedweave.engine.flower.roster import Roster
-from fedweave.engine.flower.terms import Clock, Terms, over_selected
+from fedweave.engine.flower.terms import Clock, Terms, over_selected, refuse_oracle
 from fedweave.engine.simulator import Simulator, choose_device
 from fedweave.engine.workers import Workers
 from fedweave.experiment import Experiment, load_data, model_factory, to_plain
@@ -95,12 +96,17 @@ def prepare(
     experiment: Experiment, grid: Grid, terms: Terms, clock: Clock, samples: Sequence[int] | None = None
 ) -> Session:
     """Wait for the fleet, and set up the experiment on it; ``samples`` are those of a fleet that was here before."""
+    refuse_oracle(experiment.method)
+    if experiment.true_gradients:
+        raise BadInput("A real fleet does not tell its true gradients: --true-gradients is for the simulator.")
     data = load_data(experiment)
     name, model = model_factory(experiment, data)
     if name == "quadratic":
         raise BadInput("The quadratic model is solved in closed form, in the simulator only: a fleet needs a network.")
+    if experiment.submodels:
+        raise BadInput("Sub-models are for the simulator: every client of a real fleet trains the whole model.")
     x = first_vector(name, model, data, experiment.seed)
-    roster = Roster(grid, terms, clock)
+    roster = Roster(grid, terms, clock, classes=data.classes if experiment.method.upload.partial else None)
     roster.samples = np.array(samples or [], np.int64)
     roster.gather()
     measured = experiment.system if isinstance(experiment.system, Measured) else None
@@ -109,12 +115,13 @@ def prepare(
     method = over_selected(experiment.method, terms.over_selection)
     asked = replace(experiment, method=method)
     layout, seed = bench.layout, experiment.seed
-    engine = FlowerEngine(grid, roster, layout, method.solver, seed, bench.evaluate, terms, measured, clock)
+    engine = FlowerEngine(grid, roster, layout, method, seed, bench.evaluate, terms, measured, clock)
 
     def base() -> Population:
         known = roster.samples > 0
         samples = np.where(known, roster.samples, max(int(roster.samples[known].mean()), 1))
-        return nominal_population(experiment, samples)
+        size = np.full(roster.size, layout.dim * x.itemsize)
+        return replace(nominal_population(experiment, samples), model_bytes=size, covered=roster.covered)
 
     def world(round: int) -> Population:
         there = roster.gather()
@@ -122,7 +129,7 @@ def prepare(
         now = measured.known(now, engine.seen) if measured else now
         return replace(now, available=now.available & there)
 
-    start = first_state(method, x, base(), layout.parameters)
+    start = as_known(first_state(method, x, base(), layout.parameters))
     manifest = {
         "engine": "flower",
         "started": datetime.now(UTC).isoformat(timespec="seconds"),

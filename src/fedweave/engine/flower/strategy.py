@@ -17,12 +17,12 @@ from pydantic import PositiveFloat, PositiveInt
 from threadpoolctl import ThreadpoolController
 
 from fedweave.admit import wrong_number
-from fedweave.engine.flower.asking import Asker, Question
+from fedweave.engine.flower.asking import Asker, Question, as_known
 from fedweave.engine.flower.mail import DAY, PromptGrid
 from fedweave.engine.flower.places import Places
 from fedweave.engine.flower.playing import played_to_the_end, played_to_the_question
 from fedweave.engine.flower.roster import Roster
-from fedweave.engine.flower.terms import Clock, Terms, over_selected
+from fedweave.engine.flower.terms import Clock, Terms, over_selected, refuse_oracle
 from fedweave.engine.flower.wire import Tensors
 from fedweave.experiment import Seed, Share
 from fedweave.local.solvers import SGD, Adam
@@ -51,6 +51,7 @@ class StrategyOptions:
     seed: Seed
     terms: Terms
     system: Measured
+    longest: PositiveFloat | None  # an update this many times as long as its round's median one is refused
 
 
 class Strategy(FlowerStrategy):
@@ -62,7 +63,8 @@ class Strategy(FlowerStrategy):
 
     ``lr``, ``epochs`` and ``batch_size`` say what the clients do (and tell clients of ours what to do); ``clients`` is
     the size of the fleet, if not those who are there when the first round begins; ``terms`` say how many must be there
-    and how long to wait, beside the ``timeout`` of ``start``.
+    and how long to wait, beside the ``timeout`` of ``start``; an update more than ``longest`` times as long as the
+    median of its round is refused.
     """
 
     def __init__(
@@ -77,9 +79,11 @@ class Strategy(FlowerStrategy):
         seed: int = 0,
         terms: Terms = PATIENT,
         system: Measured = MEASURED,
+        longest: float | None = 1000.0,
         clock: Clock | None = None,
     ):
-        self.local = StrategyOptions(lr, epochs, batch_size, clients, fraction_evaluate, seed, terms, system)
+        self.local = StrategyOptions(lr, epochs, batch_size, clients, fraction_evaluate, seed, terms, system, longest)
+        refuse_oracle(method)
         self.method = over_selected(method, self.local.terms.over_selection)
         self._clock = clock or Clock()
         self._needs = needs(method)
@@ -119,7 +123,7 @@ class Strategy(FlowerStrategy):
         population = self._population(places.gather())
         if state is None:
             x = self._vector(arrays)
-            state = first_state(self.method, x, population, self._tensors.layout.parameters)
+            state = as_known(first_state(self.method, x, population, self._tensors.layout.parameters))
         elif arrays is not self._given:  # somebody has changed the model between the rounds
             state = state._replace(x=self._vector(arrays))
         state = state._replace(round=server_round - 1)
@@ -152,7 +156,8 @@ class Strategy(FlowerStrategy):
         told = replace(told, loss_rate=asked.population.loss_rate, latency=asked.population.latency)
         with same_bits(self._blas):
             cohort = asked.question.cohort
-            state, happened = played_to_the_end(self.method, asked.state, told, *self._stage(), cohort, heard)
+            most = self.local.longest
+            state, happened = played_to_the_end(self.method, asked.state, told, *self._stage(), cohort, heard, most)
         self._state, heard = state, happened.replies
         self._seen = self.local.system.visited(self._seen, ids, heard.received, heard.seconds)
         for sentence in (*happened.refused, *heard.trouble.failed):
@@ -189,10 +194,11 @@ class Strategy(FlowerStrategy):
         local = self.local
         self._tensors = Tensors.of_record(arrays)
         strangers = None if self._needs else (local.batch_size, local.epochs)
-        self._asker = Asker(self._tensors, self.method.solver, local.seed, local.terms, strangers)
+        solver, upload = self.method.solver, self.method.upload
+        self._asker = Asker(self._tensors, solver, local.seed, local.terms, strangers, upload)
         if self._needs:
             terms = replace(local.terms, connected=local.terms.connected or local.clients)
-            self._places = Roster(grid, terms, self._clock, self._needs)
+            self._places = Roster(grid, terms, self._clock, self._needs, 0 if upload.partial else None)
         else:
             self._places = Places(grid, local.terms, self._clock, local.clients)
         self._places.gather()
@@ -214,14 +220,16 @@ class Strategy(FlowerStrategy):
         batch = np.minimum(self.local.batch_size, samples)
         steps = np.where(self._steps > 0, self._steps, steps_of(np.full(n, self.local.epochs), samples, batch))
         base = Population(samples / samples.sum(), samples, steps, batch, np.zeros(n), np.ones(n), there)
-        return self.local.system.known(base, self._seen)
+        covered = self._places.covered if isinstance(self._places, Roster) else None
+        return self.local.system.known(replace(base, covered=covered), self._seen)
 
     def _stage(self) -> tuple[Layout, float, int]:
         return self._tensors.layout, self.local.lr, self.local.seed
 
     def _check(self, heard: Replies, cohort: Cohort) -> None:
         """Refuse to go on without what the method must hear."""
-        for field in self.method.sampler.hears():
+        sampler = self.method.sampler
+        for field in (*sampler.hears(), *(["variance"] if sampler.needs_variance else [])):
             silent = heard.received & np.isnan(getattr(heard, field))
             if silent.any():
                 raise BadInput(
@@ -272,11 +280,13 @@ class _Asked:
 
 def needs(method: Method) -> str:
     """Return what a method has its clients do beyond plain training, as a sentence; nothing for most."""
-    solver = method.solver
-    if isinstance(solver, SGD | Adam):
+    solver, name = method.solver, type(method.solver).__name__
+    if method.upload.partial:
+        what = f"send only parts of their models and go on from the rest ({type(method.upload).__name__})"
+    elif isinstance(solver, SGD | Adam):
         return ""
-    name = type(solver).__name__
-    what = f"keep {solver.remembers} from round to round ({name})" if solver.remembers else f"train with {name}"
+    else:
+        what = f"keep {solver.remembers} from round to round ({name})" if solver.remembers else f"train with {name}"
     return f"The clients of {method.name} {what}, which a ClientApp of your own does not. {WRAPPER}"
 
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fedweave.method import Method
 from fedweave.roles import Sampler
@@ -29,7 +29,7 @@ class Terms:
     answer_seconds: PositiveFloat = 600.0
     over_selection: Annotated[float, Field(ge=1, le=10)] = 1.0
     answers: PositiveInt | None = None  # None: as many as were asked, without the over-selection
-    fewest: PositiveInt = 1
+    fewest: NonNegativeInt = 1  # 0: a round counts although nobody answered, as in the simulator
     poll_seconds: PositiveFloat = 0.2  # between two looks for answers
     most_samples: PositiveFloat = 1e7  # a client that claims more is not believed
 
@@ -61,6 +61,17 @@ class VirtualClock(Clock):
 
     def sleep(self, seconds: float) -> None:
         self.time += seconds
+
+
+def refuse_oracle(method: Method) -> None:
+    """Refuse a method whose sampler no real fleet can serve."""
+    if method.sampler.oracle():
+        inner = getattr(method.sampler, "sampler", method.sampler)  # of one that stands before another
+        name = type(inner).__name__
+        raise BadInput(
+            f"{name} must know what every client would answer before it chooses, which a real fleet cannot be asked: "
+            "this sampler is for the simulator."
+        )
 
 
 def over_selected(method: Method, factor: float) -> Method:

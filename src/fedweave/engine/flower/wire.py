@@ -6,6 +6,7 @@ without trusting its header: sizes are compared before anything is allocated.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,11 +22,15 @@ from numpy.lib import format as npy
 
 from fedweave.admit import misfit, wrong_number
 from fedweave.records import Array, Layout
-from fedweave.roles import Solver
+from fedweave.roles import Solver, Upload
+from fedweave.settings import BadInput
 from fedweave.spec import build, describe
+from fedweave.upload.channels import channels_of
+from fedweave.upload.wire import decode, encode
 
 VERSION = 1  # of what is written below; both sides compare
 ANYONE = -1  # as the number of a client whom the server does not know by its number
+HOW_DO_YOU_DO = "query.loss"  # the type of the question for a loss
 NUMPY = "numpy.ndarray"  # Flower's name for NumPy's format
 FLOAT32 = np.dtype(np.float32)
 MOST_HEADER = 4096  # bytes
@@ -136,6 +141,9 @@ class Task(NamedTuple):
     method: Mapping[str, Any]  # the client's half of the method, as plain data
     memory: str = ""  # which memory to begin with, by its digest; nothing: zeros
     epochs: float = 0.0  # where steps are 0: passes over the client's data
+    measure: bool = False  # whether to report the variance of its gradients on the way
+    dropout: float | None = None  # share of its model that it may leave out; None: it sends all
+    own: int = 0  # the round after which it kept the part that it goes on from; 0: it begins at the model as sent
 
 
 class Extras(NamedTuple):
@@ -145,14 +153,27 @@ class Extras(NamedTuple):
     memory: Array | None = None  # to a client that has lost its own
 
 
-def client_half(solver: Solver) -> Mapping[str, Any]:
-    """Return what a client must know of the method."""
-    return {"solver": describe(solver)}
+def client_half(solver: Solver, upload: Upload | None = None, layout: Layout | None = None) -> Mapping[str, Any]:
+    """Return what a client must know of the method, and of the order of the values where they travel without names."""
+    if upload is None or layout is None or not upload.partial:
+        return {"solver": describe(solver)}
+    return {"solver": describe(solver), "upload": describe(upload), "order": _order(layout)}
+
+
+def _order(layout: Layout) -> str:
+    return hashlib.sha256(repr((layout.names, layout.shapes)).encode()).hexdigest()
 
 
 def solver_of(task: Task) -> Solver:
     """Return the solver that the server asks for; own parts must be imported in the client's app too."""
     return build(Solver, task.method["solver"], "method.solver")
+
+
+def upload_of(task: Task, layout: Layout) -> Upload:
+    """Return the upload that the server asks for, once it is known to read the values in the order of ``layout``."""
+    if task.method["order"] != _order(layout):
+        raise BadInput("The server has the tensors of the model in another order than this client: give it the same.")
+    return build(Upload, task.method["upload"], "method.upload")
 
 
 def ask(
@@ -196,6 +217,19 @@ def read_vectors(content: RecordDict, tensors: Tensors) -> tuple[Array, Extras]:
     return x, Extras(*(vector(name) for name in Extras._fields))
 
 
+def ask_loss(model: ArrayRecord, seed: int) -> RecordDict:
+    """Return the question how a client does with a model."""
+    return RecordDict({"arrays": model, "fedweave": ConfigRecord({"version": VERSION, "seed": seed})})
+
+
+def read_loss(content: RecordDict) -> float:
+    """Return the loss that a client tells; nan if its model fails."""
+    told = content.metric_records.get("loss", {}).get("loss")
+    if not isinstance(told, int | float):
+        raise Unfit("does not tell its loss")
+    return float(told)
+
+
 class Answer(NamedTuple):
     """What a client reports beside its update."""
 
@@ -204,20 +238,33 @@ class Answer(NamedTuple):
     loss: float = float("nan")  # mean over the local steps
     first_gradient: float = float("nan")  # norm, at the model that was sent
     seconds: float = float("nan")  # of training
+    variance: float = float("nan")  # of its gradients on the way, where it was asked for
 
 
-def answer(update: Array, about: Answer, tensors: Tensors) -> RecordDict:
-    """Return what a client sends: the displacement y − x, and a few numbers."""
+def answer(update: Array, about: Answer, tensors: Tensors, kept: Array | None = None) -> RecordDict:
+    """Return what a client sends: the displacement y − x, or the channels ``kept`` (G,) of it, and a few numbers."""
     fields = {name.replace("_", "-"): float(value) for name, value in about._asdict().items() if value == value}
     fields["num-examples"] = fields.pop("samples")
-    return RecordDict({"update": tensors.record(update), "metrics": MetricRecord(dict(fields))})
+    records: dict[str, Any] = {"metrics": MetricRecord(dict(fields))}
+    if kept is None:
+        return RecordDict({"update": tensors.record(update), **records})
+    part = np.frombuffer(encode(channels_of(tensors.layout), update, kept), np.uint8)
+    return RecordDict({"part": ArrayRecord({"part": packed(part)}), **records})
 
 
-def read_answer(content: RecordDict, tensors: Tensors, x: Array, out: Array, most_samples: float) -> Answer:
+def read_answer(
+    content: RecordDict, tensors: Tensors, x: Array, out: Array, most_samples: float, sent: Array | None = None
+) -> Answer:
     """Write a client's update into ``out`` and return the rest, or say in ``Unfit`` why it is refused.
 
-    A client of ours sends the displacement; any other app sends its model, from which the displacement follows.
+    A client of ours sends the displacement; any other app sends its model, from which the displacement follows. Where
+    a part is enough, ``sent`` (D,) is set to which entries came.
     """
+    if sent is not None:
+        sent[...] = True
+        if part := content.array_records.get("part"):
+            out[...], sent[...] = _read_part(part, tensors)
+            return _numbers(content.metric_records, most_samples)
     about = _numbers(content.metric_records, most_samples)
     records = dict(content.array_records)
     if "update" in records:
@@ -229,7 +276,27 @@ def read_answer(content: RecordDict, tensors: Tensors, x: Array, out: Array, mos
     return about
 
 
-LIMITS = {"steps": (1, 2**31), "loss": (-1e30, 1e30), "first_gradient": (0, 1e30), "seconds": (0, 1e9)}
+def _read_part(record: ArrayRecord, tensors: Tensors) -> tuple[Array, Array]:
+    """Return an update, zero where nothing was sent, and which entries were; bits and lengths are compared first."""
+    if list(record) != ["part"]:
+        raise Unfit("sent a part of its update that is not one array of bytes")
+    found, channels = opened("part", record["part"]), channels_of(tensors.layout)
+    if found.dtype != np.uint8 or found.ndim != 1:
+        raise Unfit(f"sent a part of its update as {found.dtype}{found.shape}, which is not bytes")
+    try:
+        update, kept = decode(channels, found.data, str(tensors.dtype))
+    except BadInput as e:
+        raise Unfit(f"sent a part of its update that cannot be: {e}") from None
+    return update, channels.spread(kept)
+
+
+LIMITS = {
+    "steps": (1, 2**31),
+    "loss": (-1e30, 1e30),
+    "first_gradient": (0, 1e30),
+    "seconds": (0, 1e9),
+    "variance": (0, 1e30),
+}
 
 
 def _numbers(records: Mapping[str, MetricRecord], most_samples: float) -> Answer:
