@@ -41,6 +41,8 @@ RUNS: dict[str, tuple[str, dict[str, str]]] = {  # what each one puts at stake i
     "aware": ("fedaware", {**WORLD, "tables": "disk"}),
     "varp": ("fedvarp", {**WORLD, "tables": "disk"}),
     "latency": ("latency_optimal", {**WORLD, "rounds": "8"}),
+    "delta": ("fedpracdelta", WORLD),
+    "dropout": ("feddd", {**WORLD, "system": "wireless", "tables": "disk"}),
 }
 
 
