@@ -144,6 +144,8 @@ def to_plain(experiment: Experiment) -> dict[str, Any]:
 
 def from_plain(spec: Mapping[str, Any]) -> Experiment:
     """Return the experiment that ``to_plain`` described; one with arrays or own modules needs Python."""
+    if not isinstance(spec, Mapping) or not {"data", "model"} <= spec.keys():
+        raise BadInput(f"An experiment is a table with 'data', 'model' and more. Got {str(spec)[:60]!r} instead.")
     data, model = spec["data"], spec["model"]
     if not isinstance(data, str) or not isinstance(model, str):
         what = "arrays" if not isinstance(data, str) else "a model"

@@ -55,6 +55,8 @@ def build(role: type[T], spec: Any, path: str) -> T:
         return cls(**arguments)
     except BadInput as e:
         raise BadInput(*(f"{path}: {problem}" for problem in e.problems)) from None
+    except (TypeError, KeyError) as e:  # a nested part without its type, or a table where a number belongs
+        raise BadInput(f"{path} cannot be read: {e}.") from None
 
 
 def kinds(role: type[T]) -> dict[str, type[T]]:
