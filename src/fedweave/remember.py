@@ -23,7 +23,7 @@ def carried(method: Method, state: ServerState) -> Carried:
     """Return what clients have in hand beside the model, what is sent in the model's own precision."""
     sent, clients = method.aggregator.broadcast(state.aggregator), state.clients
     sent = None if sent is None else sent.astype(state.x.dtype, copy=False)
-    return Carried(sent, clients.get("memory"), method.sampler.needs_variance, clients.get("own"))
+    return Carried(sent, clients.get("memory"), "variance" in method.sampler.hears(), clients.get("own"))
 
 
 class Begin(NamedTuple):

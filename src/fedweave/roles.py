@@ -19,14 +19,16 @@ class Sampler(ABC):
     """Who takes part."""
 
     law_known: ClassVar[bool] = True  # whether law() is known and draw() fills Cohort.expected
-    needs_variance: ClassVar[bool] = False  # whether learn() reads Replies.variance
 
     def init(self, population: Population) -> State:
         """Return what the sampler remembers before the first round."""
         return {}
 
     def hears(self) -> tuple[str, ...]:
-        """Return which fields of the replies it cannot do without, beside the updates: a client must report them."""
+        """Return which fields of the replies it cannot do without, beside the updates: a client must report them.
+
+        Clients measure "variance", that of their stochastic gradients, only where it is named here.
+        """
         return ()
 
     def oracle(self) -> bool:

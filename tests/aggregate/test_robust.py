@@ -67,11 +67,9 @@ def test_what_is_off_changes_nothing():
 def test_the_minority_cannot_move_it_far(trim):
     """With at most the trimmed share hostile, every coordinate stays within the range of the honest."""
     rng = np.random.default_rng(2)
-    for hostile in (-1e30, 1e30, np.inf):
+    for hostile in (-1e30, 1e30):  # what is not finite is refused by name before it gets here
         U = rng.standard_normal((10, 20))
         U[:3] = hostile
-        if np.isinf(hostile):
-            continue  # not finite: refused by name before it gets here
         d = direction(Robust(Mean(), trim=trim), U)
         assert (d >= U[3:].min(axis=0)).all()
         assert (d <= U[3:].max(axis=0)).all()

@@ -11,6 +11,7 @@ from fedweave import papers
 from fedweave.cli import app
 from fedweave.data import load
 from fedweave.data.partition import label_counts
+from fedweave.papers.deep import leads
 from fedweave.papers.fedaware import items, judge, stage
 from fedweave.papers.fedaware.items import ALL, FEW, TABLE1
 from fedweave.papers.fedaware.stage import GRIDS, METHODS, SETTINGS, SIZES, Stage
@@ -144,10 +145,10 @@ def test_rows_and_verdicts_by_hand():
     assert line["surrogate"] == "—"
     assert judge.jitters(runs) == pytest.approx((0.4 + 0.1 + 0) / 3)
     better, worse, near = np.array([0.8, 0.82, 0.81]), np.array([0.5, 0.52, 0.51]), np.array([0.79, 0.83, 0.80])
-    assert judge.leads("", better, {"a": worse}, "laptop").verdict == "confirmed"
-    assert judge.leads("", better, {"a": worse, "b": near}, "laptop").verdict == "not confirmed"
-    assert judge.leads("", worse, {"a": better}, "laptop", sign=-1).verdict == "confirmed"
-    assert judge.leads("", better, {"a": worse}, "smoke").verdict == "not run at this scale"
+    assert leads("", better, {"a": worse}, "laptop").verdict == "confirmed"
+    assert leads("", better, {"a": worse, "b": near}, "laptop").verdict == "not confirmed"
+    assert leads("", worse, {"a": better}, "laptop", sign=-1).verdict == "confirmed"
+    assert leads("", better, {"a": worse}, "smoke").verdict == "not run at this scale"
     assert judge.goes_with("", np.array([1, 2, 3]), np.array([1, 3, 2]), "laptop").verdict == "confirmed"
     assert judge.goes_with("", np.array([1, 2, 3]), np.array([3, 2, 1]), "laptop").verdict == "not confirmed"
 

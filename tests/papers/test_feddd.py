@@ -83,12 +83,6 @@ def test_times_are_relative_to_fedavg_and_never_is_never():
     assert judge.sooner("x", "fedcs", found, "laptop", ["fedavg"]).verdict == "not confirmed"
 
 
-def test_a_lead_within_the_noise_is_no_lead():
-    ours, close, far = np.array([0.8, 0.7]), np.array([0.7, 0.79]), np.array([0.5, 0.41])
-    assert judge.leads("x", ours, {"a": close, "b": far}, "laptop").verdict == "not confirmed"
-    assert judge.leads("x", ours, {"b": far}, "laptop").verdict == "confirmed"
-
-
 def test_a_label_gets_its_share():
     data = Stage("mnist", "smoke", None).samples
     some = with_share(data, 2, 0.1, 100)

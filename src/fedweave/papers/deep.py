@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 from fedweave.data import Dataset
 from fedweave.engine.workers import Workers
 from fedweave.experiment import Experiment
+from fedweave.papers.outcome import Claim, Scale
 from fedweave.records import Array
 from fedweave.round import run_round
 from fedweave.running import same_bits
@@ -109,3 +110,13 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
     """Return mean and standard error over seeds."""
     array = np.asarray(values, float)
     return float(array.mean()), float(array.std(ddof=1) / np.sqrt(array.size)) if array.size > 1 else np.nan
+
+
+def leads(text: str, ours: Array, others: Mapping[str, Array], scale: Scale, unit: float = 100, sign: int = 1) -> Claim:
+    """Judge whether ours beat the best other by more than twice the error of their difference, seed by seed."""
+    if scale == "smoke":
+        return Claim(text, "not run at this scale", "too few rounds and seeds")
+    best = max(others, key=lambda n: sign * others[n].mean())
+    lead, error = spread((sign * (ours - others[best])).tolist())
+    told = f"{unit * ours.mean():.4g} against {unit * others[best].mean():.4g} of {best}"
+    return Claim.judged(text, bool(lead > 2 * error), f"{told}, better by {unit * lead:.2g} ± {unit * error:.2g}")

@@ -29,11 +29,6 @@ class FirstEveryone(Sampler):
         """Whether the sampler that follows knows its law; the beginning does."""
         return self.sampler.law_known
 
-    @property
-    def needs_variance(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether the sampler that follows does."""
-        return self.sampler.needs_variance
-
     def hears(self) -> tuple[str, ...]:
         return self.sampler.hears()
 

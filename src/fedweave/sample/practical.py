@@ -100,10 +100,8 @@ class PracticalDelta(Sampler):
         if not self.alpha1 and not self.alpha2:
             raise ValueError("PracticalDelta needs alpha1 or alpha2 > 0. Got alpha1=0.0 and alpha2=0.0.")
 
-    @property
-    def needs_variance(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether σ counts."""
-        return self.variant == "paper" and self.alpha2 > 0
+    def hears(self) -> tuple[str, ...]:
+        return ("variance",) if self.variant == "paper" and self.alpha2 else ()
 
     def init(self, population: Population) -> State:
         return begun(population, self.start, self.floor)
@@ -124,6 +122,13 @@ class PracticalDelta(Sampler):
         if self.variant == "code":
             score = self.alpha1 * zeta + self.alpha2 * np.linalg.norm(g, axis=1)
         else:
-            variance = replies.variance if replies.variance is not None else np.zeros(cohort.ids.size)
-            score = delta_score(zeta, variance[replies.received][finite], self.alpha1, self.alpha2)
+            score = delta_score(zeta, self._variance(replies)[finite], self.alpha1, self.alpha2)
         return reassigned(state, heard, view.population.weight[heard] * score, self.floor)
+
+    def _variance(self, replies: Replies) -> Array:
+        """Return σ² of those heard; an engine that did not measure what it was asked for must not pass for zero."""
+        if replies.variance is not None:
+            return replies.variance[replies.received]
+        if self.hears():
+            raise ValueError("PracticalDelta counts the variance of gradients, but this engine did not measure it.")
+        return np.zeros(np.count_nonzero(replies.received))

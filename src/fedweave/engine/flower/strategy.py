@@ -228,8 +228,7 @@ class Strategy(FlowerStrategy):
 
     def _check(self, heard: Replies, cohort: Cohort) -> None:
         """Refuse to go on without what the method must hear."""
-        sampler = self.method.sampler
-        for field in (*sampler.hears(), *(["variance"] if sampler.needs_variance else [])):
+        for field in self.method.sampler.hears():
             silent = heard.received & np.isnan(getattr(heard, field))
             if silent.any():
                 raise BadInput(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from fedweave import methods
 from fedweave.aggregate import InverseProbability
 from fedweave.method import Method
+from fedweave.papers.deep import leads
 from fedweave.papers.delta import judge
 from fedweave.papers.delta.judge import READING
 from fedweave.papers.delta.stage import BENCHES, contest, experiment, note, samples
@@ -49,7 +50,7 @@ def variants(scale: Scale, told: Told | None = None, part: str | None = None) ->
     rows = judge.table(runs, size.threshold or bench.threshold, {}, "fedpracdelta")
     plain = {"fedpracdelta": judge.lasts(runs["fedpracdelta"])}
     claims = [
-        judge.leads(f"{n} is more accurate at the end than fedpracdelta", judge.lasts(r), plain, scale)
+        leads(f"{n} is more accurate at the end than fedpracdelta", judge.lasts(r), plain, scale)
         for n, r in runs.items()
         if n != "fedpracdelta"
     ]

@@ -10,6 +10,7 @@ from fedweave import methods
 from fedweave.aggregate import InverseProbability
 from fedweave.data.partition import Split
 from fedweave.method import Method
+from fedweave.papers.deep import leads
 from fedweave.papers.delta import judge
 from fedweave.papers.delta.judge import READING, Reported
 from fedweave.papers.delta.stage import BENCHES, FASHION, Bench, contest, experiment, note, samples
@@ -94,7 +95,7 @@ def _contested(
         claims += judge.claims(f"{name}, {WEIGHTINGS[w]}", here, threshold, scale)
         for rival in (n for n in ("fedavg", "fedmd") if n in here):
             text = f"{name}, {WEIGHTINGS[w]}: fedpracis is more accurate than {rival} (best {judge.BEST})"
-            claims.append(judge.leads(text, judge.bests(here["fedpracis"]), {rival: judge.bests(here[rival])}, scale))
+            claims.append(leads(text, judge.bests(here["fedpracis"]), {rival: judge.bests(here[rival])}, scale))
     return rows, claims, note(bench, scale, data) + f" The paper's threshold is {bench.threshold:.0%}."
 
 

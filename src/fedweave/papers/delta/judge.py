@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.papers.deep import spread
+from fedweave.papers.deep import leads, spread
 from fedweave.papers.delta.stage import BEST, SMOOTHED, Course
 from fedweave.papers.outcome import Claim, Scale
 from fedweave.records import Array
@@ -69,16 +69,6 @@ def table(
     """Return a line for every method, each set against ``rival``."""
     other = rival, runs[rival]
     return [where | row(n, r, other, threshold, reported.get(n, UNREPORTED)) for n, r in runs.items()]
-
-
-def leads(text: str, ours: Array, others: Mapping[str, Array], scale: Scale, unit: float = 100, sign: int = 1) -> Claim:
-    """Judge whether ours beat the best other by more than twice the error of their difference, seed by seed."""
-    if scale == "smoke":
-        return Claim(text, "not run at this scale", "too few rounds and seeds")
-    best = max(others, key=lambda n: sign * others[n].mean())
-    lead, error = spread((sign * (ours - others[best])).tolist())
-    told = f"{unit * ours.mean():.4g} against {unit * others[best].mean():.4g} of {best}"
-    return Claim.judged(text, bool(lead > 2 * error), f"{told}, better by {unit * lead:.2g} ± {unit * error:.2g}")
 
 
 def bests(runs: Sequence[Course]) -> Array:

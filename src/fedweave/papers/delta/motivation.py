@@ -12,7 +12,7 @@ from fedweave.data import load
 from fedweave.data.partition import Shards
 from fedweave.experiment import Experiment
 from fedweave.method import Method
-from fedweave.papers.deep import smaller, spread
+from fedweave.papers.deep import leads, smaller, spread
 from fedweave.papers.delta import judge
 from fedweave.papers.delta.judge import Runs, percent
 from fedweave.papers.delta.stage import Size, contest
@@ -88,9 +88,7 @@ def fig2(scale: Scale, told: Told | None = None) -> Outcome:
 
     rows = [{"method": n} | {f"round {m}": percent(at(n, m).tolist()) for m in marks} for n in runs]
     others = [n for n in runs if n != "feddelta"]
-    claims = [
-        judge.leads(f"{text} at round {m}", at("feddelta", m), {n: at(n, m) for n in others}, scale) for m in marks
-    ]
+    claims = [leads(f"{text} at round {m}", at("feddelta", m), {n: at(n, m) for n in others}, scale) for m in marks]
     return Outcome("delta/fig2", scale, rows, claims, (_note(scale), "mean of the ten best accuracies so far, ± error"))
 
 
@@ -145,9 +143,7 @@ def fig7(scale: Scale, told: Told | None = None) -> Outcome:
         for n, r in runs.items()
     ]
     ours, vanilla = (judge.lasts(runs[n]) for n in ("without short updates", "cluster_is"))
-    return Outcome(
-        "delta/fig7", scale, rows, [judge.leads(text, ours, {"cluster_is": vanilla}, scale)], (_note(scale),)
-    )
+    return Outcome("delta/fig7", scale, rows, [leads(text, ours, {"cluster_is": vanilla}, scale)], (_note(scale),))
 
 
 def _quarters(curves: list[Array]) -> str:

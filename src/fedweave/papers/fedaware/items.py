@@ -12,8 +12,9 @@ import numpy as np
 from fedweave import methods
 from fedweave.aggregate import Aware
 from fedweave.method import Method
+from fedweave.papers.deep import leads
 from fedweave.papers.fedaware import judge
-from fedweave.papers.fedaware.judge import OURS, READING, Runs, leads, tops
+from fedweave.papers.fedaware.judge import OURS, READING, Runs, tops
 from fedweave.papers.fedaware.stage import METHODS, SETTINGS, Stage, hybrid, hybrid_plus, renamed
 from fedweave.papers.outcome import Claim, Outcome, Scale
 from fedweave.papers.parallel import Told

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.papers.deep import TAIL, spread
+from fedweave.papers.deep import TAIL, leads
 from fedweave.papers.outcome import Claim, Scale
 from fedweave.records import Array
 from fedweave.results import Result
@@ -88,16 +88,6 @@ def claims(where: str, runs: Runs, scale: Scale) -> list[Claim]:
         if n in runs
         for what, (measure, unit, sign) in said.items()
     ]
-
-
-def leads(text: str, ours: Array, others: Mapping[str, Array], scale: Scale, unit: float = 100, sign: int = 1) -> Claim:
-    """Judge whether ours beat the best other by more than twice the error of their difference, seed by seed."""
-    if scale == "smoke":
-        return Claim(text, "not run at this scale", "too few rounds and seeds")
-    best = max(others, key=lambda n: sign * others[n].mean())
-    lead, error = spread((sign * (ours - others[best])).tolist())
-    told = f"{unit * ours.mean():.3g} against {unit * others[best].mean():.3g} of {best}"
-    return Claim.judged(text, lead > 2 * error, f"{told}, better by {unit * lead:.2g} ± {unit * error:.2g}")
 
 
 def deteriorate(mild: Runs, hard: Runs, scale: Scale) -> Claim:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from fedweave.papers.deep import leads
 from fedweave.papers.feddd import judge
-from fedweave.papers.feddd.judge import READING, Runs, finals, leads, percent
+from fedweave.papers.feddd.judge import READING, Runs, finals, percent
 from fedweave.papers.feddd.stage import MODELS, SPLITS, Stage, contenders
 from fedweave.papers.outcome import Claim, Outcome, Scale
 from fedweave.papers.parallel import Told

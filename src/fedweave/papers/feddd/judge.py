@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.papers.deep import spread
 from fedweave.papers.outcome import Claim, Scale
 from fedweave.records import Array
 from fedweave.results import Result, to_target
@@ -94,13 +93,3 @@ def sooner(text: str, ours: str, runs: Runs, scale: Scale, others: Sequence[str]
     told = ", ".join(f"{n} {t:.2f}" if np.isfinite(t) else f"{n} never" for n, t in times.items())
     holds = np.isfinite(times[ours]) and all(times[ours] < times[n] for n in others)
     return Claim.judged(text, bool(holds), f"time to {target:.0%} over FedAvg's: {told}")
-
-
-def leads(text: str, ours: Array, others: Mapping[str, Array], scale: Scale) -> Claim:
-    """Judge whether ours beat the best other by more than twice the error of their difference, seed by seed."""
-    if scale == "smoke":
-        return Claim(text, "not run at this scale", "too few rounds and seeds")
-    best = max(others, key=lambda n: others[n].mean())
-    lead, error = spread((ours - others[best]).tolist())
-    told = f"{100 * ours.mean():.1f} against {100 * others[best].mean():.1f} of {best}"
-    return Claim.judged(text, lead > 2 * error, f"{told}, better by {100 * lead:.1f} ± {100 * error:.1f} points")

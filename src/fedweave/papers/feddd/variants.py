@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedweave.method import Method
+from fedweave.papers.deep import leads
 from fedweave.papers.feddd.items import renamed
-from fedweave.papers.feddd.judge import Runs, finals, leads, percent, sent
+from fedweave.papers.feddd.judge import Runs, finals, percent, sent
 from fedweave.papers.feddd.stage import SPLITS, Stage, contenders, dropout
 from fedweave.papers.outcome import Claim, Outcome, Scale
 from fedweave.papers.parallel import Told
