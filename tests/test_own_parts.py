@@ -38,8 +38,8 @@ class Explodes(ServerOptimizer):
 def test_a_server_step_that_is_not_finite_is_abandoned_and_told(tiny):
     result = fw.run(tiny(fw.Method(fw.sample.Uniform(3), server=Explodes())))
     assert np.isfinite(result.x).all()
-    assert result.rounds["refused"][2:].all()
-    assert not result.rounds["refused"][:2].any()
+    assert result.rounds["abandoned"][2:].all()
+    assert not result.rounds["abandoned"][:2].any()
 
 
 def test_a_solver_with_torch_operations_trains(tiny):

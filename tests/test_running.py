@@ -312,6 +312,7 @@ COLUMNS = {
     "bytes_up": np.array([10, 20, 30, 40, 50]),
     "bytes_down": np.array([1, 2, 3, 4, 5]),
     "refused": np.array([0, 2, 0, 1, 0]),
+    "abandoned": np.array([0, 0, 0, 1, 0]),
 }
 
 
@@ -330,7 +331,7 @@ def test_the_summary_is_the_last_row_and_the_best():
     assert found == {
         "rounds": 5, "accuracy": 0.6, "best_accuracy": 0.9, "loss": 0.75, "rounds_to_target": 3,
         "seconds_to_target": 4.5, "bytes_to_target": 30, "simulated_seconds": 7.5, "wall_seconds": 0.5, "bytes_up": 50,
-        "bytes_down": 5, "refused": 3,
+        "bytes_down": 5, "refused": 3, "abandoned": 1,
     }  # fmt: skip
     json.dumps(found)
 
@@ -429,4 +430,5 @@ def test_a_round_in_which_all_answers_are_refused_is_abandoned(tiny, monkeypatch
     assert result.rounds["loss"][2] == result.rounds["loss"][1]
     assert result.rounds["loss"][3] == result.rounds["loss"][1]
     assert result.rounds["loss"][4] != result.rounds["loss"][1]
-    assert (result.rounds["refused"][[2, 3]] >= 2).all()
+    assert (result.rounds["refused"][[2, 3]] >= 1).all()
+    assert result.rounds["abandoned"].tolist() == [0, 0, 1, 1, 0]

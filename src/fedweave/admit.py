@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fedweave.method import Method
-from fedweave.records import Array, Cohort, Layout, Population, Replies
+from fedweave.records import Array, Cohort, Layout, Mishap, Population, Replies
 
 
 def sensible(cohort: Any, method: Method, population: Population) -> Cohort:
@@ -33,8 +33,10 @@ def sensible(cohort: Any, method: Method, population: Population) -> Cohort:
     return cohort
 
 
-def admit(replies: Replies, cohort: Cohort, layout: Layout, longest: float | None = None) -> tuple[Replies, list[str]]:
-    """Return the replies with every bad update turned into a lost one, and a sentence for each.
+def admit(
+    replies: Replies, cohort: Cohort, layout: Layout, longest: float | None = None
+) -> tuple[Replies, list[Mishap]]:
+    """Return the replies with every bad update turned into a lost one, and why, for each of all that were refused.
 
     Bad is what is not finite, and what is more than ``longest`` times as long as the cohort's median update. An engine
     that gets answers as messages has already refused those that are no update at all (``misfit``).
@@ -46,17 +48,20 @@ def admit(replies: Replies, cohort: Cohort, layout: Layout, longest: float | Non
         fine = np.all([np.isfinite(rows).all(axis=1) for rows in vectors], axis=0)
         wrong = [(i, next(r[i] for r in vectors if not np.isfinite(r[i]).all())) for i in np.flatnonzero(~fine)]
         refused = [_why(int(cohort.ids[i]), row, layout) for i, row in wrong if replies.received[i]]
-        replies = _without(replies, fine)
+        replies = without(replies, fine)
     if length is not None and (times := _in_medians(length, replies.received)).max(initial=0) > longest:
         refused += [
-            f"client {cohort.ids[i]}: its update is {times[i]:.4g} times as long as the median, more than {longest:g}"
+            Mishap(
+                int(cohort.ids[i]),
+                f"its update is {times[i]:.4g} times as long as the median, more than {longest:g}",
+            )
             for i in np.flatnonzero(times > longest)
         ]
-        replies = _without(replies, times <= longest)
+        replies = without(replies, times <= longest)
     return replies, [*replies.trouble.refused, *refused]
 
 
-def _without(replies: Replies, fine: Array) -> Replies:
+def without(replies: Replies, fine: Array) -> Replies:
     """Return the replies with all rows but the fine ones lost."""
 
     def clean(rows: Array | None) -> Array | None:
@@ -88,11 +93,6 @@ def _in_medians(length: Array, received: Array) -> Array:
     return np.where(received, length, 0.0) / median if median else np.zeros(length.size)
 
 
-def no_answer_left(replies: Replies, refused: Sequence[str]) -> str:
-    """Return why a round with these answers must not count, or nothing: all that came was refused."""
-    return f"all {len(refused)} answers were refused" if refused and not replies.received.any() else ""
-
-
 def _all_finite(rows: Array) -> bool:
     """Return whether every entry is finite. Their sum is not if one of them is not, and is a third of the work."""
     if np.size(rows) < 4096:  # there is no work to save
@@ -101,11 +101,12 @@ def _all_finite(rows: Array) -> bool:
         return bool(np.isfinite(np.sum(rows)) or np.isfinite(rows).all())
 
 
-def _why(client: int, update: np.ndarray, layout: Layout) -> str:
+def _why(client: int, update: Array, layout: Layout) -> Mishap:
     wrong = ~np.isfinite(update)
     name, tensor = next((n, t) for n, t in layout.split(wrong).items() if t.any())
     where = tuple(int(i) for i in np.argwhere(tensor)[0]) if tensor.ndim else ()
-    return f"client {client}: {int(wrong.sum())} of {update.size} values are not finite, first in {name}{list(where)}"
+    found = f"{int(wrong.sum())} of {update.size} values are not finite, first in {name}{list(where)}"
+    return Mishap(client, found)
 
 
 def not_finite(x: Array, method: Method) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, InstanceOf, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, Field, InstanceOf, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fedweave import models
 from fedweave.data import Dataset, load
@@ -13,6 +13,7 @@ from fedweave.data.partition import IID, Partition
 from fedweave.method import Method, mask_aware
 from fedweave.roles import System
 from fedweave.rows import Where
+from fedweave.rules import Rules
 from fedweave.settings import BadInput, choice, nearest, settings
 from fedweave.spec import build, describe
 from fedweave.system.worlds import Uniform
@@ -67,6 +68,12 @@ class Experiment:
     true_gradients: bool = False  # at each evaluation also every client's gradient on all its data: diversity, ‖∇f‖
     submodels: Submodels = ()  # what clients train in turn instead: models by name, or shares of the model's widths
     longest: PositiveFloat | None = 1000.0  # an update this many times as long as its round's median one is refused
+    deadline: PositiveFloat | None = None  # seconds of the simulated clock after which a round waits for nobody
+    over_selection: Annotated[float, Field(ge=1, le=10)] = 1.0  # times as many are asked as the method says
+    answers: PositiveInt | None = None  # how many end a round; None: as many as the method says, if it asks more
+    fewest: NonNegativeInt = 0  # with fewer usable answers a round is abandoned: the model stays as it is
+    failures: Literal["stop", "skip"] = "stop"  # when a client's training raises: end the run, or do without its answer
+    quarantine: PositiveInt | None = None  # a client with so many refused answers is not asked any more
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:
@@ -84,6 +91,11 @@ class Experiment:
                 f"Clients with sub-models send parts of the model, which {type(self.method.aggregator).__name__} would "
                 f"take for whole ones. Use {mask_aware()} as aggregator."
             )
+
+    @property
+    def rules(self) -> Rules:
+        """When its rounds end, and what they let in."""
+        return Rules(self.longest, self.deadline, self.answers, self.over_selection, self.fewest, self.quarantine)
 
 
 def load_data(experiment: Experiment) -> Dataset:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedweave import data, methods, models, system
@@ -71,6 +71,13 @@ class Options:
     workers: PositiveInt | Literal["auto"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     tables: Where = "ram"
+    longest: float | None = Field(default=1000.0, gt=0)
+    deadline: float | None = Field(default=None, gt=0)
+    over_selection: float = Field(default=1.0, ge=1, le=10)
+    answers: PositiveInt | None = None
+    fewest: NonNegativeInt = 0
+    failures: Literal["stop", "skip"] = "stop"
+    quarantine: PositiveInt | None = None
 
 
 def method_names() -> dict[str, str]:

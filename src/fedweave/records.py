@@ -56,11 +56,25 @@ class Cohort:
     probed: int = 0  # further clients that were sent the model, only to be asked how they do with it
 
 
-class Trouble(NamedTuple):
-    """What went wrong while a real fleet was asked; a simulator has none."""
+SERVER = -1  # in the place of a client's number
 
-    refused: tuple[str, ...] = ()  # answers that came but could not be used, a sentence each
-    failed: tuple[str, ...] = ()  # answers that never came, and why
+
+class Mishap(NamedTuple):
+    """Why a client's answer was not used, or all of a round."""
+
+    client: int  # or SERVER
+    why: str
+    traceback: str = ""  # where its own code failed
+
+    def __str__(self) -> str:
+        return f"{'server' if self.client == SERVER else f'client {self.client}'}: {self.why}"
+
+
+class Trouble(NamedTuple):
+    """What went wrong while the clients were asked."""
+
+    refused: tuple[Mishap, ...] = ()  # answers that came but could not be used
+    failed: tuple[Mishap, ...] = ()  # answers that never came, or too late
     abandoned: str = ""  # why the round must not count at all
 
 
@@ -181,3 +195,4 @@ class ServerState(NamedTuple):
     server: State
     clients: State = MappingProxyType({})  # what the simulated clients remember themselves
     upload: State = MappingProxyType({})
+    trust: State = MappingProxyType({})  # how often each client's answer was refused, where that is counted

@@ -22,8 +22,9 @@ class Result:
     ``rounds`` columns, one row per round: ``round`` (from 1), ``clock`` (simulated seconds at its end), ``seconds``
     (of this round), ``device_seconds`` (summed over the asked clients), ``wall_seconds`` (cumulative), ``accuracy``,
     ``loss`` (global test set; nan where not evaluated), ``train_loss``, ``asked``, ``received``, ``refused``,
-    ``bytes_up``, ``bytes_down`` (cumulative) and ``class_accuracy`` (rounds × classes); then the measures that this run
-    has (``fedweave.measure``): ``diversity``, ``direction_length``, ``step_length``, and those of its aggregator.
+    ``bytes_up``, ``bytes_down`` (cumulative), ``class_accuracy`` (rounds × classes) and ``abandoned`` (1: nothing of
+    it counts); then the measures that this run has (``fedweave.measure``): ``diversity``, ``direction_length``,
+    ``step_length``, and those of its aggregator.
     ``clients`` columns, one row per round and asked client: ``round``, ``client``, ``count``, ``expected``,
     ``received``, ``steps``, ``loss``, ``seconds``, ``bytes_up``.
     """
@@ -74,6 +75,7 @@ def summarise(rounds: Columns, target: float | None) -> dict[str, Any]:
         "bytes_up": last["bytes_up"],
         "bytes_down": last["bytes_down"],
         "refused": int(rounds["refused"].sum()),
+        "abandoned": int(rounds["abandoned"].sum()),
         **({"stalled_since": stalled_since(rounds["round"], rounds["stalled"] == 1)} if "stalled" in rounds else {}),
     }
 

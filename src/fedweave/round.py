@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedweave.admit import admit, no_answer_left, not_finite, sensible
+from fedweave.admit import admit, not_finite, sensible
 from fedweave.fault import fault
 from fedweave.method import Method
 from fedweave.randomness import Stream, borrow
-from fedweave.records import Array, Carried, Cohort, Population, Replies, ServerState, View
+from fedweave.records import SERVER, Array, Carried, Cohort, Mishap, Population, Replies, ServerState, View
 from fedweave.remember import all_bytes_down, blank, carried, committed
 from fedweave.roles import Engine
+from fedweave.rules import NO_RULES, Rules, abandoned, closed, trust_after, trusted
 from fedweave.server import advance
 from fedweave.settings import BadInput
 
@@ -23,15 +24,22 @@ class Round(NamedTuple):
 
     cohort: Cohort
     replies: Replies
-    refused: list[str]  # why an update that arrived was not used, one sentence each
+    refused: list[Mishap]  # why an update that arrived was not used
     view: View  # what the stages saw, with this round's learning rate
     direction: Array
     bytes_down: int  # sent to all of the cohort
+    abandoned: str = ""  # why nothing of this round counts
 
     @property
     def lr(self) -> float:
         """Learning rate of the clients."""
         return self.view.lr
+
+    def mishaps(self) -> list[tuple[str, Mishap]]:
+        """Return what went wrong, each with its kind: refused, failed or abandoned."""
+        kinds = ("refused", self.refused), ("failed", self.replies.trouble.failed)
+        found = [(kind, mishap) for kind, mishaps in kinds for mishap in mishaps]
+        return [*found, *([("abandoned", Mishap(SERVER, self.abandoned))] if self.abandoned else [])]
 
 
 def first_state(method: Method, x: Array, population: Population, parameters: int) -> ServerState:
@@ -56,10 +64,10 @@ def run_round(
     lr: float,
     seed: int,
     calibrate: bool = False,
-    longest: float | None = None,
+    rules: Rules = NO_RULES,
 ) -> tuple[ServerState, Round]:
-    """Sample, allocate, send, train, admit, combine, step, learn. No update may be ``longest`` medians long."""
-    r = state.round + 1
+    """Sample, allocate, send, train, admit, combine, step, learn."""
+    r, population = state.round + 1, trusted(population, state.trust, rules)
     has = carried(method, state)
     view = view_of(method, state, population, engine, lr, has, seed)
     view = calibrated(method, state, view) if calibrate else view
@@ -67,9 +75,9 @@ def run_round(
     fault("sampled")
     if (dropout := method.upload.allocate(state.upload, view, cohort)) is not None:
         has = has._replace(dropout=dropout)
-    replies = engine.train(r, state.x, cohort, population, view.lr, has)
+    replies = closed(engine.train(r, state.x, cohort, population, view.lr, has), cohort, rules)
     fault("trained")
-    replies, refused = admit(replies, cohort, engine.layout, longest)
+    replies, refused = admit(replies, cohort, engine.layout, rules.longest)
     direction, aggregator = method.aggregator.combine(state.aggregator, view, cohort, replies)
     fault("combined")
     x, server = advance(method.server, state.server, state.x, direction, engine.layout)
@@ -78,12 +86,12 @@ def run_round(
     clients = committed(state.clients, cohort, replies, method.upload.refreshes(r))
     clock = state.clock + (float(replies.seconds.max()) if cohort.ids.size else 0.0)
     down = all_bytes_down(replies, state.x, has) + state.x.nbytes * cohort.probed
-    happened = Round(cohort, replies, refused, view, direction, down)
-    why = replies.trouble.abandoned or no_answer_left(replies, refused) or not_finite(x, method)
-    if why:  # nothing of such a round may stay
-        refused.append(f"server: {why}; the round is abandoned")
-        return state._replace(round=r, clock=clock), happened
-    return ServerState(r, x, clock, sampler, aggregator, server, clients, upload), happened
+    trust = trust_after(state.trust, refused, population.size, rules)
+    why = abandoned(replies, refused, rules) or not_finite(x, method)
+    happened = Round(cohort, replies, refused, view, direction, down, why)
+    if why:  # nothing of such a round may stay, but whom not to believe
+        return state._replace(round=r, clock=clock, trust=trust), happened
+    return ServerState(r, x, clock, sampler, aggregator, server, clients, upload, trust), happened
 
 
 class _Asking(NamedTuple):

@@ -148,18 +148,19 @@ def _one_round(
 ) -> tuple[ServerState, dict[str, Any]]:
     e, begin = session.experiment, time.perf_counter()
     population = session.world(state.round + 1)
-    after, happened = run_round(e.method, state, population, session.engine, e.lr, e.seed, e.calibrate, e.longest)
+    engine, method = session.engine, session.method
+    after, happened = run_round(method, state, population, engine, e.lr, e.seed, e.calibrate, session.rules)
     fault("stepped")
     due = after.round % e.evaluate_every == 0 or after.round == e.rounds
-    scores = session.engine.evaluate(after.x) if due else {}
-    measured = measure.of_round(e.method.aggregator, after, happened) | dict(e.method.upload.measure(after.upload))
+    scores = engine.evaluate(after.x) if due else {}
+    measured = measure.of_round(method.aggregator, after, happened) | dict(method.upload.measure(after.upload))
     if due and e.true_gradients:
-        surrogate = e.method.aggregator.surrogate(after.aggregator)
-        measured |= measure.of_gradients(session.engine, after.x, population, surrogate)
+        surrogate = method.aggregator.surrogate(after.aggregator)
+        measured |= measure.of_gradients(engine, after.x, population, surrogate)
     totals["wall_seconds"] += time.perf_counter() - begin
     row = {**_row(state, after, happened, scores, totals), **measured}
     fault("evaluated")
-    store.add(row, _client_rows(after.round, happened), [*happened.refused, *happened.replies.trouble.failed])
+    store.add(row, _client_rows(after.round, happened), happened.mishaps())
     fault("recorded")
     return after, row
 
@@ -187,6 +188,7 @@ def _row(
         "received": int(replies.received.sum()),
         "refused": len(happened.refused),
         "class_accuracy": scores.get("class_accuracy", np.zeros(0)),
+        "abandoned": int(bool(happened.abandoned)),
         **totals,
     }
 

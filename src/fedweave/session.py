@@ -22,10 +22,12 @@ from fedweave.engine.workers import Workers
 from fedweave.experiment import Experiment, load_data, model_factory, submodel_factories
 from fedweave.local.flat_module import initial_vector, made
 from fedweave.local.torch_trainer import ClientData
+from fedweave.method import Method
 from fedweave.randomness import Stream, rng_for
 from fedweave.records import Array, Population, ServerState
 from fedweave.roles import Engine
 from fedweave.round import calibrated, first_state, view_of
+from fedweave.rules import Rules, over_selected
 from fedweave.settings import BadInput
 from fedweave.system.worlds import steps_of
 
@@ -39,19 +41,22 @@ class Session(NamedTuple):
     start: ServerState
     manifest: dict[str, Any]
     world: Callable[[int], Population]  # the clients as they are in a round
+    method: Method  # the experiment's, which may ask more than it needs
+    rules: Rules
     every_round: bool = False  # whether a round is too dear to be done again: its state is saved at once
 
 
 def prepare(experiment: Experiment, workers: Workers, command: str | None = None) -> Session:
     """Check everything that can be checked before training, and set it up."""
     data = load_data(experiment)
+    method = over_selected(experiment.method, experiment.over_selection)
     shares = experiment.partition.split(data, rng_for(experiment.seed, 0, Stream.PARTITION))
     name, model = model_factory(experiment, data)
     labels = label_counts(data, shares.train) if data.classes else None
     x = first_vector(name, model, data, experiment.seed)
     base = nominal_population(experiment, np.array([part.size for part in shares.train]))
     device, why = choose_device(experiment.device)
-    solver, upload, seed = experiment.method.solver, experiment.method.upload, experiment.seed
+    solver, upload, seed = method.solver, method.upload, experiment.seed
     if name == "quadratic":  # known in closed form, so clients need no training: a thousand times as fast, and exact
         optimum = np.array([data.x[part].mean(0, dtype=float) for part in shares.train])
         engine: QuadraticEngine | Simulator = QuadraticEngine(Quadratics(optimum), solver, seed, base.weight, upload)
@@ -61,7 +66,8 @@ def prepare(experiment: Experiment, workers: Workers, command: str | None = None
             data.x, data.y, data.test_x, data.test_y, data.classes, data.mean, data.std, shares.train
         )
         parts = submodel_factories(experiment, model, data)
-        engine = Simulator(model, client_data, solver, seed, workers, device, upload, parts)
+        skip = experiment.failures == "skip"
+        engine = Simulator(model, client_data, solver, seed, workers, device, upload, parts, skip)
     size = engine.fleet.dims * x.itemsize
     base = replace(base, model_bytes=size, covered=None if labels is None else covered(labels))
     world = partial(experiment.system.population, base, seed=experiment.seed)
@@ -80,10 +86,10 @@ def prepare(experiment: Experiment, workers: Workers, command: str | None = None
         "device": f"{why}, {workers}",
         "labels": None if labels is None else labels.tolist(),
     }
-    start = first_state(experiment.method, x, base, engine.layout.parameters)
+    start = first_state(method, x, base, engine.layout.parameters)
     if experiment.calibrate:  # a method whose step length nobody knows says so now
-        calibrated(experiment.method, start, view_of(experiment.method, start, first, engine, experiment.lr))
-    return Session(experiment, engine, base, start, manifest, world)
+        calibrated(method, start, view_of(method, start, first, engine, experiment.lr))
+    return Session(experiment, engine, base, start, manifest, world, method, experiment.rules)
 
 
 def nominal_population(experiment: Experiment, samples: Array) -> Population:

@@ -5,14 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 Text = str | None
+RULES = Group("When a round ends, and what it lets in", sort_key=1)
 
 
 def help_text(text: str, metavar: str | None = None) -> Parameter:
     """Return the help of an option; its default is said in the text, in brackets."""
     return Parameter(help=text, metavar=metavar, show_default=False)
+
+
+def rule(text: str, metavar: str) -> Parameter:
+    """Return the help of an option on how rounds end and what they let in."""
+    return Parameter(help=text, metavar=metavar, show_default=False, group=RULES)
 
 
 Json = Annotated[
@@ -81,6 +87,24 @@ class Typed:
     tables: Annotated[
         Text, help_text("Where vectors remembered of every client are kept: ram, or disk when too many. [ram]", "PLACE")
     ] = None
+
+    longest: Annotated[
+        Text, rule("An update this many times as long as its round's median one is refused. [1000]", "TIMES")
+    ] = None
+    deadline: Annotated[
+        Text, rule("Simulated seconds after which a round waits for nobody. [waits for all]", "SECONDS")
+    ] = None
+    over_selection: Annotated[
+        Text, rule("Ask this many times as many clients as the method says; enough answers end the round. [1]", "TIMES")
+    ] = None
+    answers: Annotated[
+        Text, rule("How many answers end a round. [all that were asked, without the over-selection]", "N")
+    ] = None
+    fewest: Annotated[Text, rule("With fewer usable answers a round is abandoned. [0]", "N")] = None
+    failures: Annotated[
+        Text, rule("When a client's training raises an exception: stop, or skip its answer. [stop]", "POLICY")
+    ] = None
+    quarantine: Annotated[Text, rule("Do not ask a client any more after so many refused answers. [never]", "N")] = None
 
     def given(self) -> dict[str, str]:
         """Return the options that were typed."""

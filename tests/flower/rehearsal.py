@@ -96,6 +96,6 @@ def run(experiment, grid=None, terms=None, clock=None, **kwargs):
 def reasons(folder):
     """Return the sentences that a run folder has, by round."""
     store = fw.store.run_folder.RunFolder.open(folder, write=False)
-    found = store.reasons()
+    found = [(round, str(mishap)) for round, _, mishap in store.mishaps()]
     store.close()
     return found

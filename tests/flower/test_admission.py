@@ -99,8 +99,8 @@ UPDATES = {
     ),
     "turned": (lambda a: changed(a, "fc1.weight", a["fc1.weight"].numpy().T), r"has fc1.weight of shape"),
     "double": (lambda a: changed(a, "fc1.bias", np.zeros(10)), "has fc1.bias of type float64, the model float32"),
-    "missing": (lambda a: {"fc1.bias": a["fc1.bias"]}, "client 2 lacks the tensor 'fc1.weight'"),
-    "extra": (lambda a: {**a, "more": a["fc1.bias"]}, "client 2 has a tensor 'more' that the model does not have"),
+    "missing": (lambda a: {"fc1.bias": a["fc1.bias"]}, "client 2: lacks the tensor 'fc1.weight'"),
+    "extra": (lambda a: {**a, "more": a["fc1.bias"]}, "client 2: has a tensor 'more' that the model does not have"),
     "liar": (
         lambda a: {**a, "fc1.bias": Packed("float32", (10,), "numpy.ndarray", a["fc1.weight"].data)},
         "announced fc1.bias as",
@@ -155,7 +155,7 @@ def lost_instead():
 
 
 CASES = [pytest.param(u, {}, why, id=name) for name, (u, why) in UPDATES.items()] + [
-    pytest.param(None, {name: value}, f"client 2 reports {name} = ", id=f"{name}={value}")
+    pytest.param(None, {name: value}, f"client 2: reports {name} = ", id=f"{name}={value}")
     for name, values in NUMBERS.items()
     for value in values
 ]
@@ -183,7 +183,7 @@ def test_a_variance_that_was_asked_for_must_come_and_make_sense(variance, why, t
     method = fw.Method(fw.sample.FirstEveryone(fw.sample.PracticalDelta(CLIENTS)))
     run(experiment(method, rounds=1), Tampered(bad_app(variance=variance)), out=tmp_path / "run")
     ((_, sentence),) = reasons(tmp_path / "run")
-    assert sentence.startswith(f"client 2 {why}")
+    assert sentence.startswith(f"client 2: {why}")
 
 
 @pytest.mark.parametrize("value", [1e15, 0, float("nan")])

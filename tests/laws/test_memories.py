@@ -183,7 +183,7 @@ def test_an_abandoned_round_leaves_every_memory():
     before = None
     with np.errstate(divide="ignore", invalid="ignore"):
         for state, happened in rounds(method, world(), 5):
-            if happened.refused:
+            if happened.abandoned:
                 assert state.clients["memory"] is before.clients["memory"]
                 assert state.aggregator["c"] is before.aggregator["c"]
                 return

@@ -126,7 +126,7 @@ def test_the_grids_are_those_of_appendix_c1():
 def made(accuracy, **columns):
     n = len(accuracy)
     zero, number = np.zeros(n), np.arange(1, n + 1)
-    rounds = dict.fromkeys(("clock", "wall_seconds", "bytes_up", "bytes_down", "refused"), zero)
+    rounds = dict.fromkeys(("clock", "wall_seconds", "bytes_up", "bytes_down", "refused", "abandoned"), zero)
     rounds |= {"round": number, "accuracy": np.array(accuracy), "loss": zero, **columns}
     return Result({}, {}, rounds, {}, summarise(rounds, None))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedweave.records import ServerState
+from fedweave.records import Mishap, ServerState
 from fedweave.settings import BadInput
 from fedweave.store import run_folder
 from fedweave.store.run_folder import RunFolder, refuse_used, write_file
@@ -33,7 +33,7 @@ def state(round=3, clock=0.1 + 0.2):
 def row(round, class_accuracy=(0.5, np.nan), **changes):
     values = {
         "round": round, "clock": 1.5 * round, "seconds": 1.5, "device_seconds": 2.5, "wall_seconds": 0.1,
-        "accuracy": 0.25, "loss": 2.0, "train_loss": np.nan, "asked": 2, "received": 1, "refused": 0,
+        "accuracy": 0.25, "loss": 2.0, "train_loss": np.nan, "asked": 2, "received": 1, "refused": 0, "abandoned": 0,
         "bytes_up": 10 * round, "bytes_down": 20 * round, "class_accuracy": np.array(class_accuracy),
     }  # fmt: skip
     return values | changes
@@ -143,6 +143,7 @@ CRASH = """
 import os, sys
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
+from fedweave.records import Mishap
 from test_run_folder import clients, new, row, state
 
 store = new(Path(sys.argv[1]))
@@ -150,7 +151,7 @@ for r in (1, 2):
     store.add(row(r), clients(r), [])
 store.save(state(2), always=True)
 for r in (3, 4):
-    store.add(row(r), clients(r), ["client 1: bad"])
+    store.add(row(r), clients(r), [("refused", Mishap(1, "bad"))])
 os._exit(9)
 """
 
@@ -187,16 +188,16 @@ def test_rows_beyond_the_saved_state_are_dropped(tmp_path):
     """A signal that strikes between adding a round's rows and taking its state must not leave them behind."""
     store = new(tmp_path)
     store.add(row(1), clients(1), [])
-    store.add(row(2), clients(2), ["client 4: bad"])
+    store.add(row(2), clients(2), [("refused", Mishap(4, "bad"))])
     store.save(state(1), always=True)
     store.close()
     again = RunFolder.open(tmp_path)
     assert again.columns("rounds")["round"].tolist() == [1]
-    again.add(row(2), clients(2), ["client 4: bad"])
+    again.add(row(2), clients(2), [("refused", Mishap(4, "bad"))])
     again.save(state(2), always=True)
     again.close()
-    reasons = sqlite3.connect(tmp_path / "run.sqlite").execute("SELECT * FROM refused").fetchall()
-    assert reasons == [(2, "client 4: bad")]
+    reasons = sqlite3.connect(tmp_path / "run.sqlite").execute("SELECT * FROM mishaps").fetchall()
+    assert reasons == [(2, "refused", 4, "bad", "")]
 
 
 def test_a_used_folder_is_refused(tmp_path):
@@ -243,7 +244,7 @@ def test_columns_have_their_types_and_values(tmp_path):
     store = new(tmp_path)
     store.add(row(1, bytes_up=2**40), clients(1), [])
     rounds, asked = store.columns("rounds"), store.columns("clients")
-    whole = {"round", "asked", "received", "refused", "bytes_up", "bytes_down"}
+    whole = {"round", "asked", "received", "refused", "bytes_up", "bytes_down", "abandoned"}
     assert set(rounds) == set(row(1))
     assert {c for c, v in rounds.items() if v.dtype == np.int64} == whole
     assert all(v.dtype == np.float64 for c, v in rounds.items() if c not in whole)
@@ -287,3 +288,17 @@ def test_writing_replaces_the_whole_file(tmp_path):
     write_file(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"new"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_run_from_before_abandoned_rounds_were_counted_can_be_read(tmp_path):
+    store = new(tmp_path)
+    store.add(row(1), clients(1), [])
+    store.save(state(1), always=True)
+    store.close()
+    with sqlite3.connect(tmp_path / "run.sqlite") as db:
+        db.execute("ALTER TABLE rounds DROP COLUMN abandoned")
+    again = RunFolder.open(tmp_path)
+    assert again.columns("rounds")["abandoned"].tolist() == [0]
+    again.add(row(2) | {"abandoned": 1}, clients(2), [])
+    assert again.columns("rounds")["abandoned"].tolist() == [0, 1]
+    again.close()

@@ -18,8 +18,9 @@ from fedweave.engine.workers import Call, Workers
 from fedweave.local.batches import Job
 from fedweave.local.flat_module import made
 from fedweave.local.submodels import FleetTrainer
-from fedweave.local.torch_trainer import EVALUATION_BATCH, ClientData, Recalled, Score, TorchTrainer, Trained
-from fedweave.records import NOTHING, Array, Carried, Cohort, Population, Replies
+from fedweave.local.torch_trainer import EVALUATION_BATCH, ClientData, Score, TorchTrainer
+from fedweave.local.trainer import Recalled, Trained
+from fedweave.records import NOTHING, Array, Carried, Cohort, Mishap, Population, Replies, Trouble
 from fedweave.remember import beginnings, shares, with_change
 from fedweave.roles import Solver, Upload
 from fedweave.settings import BadInput
@@ -42,9 +43,14 @@ class Simulator:
         device: str = "cpu",
         upload: Upload | None = None,
         submodels: Sequence[Callable[[], nn.Module]] = (),
+        skip: bool = False,
     ):
-        """Prepare clients that train ``model``, or in turn one of the ``submodels`` of it."""
+        """Prepare clients that train ``model``, or in turn one of the ``submodels`` of it.
+
+        ``skip``: a client whose training raises an exception counts as one that did not answer.
+        """
         self.seed, self.data, self._solver, self._upload = seed, data, solver, upload or Everything()
+        self._skip = skip
         self._build = partial(_trainer, model, tuple(submodels), solver, seed, device)
         self._trainer = self._build(data)
         self.layout = self._trainer.layout
@@ -61,11 +67,16 @@ class Simulator:
         rows = np.flatnonzero(received)
         updates = np.zeros((ids.size, x.size), np.float32)
         loss, first, variance = (np.full(ids.size, np.nan) for _ in range(3))
-        begin = beginnings(has, x, ids)
+        begin, failed = beginnings(has, x, ids), list[Mishap]()
         for some, trained in self._trained(round, x, ids[rows], population, lr, has, begin and begin.start[rows]):
-            updates[rows[some]], loss[rows[some]], first[rows[some]], variance[rows[some]] = trained
+            updates[rows[some]], loss[rows[some]], first[rows[some]], variance[rows[some]], mishaps = trained
+            failed += mishaps
+        received &= ~np.isin(ids, [mishap.client for mishap in failed])
         size = np.full(ids.size, x.nbytes * (2 if self._solver.reports else 1))
         replies = Replies(received, updates, population.steps[ids], loss, first, population.latency[ids], size)
+        if failed:
+            nobody = "" if received.any() else f"all {len(failed)} clients whose answers would have arrived failed"
+            replies = replies._replace(trouble=Trouble(failed=tuple(sorted(failed)), abandoned=nobody))
         replies = replies._replace(variance=variance) if has.measure else replies
         replies = with_change(replies, self._solver, self.layout.parameters, has, ids, population, lr)
         replies = through(replies, self._upload, self.fleet, has, x, ids, begin, lucky(self.seed, round))
@@ -114,8 +125,9 @@ class Simulator:
 
         calls: list[Call] = [
             (
-                "train",
+                "attempt",
                 (
+                    self._skip,
                     round,
                     [jobs[i] for i in c],
                     lr,

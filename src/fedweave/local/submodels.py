@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fedweave.local.batches import Job
-from fedweave.local.torch_trainer import ClientData, Recalled, Score, TorchTrainer, Trained
+from fedweave.local.torch_trainer import ClientData, Score, TorchTrainer
+from fedweave.local.trainer import Recalled, Trained, Trainer
 from fedweave.records import Array, Layout
 from fedweave.roles import Solver
 from fedweave.settings import BadInput
@@ -127,7 +128,7 @@ def _keep(layer: nn.Module, **sizes: tuple[int, ...]) -> None:
         setattr(layer, name, nn.Parameter(cut, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else cut)
 
 
-class FleetTrainer:
+class FleetTrainer(Trainer):
     """Trains clients that have different parts of one model, in the whole model's coordinates."""
 
     def __init__(
@@ -169,7 +170,6 @@ class FleetTrainer:
         measure: bool = False,
         starts: Array | None = None,
     ) -> Trained:
-        """Train one piece, all of one kind; see ``TorchTrainer.train``."""
         k = int(self.fleet.kind[jobs[0].client])
         kind = self.fleet.kinds[k]
         own = None if starts is None else kind.of(starts)

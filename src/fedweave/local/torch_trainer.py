@@ -15,6 +15,7 @@ from fedweave.local.batches import Job, batches
 from fedweave.local.flat_module import FlatModule
 from fedweave.local.spread import Spread
 from fedweave.local.stacked import Stack
+from fedweave.local.trainer import Recalled, Trained, Trainer
 from fedweave.randomness import Stream, rng_for
 from fedweave.records import Array, Layout
 from fedweave.roles import Solver
@@ -34,23 +35,6 @@ class ClientData(NamedTuple):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     parts: Sequence[Array]
-
-
-class Trained(NamedTuple):
-    """What one piece of clients did."""
-
-    updates: Array  # (c, D)
-    loss: Array  # (c,) mean over the local steps
-    first_gradient: Array  # (c,) norm of the first stochastic gradient
-    variance: Array  # (c,) of the stochastic gradients on the way; nan unless asked for
-
-
-class Recalled(NamedTuple):
-    """What the clients of one piece begin with beside the model, where they remember."""
-
-    memory: Array  # (c, D)
-    sent: Array | None  # (D,)
-    share: Array  # (c,) N ω_i
 
 
 class Score(NamedTuple):
@@ -84,7 +68,7 @@ class Samples:
         return x.reshape(*index.shape, *x.shape[1:]), self.y.index_select(0, flat).reshape(index.shape)
 
 
-class TorchTrainer:
+class TorchTrainer(Trainer):
     """Trains clients from a given model and measures models; the same object in the main process and in workers."""
 
     def __init__(self, model: nn.Module, data: ClientData, solver: Solver, seed: int, device: str = "cpu"):
@@ -119,18 +103,14 @@ class TorchTrainer:
         measure: bool = False,
         starts: Array | None = None,
     ) -> Trained:
-        """Train a piece from ``x``, or each from its own of ``starts`` (c, D), with step ``lr``; updates are y − x.
-
-        ``measure`` also measures the variance of each one's gradients on the way.
-        """
         self.flat.module.train()
         if self.stack is None:
             rows = [
                 self._train_one(x if starts is None else starts[i], round, job, lr, recalled, measure, i)
                 for i, job in enumerate(jobs)
             ]
-            y, *rest = (np.stack(column) for column in zip(*rows, strict=True))
-            return Trained(y - x, *rest)
+            y, loss, first, variance = (np.stack(column) for column in zip(*rows, strict=True))
+            return Trained(y - x, loss, first, variance)
         start = torch.from_numpy(x if starts is None else starts).to(self.device)
         plans = list(batches(self.seed, round, jobs, self.data.parts))
         begin, spread = partial(self._begin, recalled=recalled), Spread(measure)

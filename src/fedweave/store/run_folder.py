@@ -13,14 +13,14 @@ import shutil
 import sqlite3
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedweave.fault import fault
-from fedweave.records import Array, ServerState
+from fedweave.records import Array, Mishap, ServerState
 from fedweave.rows import Where
 from fedweave.settings import BadInput
 from fedweave.store import lock
@@ -35,14 +35,18 @@ ROUNDS = {
     "round": "INTEGER PRIMARY KEY", "clock": "REAL", "seconds": "REAL", "device_seconds": "REAL",
     "wall_seconds": "REAL", "accuracy": "REAL", "loss": "REAL", "train_loss": "REAL", "asked": "INTEGER",
     "received": "INTEGER", "refused": "INTEGER", "bytes_up": "INTEGER", "bytes_down": "INTEGER",
-    "class_accuracy": "TEXT",
+    "class_accuracy": "TEXT", "abandoned": "INTEGER DEFAULT 0",
 }  # fmt: skip
 CLIENTS = {
     "round": "INTEGER", "client": "INTEGER", "count": "INTEGER", "expected": "REAL", "received": "INTEGER",
     "steps": "INTEGER", "loss": "REAL", "seconds": "REAL", "bytes_up": "INTEGER",
 }  # fmt: skip
 
-ROWS = ("rounds", "clients", "refused", "measures")
+MISHAPS = {"round": "INTEGER", "kind": "TEXT", "client": "INTEGER", "why": "TEXT", "traceback": "TEXT"}
+MEASURES = {"round": "INTEGER", "name": "TEXT", "value": "REAL"}
+STATES = {"round": "INTEGER PRIMARY KEY", "file": "TEXT", "sha256": "TEXT"}
+
+ROWS = ("rounds", "clients", "mishaps", "measures")
 
 
 class RunFolder:
@@ -57,14 +61,14 @@ class RunFolder:
         for name, columns, tail in (
             ("rounds", ROUNDS, ""),
             ("clients", CLIENTS, ", PRIMARY KEY (round, client)"),
+            ("mishaps", MISHAPS, ""),
+            ("measures", MEASURES, ", PRIMARY KEY (round, name)"),
+            ("states", STATES, ""),
         ):
             body = ", ".join(f'"{c}" {kind}' for c, kind in columns.items())
             self._db.execute(f"CREATE TABLE IF NOT EXISTS {name} ({body}{tail})")
-        self._db.execute("CREATE TABLE IF NOT EXISTS refused (round INTEGER, reason TEXT)")
-        self._db.execute(
-            "CREATE TABLE IF NOT EXISTS measures (round INTEGER, name TEXT, value REAL, PRIMARY KEY (round, name))"
-        )
-        self._db.execute("CREATE TABLE IF NOT EXISTS states (round INTEGER PRIMARY KEY, file TEXT, sha256 TEXT)")
+        if "abandoned" not in {column for _, column, *_ in self._db.execute("PRAGMA table_info(rounds)")}:
+            self._db.execute("ALTER TABLE rounds ADD COLUMN abandoned INTEGER DEFAULT 0")  # a run of an older version
         self._tables = Tables(folder)
         self._next_save = time.monotonic() + SAVE_SECONDS
 
@@ -109,7 +113,7 @@ class RunFolder:
         except (OSError, ValueError) as e:
             raise BadInput(f"{str(self.folder / name)!r} cannot be read: {e}.") from None
 
-    def add(self, row: Mapping[str, Any], clients: Mapping[str, Array], refused: list[str]) -> None:
+    def add(self, row: Mapping[str, Any], clients: Mapping[str, Array], mishaps: Sequence[tuple[str, Mishap]]) -> None:
         """Add one round's rows; they become durable with the next saved state.
 
         What ``row`` has beside the columns that every run has are measures: each run has its own.
@@ -122,9 +126,9 @@ class RunFolder:
         }
         self._insert("rounds", ROUNDS, [tuple(values[c] for c in ROUNDS)])
         self._insert("clients", CLIENTS, zip(*(np.asarray(clients[c]).tolist() for c in CLIENTS), strict=True))
-        self._db.executemany("INSERT INTO refused VALUES (?, ?)", [(row["round"], reason) for reason in refused])
+        self._insert("mishaps", MISHAPS, [(row["round"], kind, *mishap) for kind, mishap in mishaps])
         measures = [(row["round"], name, value) for name, value in row.items() if name not in ROUNDS]
-        self._db.executemany("INSERT INTO measures VALUES (?, ?, ?)", measures)
+        self._insert("measures", MEASURES, measures)
 
     def _insert(self, table: str, columns: Mapping[str, str], rows: Any) -> None:
         self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", rows)
@@ -219,9 +223,10 @@ class RunFolder:
             out["class_accuracy"] = np.array(filled, float).reshape(len(lists), classes)
         return {**out, **self._measures(out["round"])} if table == "rounds" else out
 
-    def reasons(self) -> list[tuple[int, str]]:
-        """Return why answers were not used, as (round, sentence)."""
-        return self._db.execute("SELECT round, reason FROM refused ORDER BY rowid").fetchall()
+    def mishaps(self) -> list[tuple[int, str, Mishap]]:
+        """Return why answers were not used and rounds abandoned: (round, refused | failed | abandoned, mishap)."""
+        rows = self._db.execute("SELECT * FROM mishaps ORDER BY rowid").fetchall()
+        return [(round, kind, Mishap(*rest)) for round, kind, *rest in rows]
 
     def _measures(self, rounds: Array) -> dict[str, Array]:
         """Return the measures as columns, nan in the rounds that have none."""

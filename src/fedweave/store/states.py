@@ -22,7 +22,7 @@ from fedweave.settings import BadInput
 from fedweave.store.slots import Place, SlotFile
 
 FORMAT = 1
-PARTS = ("sampler", "aggregator", "server", "clients", "upload")
+PARTS = ("sampler", "aggregator", "server", "clients", "upload", "trust")
 
 
 class Saved(NamedTuple):

@@ -12,7 +12,7 @@ from fedweave.admit import admit
 from fedweave.engine.flower.client import digest
 from fedweave.engine.flower.terms import Terms
 from fedweave.engine.flower.wire import ANYONE, Task, Tensors, Unfit, ask, client_half, read_answer, size
-from fedweave.records import Array, Carried, Cohort, Population, Replies, ServerState, Trouble
+from fedweave.records import Array, Carried, Cohort, Mishap, Population, Replies, ServerState, Trouble
 from fedweave.remember import shares, with_change
 from fedweave.roles import Solver, Upload
 from fedweave.rows import Rows
@@ -164,15 +164,16 @@ class Box:
         self.loss, self.first, self.seconds, self.samples, self.variance = (np.full(k, np.nan) for _ in range(5))
         self.told = np.zeros(k, bool)  # who reported its steps
         self.bytes_up = np.zeros(k, np.int64)
-        self.refused: list[str] = []
-        self.failed: list[str] = []
+        self.refused: list[Mishap] = []
+        self.failed: list[Mishap] = []
 
     def put(self, row: int, reply: Message, seconds: float) -> None:
         """Take in one answer, good or bad."""
         client = int(self.ids[row])
         self.answered[row], self.seconds[row] = True, seconds
         if reply.has_error():
-            self.failed.append(f"client {client}: {why_failed(reply)}")
+            trace = "" if reply.error.code == GONE else reply.error.reason or ""
+            self.failed.append(Mishap(client, why_failed(reply), trace))
             return
         self.bytes_up[row] = size(reply.content)
         try:
@@ -181,7 +182,7 @@ class Box:
             if self._measured and np.isnan(about.variance):
                 raise Unfit("does not report the variance that it was asked for")
         except Unfit as e:
-            self.refused.append(f"client {client} {e}")
+            self.refused.append(Mishap(client, str(e)))
             return
         self.received[row] = True
         self.loss[row], self.first[row], self.samples[row] = about.loss, about.first_gradient, about.samples
@@ -191,7 +192,7 @@ class Box:
     def close(self, waited: float, enough: bool) -> None:
         """Book those who were not heard: what was waited for them counts as their seconds."""
         why = "was not waited for, enough had answered" if enough else f"did not answer within {waited:g} s"
-        self.failed += [f"client {int(client)}: {why}" for client in self.ids[~self.answered]]
+        self.failed += [Mishap(int(client), why) for client in self.ids[~self.answered]]
         self.updates[~self.received] = 0
         self.seconds[~self.answered] = self.seconds[self.answered].max(initial=0.0) if enough else waited
 

@@ -60,7 +60,7 @@ def demonstrate(
         fleet.run(app, {**config, "out": str(folder)}, line)
         result = load_result(folder)
         store = RunFolder.open(folder, write=False)
-        reasons = store.reasons()
+        reasons = [(round, str(mishap)) for round, _, mishap in store.mishaps()]
         store.close()
         told("stopping the fleet")
     return Shown(result, killed, reasons)

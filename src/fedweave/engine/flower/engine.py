@@ -68,8 +68,8 @@ class FlowerEngine:
             box.put(row, reply, seconds)
         box.close(wait, enough=int(box.received.sum()) >= needed)
         replies = self._asker.replies(question, box)
-        for sentence in (*replies.trouble.refused, *replies.trouble.failed):
-            log(INFO, "fedweave: round %s, %s", round, sentence)
+        for mishap in (*replies.trouble.refused, *replies.trouble.failed):
+            log(INFO, "fedweave: round %s, %s", round, mishap)
         if not self._measured:
             return replies._replace(seconds=self._world_seconds(question))
         self.seen = self._measured.visited(self.seen, ids, replies.received, replies.seconds)
@@ -110,7 +110,7 @@ class FlowerEngine:
             try:
                 found[row] = -np.inf if reply.has_error() else read_loss(reply.content)
             except Unfit as e:
-                log(INFO, "fedweave: client %s %s", ids[row], e)
+                log(INFO, "fedweave: client %s: %s", ids[row], e)
         return found
 
     def gradients(self, x: Array, ids: Array) -> NoReturn:

@@ -13,6 +13,7 @@ from fedweave.method import Method
 from fedweave.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies, ServerState
 from fedweave.roles import Sampler
 from fedweave.round import Round, run_round
+from fedweave.rules import Rules
 from fedweave.settings import BadInput
 
 
@@ -37,7 +38,7 @@ def played_to_the_end(
     seed: int,
     cohort: Cohort,
     replies: Replies,
-    longest: float | None = None,
+    rules: Rules,
 ) -> tuple[ServerState, Round]:
     """Return the state after the round in which this cohort was asked and gave these replies.
 
@@ -46,7 +47,7 @@ def played_to_the_end(
     drawn, engine = copy(method), _Waiting(layout, replies)
     object.__setattr__(drawn, "sampler", _Drawn(method.sampler, cohort))
     stage: Any = engine
-    return run_round(drawn, state, population, stage, lr, seed, longest=longest)
+    return run_round(drawn, state, population, stage, lr, seed, rules=rules)
 
 
 class _Drawn:

@@ -19,7 +19,7 @@ from fedweave.data import Dataset
 from fedweave.engine.flower.asking import as_known
 from fedweave.engine.flower.engine import FlowerEngine
 from fedweave.engine.flower.roster import Roster
-from fedweave.engine.flower.terms import Clock, Terms, over_selected, refuse_oracle
+from fedweave.engine.flower.terms import Clock, Terms, refuse_oracle
 from fedweave.engine.simulator import Simulator, choose_device
 from fedweave.engine.workers import Workers
 from fedweave.experiment import Experiment, load_data, model_factory, to_plain
@@ -27,6 +27,7 @@ from fedweave.local.torch_trainer import ClientData
 from fedweave.records import Population
 from fedweave.results import Result
 from fedweave.round import first_state
+from fedweave.rules import NO_RULES, over_selected
 from fedweave.running import Watch, go_on, refuse_another
 from fedweave.session import Session, first_vector, nominal_population, versions
 from fedweave.settings import BadInput
@@ -103,6 +104,10 @@ def prepare(
     name, model = model_factory(experiment, data)
     if name == "quadratic":
         raise BadInput("The quadratic model is solved in closed form, in the simulator only: a fleet needs a network.")
+    if experiment.rules._replace(longest=None, quarantine=None) != NO_RULES:
+        raise BadInput(
+            "How long a real fleet is waited for, and for how many, is said by Terms, not by the Experiment."
+        )
     if experiment.submodels:
         raise BadInput("Sub-models are for the simulator: every client of a real fleet trains the whole model.")
     x = first_vector(name, model, data, experiment.seed)
@@ -113,7 +118,6 @@ def prepare(
     device, why = choose_device(experiment.device)
     bench = Simulator(model, _test_only(data), experiment.method.solver, experiment.seed, Workers(1), device)
     method = over_selected(experiment.method, terms.over_selection)
-    asked = replace(experiment, method=method)
     layout, seed = bench.layout, experiment.seed
     engine = FlowerEngine(grid, roster, layout, method, seed, bench.evaluate, terms, measured, clock)
 
@@ -141,7 +145,7 @@ def prepare(
         "samples": roster.samples.tolist(),
         "terms": {f.name: getattr(terms, f.name) for f in dataclasses.fields(terms)},
     }
-    return Session(asked, engine, base(), start, manifest, world, every_round=True)
+    return Session(experiment, engine, base(), start, manifest, world, method, experiment.rules, every_round=True)
 
 
 def _test_only(data: Dataset) -> ClientData:

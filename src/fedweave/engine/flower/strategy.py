@@ -22,7 +22,7 @@ from fedweave.engine.flower.mail import DAY, PromptGrid
 from fedweave.engine.flower.places import Places
 from fedweave.engine.flower.playing import played_to_the_end, played_to_the_question
 from fedweave.engine.flower.roster import Roster
-from fedweave.engine.flower.terms import Clock, Terms, over_selected, refuse_oracle
+from fedweave.engine.flower.terms import Clock, Terms, refuse_oracle
 from fedweave.engine.flower.wire import Tensors
 from fedweave.experiment import Seed, Share
 from fedweave.local.solvers import SGD, Adam
@@ -30,6 +30,7 @@ from fedweave.method import Method
 from fedweave.randomness import Stream, rng_for
 from fedweave.records import Array, Cohort, Layout, Population, Replies, ServerState, State
 from fedweave.round import first_state
+from fedweave.rules import Rules, over_selected
 from fedweave.same_bits import same_bits
 from fedweave.settings import BadInput, settings
 from fedweave.system.measured import Measured
@@ -156,12 +157,12 @@ class Strategy(FlowerStrategy):
         told = replace(told, loss_rate=asked.population.loss_rate, latency=asked.population.latency)
         with same_bits(self._blas):
             cohort = asked.question.cohort
-            most = self.local.longest
-            state, happened = played_to_the_end(self.method, asked.state, told, *self._stage(), cohort, heard, most)
+            rules = Rules(self.local.longest)
+            state, happened = played_to_the_end(self.method, asked.state, told, *self._stage(), cohort, heard, rules)
         self._state, heard = state, happened.replies
         self._seen = self.local.system.visited(self._seen, ids, heard.received, heard.seconds)
-        for sentence in (*happened.refused, *heard.trouble.failed):
-            log(INFO, "\t> round %s, %s", server_round, sentence)
+        for kind, mishap in happened.mishaps():
+            log(INFO, "\t> round %s %s, %s", server_round, kind, mishap)
         metrics = weighted_means([r.content for row, r in asked.rows(replies) if heard.received[row]])
         counts = {"asked": len(asked.messages), "received": int(heard.received.sum()), "refused": len(happened.refused)}
         self._given = self._tensors.record(state.x, self._rest(asked, replies))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fedweave.method import Method
-from fedweave.roles import Sampler
+from fedweave.rules import answers_needed
 from fedweave.settings import BadInput, settings
 
 
@@ -35,7 +33,7 @@ class Terms:
 
     def needed(self, asked: int) -> int:
         """Return how many answers close a round in which so many clients were asked."""
-        return min(self.answers or -int(-asked // self.over_selection), asked)
+        return answers_needed(asked, self.answers, self.over_selection)
 
 
 class Clock:
@@ -72,20 +70,3 @@ def refuse_oracle(method: Method) -> None:
             f"{name} must know what every client would answer before it chooses, which a real fleet cannot be asked: "
             "this sampler is for the simulator."
         )
-
-
-def over_selected(method: Method, factor: float) -> Method:
-    """Return the method with a sampler that asks ``factor`` times as many clients."""
-    if factor == 1:
-        return method
-
-    def more(part: Any) -> Any:
-        names = [f.name for f in dataclasses.fields(part)]
-        changed: dict[str, Any] = {n: more(v) for n in names if isinstance(v := getattr(part, n), Sampler)}
-        if "per_round" in names:
-            changed["per_round"] = -int(-part.per_round * factor // 1)
-        if not changed:
-            raise BadInput(f"over_selection={factor:g} needs a sampler with per_round; {part} asks whom it asks.")
-        return replace(part, **changed)
-
-    return replace(method, sampler=more(method.sampler))

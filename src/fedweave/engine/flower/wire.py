@@ -39,7 +39,7 @@ LOSS_NAMES = ("loss", "train-loss", "train_loss")
 
 
 class Unfit(ValueError):  # noqa: N818 - it says what the message is
-    """What arrived cannot be used; the text completes the sentence 'client 3 …'."""
+    """What arrived cannot be used; the text says what its sender did."""
 
 
 def packed(values: Array) -> Packed:
