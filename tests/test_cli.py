@@ -204,7 +204,8 @@ def test_help_tells_every_option_and_its_default(fedweave):
         assert told, field.name
         default = getattr(Options(), field.name)
         if default not in (None, "auto"):
-            assert told[1] == f"[{default}]".lower(), field.name
+            written = f"{default:g}" if isinstance(default, float) else str(default)
+            assert told[1] == f"[{written}]".lower(), field.name
 
 
 @pytest.mark.parametrize("what", ["methods", "data", "models", "partitions", "systems"])
