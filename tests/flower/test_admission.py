@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 import fedweave as fw
 from fedweave import flower
+from fedweave.engine.flower.seal import sealed
 from fedweave.engine.flower.terms import Terms
 from fedweave.engine.flower.wire import Tensors, Unfit, opened, packed
 from fedweave.records import Layout
@@ -125,7 +126,7 @@ def bad_app(change_update=None, **numbers):
         if change_update:
             update = ArrayRecord({**change_update(dict(update.items()))})
         content = RecordDict({"update": update, "metrics": MetricRecord({**metrics, **numbers})})
-        return Message(content, reply_to=message)
+        return Message(sealed(content, asked_in(message), BAD), reply_to=message)
 
     good = app()
 
@@ -174,6 +175,62 @@ def test_a_bad_answer_is_refused_by_name_and_changes_nothing(update, numbers, wh
     assert result.rounds["refused"].tolist() == [1, 1]
     assert result.clients["received"].reshape(2, -1).tolist() == [[1, 1, 0, 1, 1, 1]] * 2
     assert result.summary["digest"] == lost_instead()
+
+
+def flipped(arrays):
+    """One bit of one value, which stays a sensible number."""
+    data = bytearray(arrays["fc1.bias"].data)
+    data[-1] ^= 1
+    return {**arrays, "fc1.bias": Packed("float32", (10,), "numpy.ndarray", bytes(data))}
+
+
+def cut(arrays):
+    short = arrays["fc1.bias"].data[:-40]
+    return {**arrays, "fc1.bias": Packed("float32", (10,), "numpy.ndarray", short)}
+
+
+def test_an_answer_that_is_damaged_repeated_or_somebody_elses_is_refused(tmp_path):
+    """The seal was made for the honest answer: each kind of disturbance comes after it."""
+    honest, kept = app(), {}
+
+    def disturbed(message, context):
+        reply = honest(message, context)
+        if not (r := asked_in(message)):
+            return reply
+        kept[r] = reply.content
+        content = reply.content
+        if r in (2, 3):
+            content["update"] = ArrayRecord({**(flipped if r == 2 else cut)(dict(content["update"].items()))})
+        elif r == 4:
+            content["metrics"]["num-examples"] = 1 + content["metrics"]["num-examples"]
+        elif r == 5:
+            content = kept[1]
+        elif r == 6:
+            content["seal"]["client"] = 3
+        elif r == 7:
+            del content["seal"]
+        return Message(content, reply_to=message)
+
+    result = run(experiment(fw.methods.fedavg(CLIENTS), rounds=7), Tampered(disturbed), out=tmp_path / "run")
+    damaged = "client 2: its answer does not have the digest that it had when it was sent"
+    assert reasons(tmp_path / "run") == [
+        *((r, damaged) for r in (2, 3, 4)),
+        (5, "client 2: replayed: its answer is for round 1, this is 5"),
+        (6, "client 2: its answer is that of client 3"),
+        (7, "client 2: sent its update without a seal; use the same release of fedweave on both sides"),
+    ]
+    assert result.rounds["refused"].tolist() == [0, 1, 1, 1, 1, 1, 1]
+    lost = flower.LocalGrid(
+        app(), CLIENTS, fate=lambda client, m: "raises" if client == BAD and asked_in(m) > 1 else ""
+    )
+    assert result.summary["digest"] == run(experiment(fw.methods.fedavg(CLIENTS), rounds=7), lost).summary["digest"]
+
+
+def test_a_client_that_is_refused_again_and_again_is_not_asked_any_more(tmp_path):
+    given = experiment(fw.methods.fedavg(CLIENTS), rounds=5, quarantine=2)
+    result = run(given, Tampered(bad_app(lambda a: changed(a, "fc1.weight", nan(a)))), out=tmp_path / "run")
+    assert result.rounds["refused"].tolist() == [1, 1, 0, 0, 0]
+    assert result.rounds["asked"].tolist() == [6, 6, 5, 5, 5]
 
 
 @pytest.mark.parametrize(

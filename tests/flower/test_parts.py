@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord
 import fedweave as fw
 from fedweave import flower
 from fedweave.engine.flower.client import OWN
+from fedweave.engine.flower.seal import sealed
 from fedweave.engine.flower.serve import prepare
 from fedweave.engine.flower.terms import Terms, VirtualClock
 from fedweave.engine.flower.wire import Task, Tensors, client_half, opened, packed, upload_of
@@ -166,6 +167,7 @@ def test_a_part_that_cannot_be_is_refused_by_name(case, tmp_path):
         reply = app(MODEL)(message, context)
         if asked_in(message):
             reply.content["part"] = ArrayRecord(make())
+            sealed(reply.content, asked_in(message), BAD)
         return reply
 
     fleet = Tampered(bad)

@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 
 from fedweave.admit import admit
 from fedweave.engine.flower.client import digest
+from fedweave.engine.flower.seal import check_seal
 from fedweave.engine.flower.terms import Terms
 from fedweave.engine.flower.wire import ANYONE, Task, Tensors, Unfit, ask, client_half, read_answer, size
 from fedweave.records import Array, Carried, Cohort, Mishap, Population, Replies, ServerState, Trouble
@@ -99,9 +100,11 @@ class Asker:
     def box(self, q: Question) -> Box:
         """Return an empty box for the answers."""
         steps = q.population.steps[q.cohort.ids]
-        measured = q.has.measure and not self._strangers
+        strangers = bool(self._strangers)
         sent = None if q.has.dropout is None else np.zeros((q.cohort.ids.size, q.x.size), bool)
-        return Box(q.cohort.ids, self.tensors, q.x, steps, self._terms.most_samples, self._rows(q), measured, sent)
+        room, measured = self._rows(q), q.has.measure and not strangers
+        about = self.tensors, q.x, steps, self._terms.most_samples, room, q.round, strangers, measured, sent
+        return Box(q.cohort.ids, *about)
 
     def _rows(self, q: Question) -> Array:
         """Return room for the updates: last round's, if nobody refers to it any more. Fresh memory is slow."""
@@ -153,10 +156,13 @@ class Box:
         steps: Array,
         most_samples: float,
         room: Array,
+        round: int,
+        strangers: bool = False,  # whether nobody was called by its number
         measured: bool = False,  # whether everyone must report its variance
         sent: Array | None = None,  # (k, D) room for which entries came, where a part is enough
     ):
         k, self._measured, self.sent = ids.size, measured, sent
+        self._round, self._strangers = round, strangers
         self.ids, self.received, self.answered = ids, np.zeros(k, bool), np.zeros(k, bool)
         self._tensors, self._x, self._most_samples = tensors, x, most_samples
         self.updates = room
@@ -177,6 +183,7 @@ class Box:
             return
         self.bytes_up[row] = size(reply.content)
         try:
+            check_seal(reply.content, self._round, ANYONE if self._strangers else client)
             part = None if self.sent is None else self.sent[row]
             about = read_answer(reply.content, self._tensors, self._x, self.updates[row], self._most_samples, part)
             if self._measured and np.isnan(about.variance):

@@ -14,6 +14,7 @@ from flwr.clientapp import ClientApp
 
 from fedweave.data import Dataset, load, partition
 from fedweave.data.deal import covered, label_counts
+from fedweave.engine.flower.seal import sealed
 from fedweave.engine.flower.wire import (
     ANYONE,
     HOW_DO_YOU_DO,
@@ -93,7 +94,7 @@ def client(
         """Train as the server asks and send the displacement."""
         begin = time.perf_counter()
         task = read_task(message.content)
-        who, of = identity(context)
+        who, of, number = *identity(context), task.client
         samples = len(trainers.data(who, of).x)
         task = _own_work(task, samples) if not task.steps else task
         task = task._replace(client=who) if task.client == ANYONE else task
@@ -111,7 +112,7 @@ def client(
             _learn(context, solver, task, extras.sent, memory, update, tensors.layout.parameters)
         about = Answer(samples, task.steps, loss, first, time.perf_counter() - begin, variance)
         kept = None if task.dropout is None else _chosen(context, task, tensors, x, own, start, update)
-        return Message(answer(update, about, tensors, kept), reply_to=message)
+        return Message(sealed(answer(update, about, tensors, kept), task.round, number), reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:

@@ -28,7 +28,7 @@ from fedweave.spec import build, describe
 from fedweave.upload.channels import channels_of
 from fedweave.upload.wire import decode, encode
 
-VERSION = 1  # of what is written below; both sides compare
+VERSION = 2  # of what is written below; both sides compare
 ANYONE = -1  # as the number of a client whom the server does not know by its number
 HOW_DO_YOU_DO = "query.loss"  # the type of the question for a loss
 NUMPY = "numpy.ndarray"  # Flower's name for NumPy's format
