@@ -29,6 +29,8 @@ from fedweave.settings import BadInput, nearest
 from fedweave.store.files import NotStored, writable
 from fedweave.store.tables import write_tables
 from fedweave.typed import Json, Typed, help_text
+from fedweave.verify_command import EXAMPLE as VERIFY_EXAMPLE
+from fedweave.verify_command import command
 
 if TYPE_CHECKING:
     from fedweave.papers.outcome import Outcome
@@ -202,6 +204,7 @@ def export(folder: Folder, /, *, to: Literal["csv", "parquet"] = "csv", json: Js
 
 app.command(plan, help_epilogue=EXAMPLE)
 app.command(flower)
+app.command(command, name="verify", help_epilogue=VERIFY_EXAMPLE)
 
 
 def _training() -> tuple[ModuleType, ModuleType]:

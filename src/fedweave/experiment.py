@@ -74,6 +74,7 @@ class Experiment:
     fewest: NonNegativeInt = 0  # with fewer usable answers a round is abandoned: the model stays as it is
     failures: Literal["stop", "skip"] = "stop"  # when a client's training raises: end the run, or do without its answer
     quarantine: PositiveInt | None = None  # a client with so many refused answers is not asked any more
+    audit: bool = False  # whether the run folder keeps a chained log with a line for every answer
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:

@@ -78,6 +78,7 @@ class Options:
     fewest: NonNegativeInt = 0
     failures: Literal["stop", "skip"] = "stop"
     quarantine: PositiveInt | None = None
+    audit: bool = False
 
 
 def method_names() -> dict[str, str]:

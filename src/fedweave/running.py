@@ -161,6 +161,8 @@ def _one_round(
     row = {**_row(state, after, happened, scores, totals), **measured}
     fault("evaluated")
     store.add(row, _client_rows(after.round, happened), happened.mishaps())
+    if e.audit:
+        store.note(after.round, _audit_lines(after, happened))
     fault("recorded")
     return after, row
 
@@ -206,6 +208,22 @@ def _client_rows(round: int, happened: Round) -> dict[str, Array]:
         "seconds": replies.seconds,
         "bytes_up": replies.bytes_up,
     }
+
+
+def _audit_lines(after: ServerState, happened: Round) -> list[dict[str, Any]]:
+    """Return what became of each one that was asked, with the digest of what was used, and the model after it all."""
+    why = {mishap.client: (kind, mishap.why) for kind, mishap in happened.mishaps()}
+    lines: list[dict[str, Any]] = []
+    for row, client in enumerate(happened.cohort.ids.tolist()):
+        if happened.replies.received[row]:
+            digest = hashlib.sha256(np.ascontiguousarray(happened.replies.updates[row]).data).hexdigest()
+            lines.append({"client": client, "verdict": "accepted", "sha256": digest})
+        else:
+            verdict, reason = why.get(client, ("lost", ""))
+            lines.append({"client": client, "verdict": verdict, "why": reason})
+    if happened.abandoned:
+        lines.append({"verdict": "abandoned", "why": happened.abandoned})
+    return [*lines, {"verdict": "model", "sha256": hashlib.sha256(after.x.tobytes()).hexdigest()}]
 
 
 def _result(store: RunFolder, plain: Mapping[str, Any], manifest: Mapping[str, Any], state: ServerState) -> Result:

@@ -106,6 +106,10 @@ class Typed:
     ] = None
     quarantine: Annotated[Text, rule("Do not ask a client any more after so many refused answers. [never]", "N")] = None
 
+    audit: Annotated[
+        Text, rule("true: keep a chained log with a line for every answer; see `fedweave verify`. [false]", "BOOL")
+    ] = None
+
     def given(self) -> dict[str, str]:
         """Return the options that were typed."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}

@@ -13,7 +13,7 @@ import shutil
 import sqlite3
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from fedweave.records import Array, Mishap, ServerState
 from fedweave.rows import Where
 from fedweave.settings import BadInput
 from fedweave.store import lock
+from fedweave.store.audit import Audit, End
 from fedweave.store.files import storing, writable, write_file
 from fedweave.store.states import Tables, each_table, intact, pack, unpack
 
@@ -44,9 +45,10 @@ CLIENTS = {
 
 MISHAPS = {"round": "INTEGER", "kind": "TEXT", "client": "INTEGER", "why": "TEXT", "traceback": "TEXT"}
 MEASURES = {"round": "INTEGER", "name": "TEXT", "value": "REAL"}
+AUDIT = {"round": "INTEGER PRIMARY KEY", "bytes": "INTEGER", "chain": "TEXT"}  # how far the log goes
 STATES = {"round": "INTEGER PRIMARY KEY", "file": "TEXT", "sha256": "TEXT"}
 
-ROWS = ("rounds", "clients", "mishaps", "measures")
+ROWS = ("rounds", "clients", "mishaps", "measures", "audit")
 
 
 class RunFolder:
@@ -63,6 +65,7 @@ class RunFolder:
             ("clients", CLIENTS, ", PRIMARY KEY (round, client)"),
             ("mishaps", MISHAPS, ""),
             ("measures", MEASURES, ", PRIMARY KEY (round, name)"),
+            ("audit", AUDIT, ""),
             ("states", STATES, ""),
         ):
             body = ", ".join(f'"{c}" {kind}' for c, kind in columns.items())
@@ -70,6 +73,7 @@ class RunFolder:
         if "abandoned" not in {column for _, column, *_ in self._db.execute("PRAGMA table_info(rounds)")}:
             self._db.execute("ALTER TABLE rounds ADD COLUMN abandoned INTEGER DEFAULT 0")  # a run of an older version
         self._tables = Tables(folder)
+        self._audit = Audit(folder) if folder else None
         self._next_save = time.monotonic() + SAVE_SECONDS
 
     @classmethod
@@ -130,6 +134,11 @@ class RunFolder:
         measures = [(row["round"], name, value) for name, value in row.items() if name not in ROUNDS]
         self._insert("measures", MEASURES, measures)
 
+    def note(self, round: int, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Add one round's lines to the audit log; they become durable with the next saved state."""
+        if self._audit:
+            self._audit.note(round, lines)
+
     def _insert(self, table: str, columns: Mapping[str, str], rows: Any) -> None:
         self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", rows)
 
@@ -162,6 +171,8 @@ class RunFolder:
                 self._db.execute("BEGIN IMMEDIATE")
             for table in ROWS:  # a signal may have struck while a round was being added
                 self._db.execute(f"DELETE FROM {table} WHERE round > ?", (state.round,))
+            if self._audit and (end := self._audit.write(state.round)).bytes:
+                self._db.execute("INSERT OR REPLACE INTO audit VALUES (?, ?, ?)", (state.round, *end))
             sha = hashlib.sha256(content).hexdigest()
             self._db.execute("INSERT OR REPLACE INTO states VALUES (?, ?, ?)", (state.round, name, sha))
 
@@ -186,10 +197,8 @@ class RunFolder:
         Its tables come in memory or stay on disk; ``None`` leaves them out, for those who only read results.
         """
         assert self.folder is not None
-        found = self._db.execute("SELECT round, file, sha256 FROM states ORDER BY round DESC").fetchall()
-        contents = {r: file.read_bytes() for r, name, _ in found if (file := self.folder / name).is_file()}
-        whole = [r for r, _, sha in found if r in contents and hashlib.sha256(contents[r]).hexdigest() == sha]
-        states = {r: unpack(contents[r]) for r in whole}
+        found = list(self.states())
+        states = {r: state for r, _, state in found if state is not None}
         if tables is None:
             states = {r: each_table(state, lambda *_: None) for r, state in states.items()}
         else:
@@ -209,6 +218,21 @@ class RunFolder:
             fault("rewinding")
             self._db.execute(f"DELETE FROM {table} WHERE round > ?", (round,))
         self._tables.forget(lambda r: r > round)
+        if self._audit:
+            self._audit.rewind(self.audit_end())
+
+    def audit_end(self) -> End | None:
+        """Return how far the audit log goes, of a run that keeps one."""
+        found = self._db.execute("SELECT bytes, chain FROM audit ORDER BY round DESC LIMIT 1").fetchone()
+        return End(*found) if found else None
+
+    def states(self) -> Iterator[tuple[int, str, ServerState | None]]:
+        """Yield the states that are kept, newest first, as (round, file, state); None for one that is not whole."""
+        assert self.folder is not None
+        for round, name, sha in self._db.execute("SELECT * FROM states ORDER BY round DESC").fetchall():
+            file = self.folder / name
+            content = file.read_bytes() if file.is_file() else b""
+            yield round, name, unpack(content) if hashlib.sha256(content).hexdigest() == sha else None
 
     def columns(self, table: str) -> dict[str, Array]:
         """Return the rows of ``rounds`` or ``clients`` as arrays; measures are columns of ``rounds``."""

@@ -1,0 +1,101 @@
+"""An audit log: one line for every client that was asked, each with a digest of itself and of all that came before.
+
+Whoever edits, drops or moves a line breaks the chain at that line; whoever cuts the end misses the digest that the
+database has. The chain begins with the experiment's settings. Keep the last digest elsewhere (``fedweave verify``
+prints it), and nobody can write the whole log anew either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedweave.fault import fault
+
+FILE = "audit.jsonl"
+
+
+class End(NamedTuple):
+    """How far a log goes: its bytes, and the digest of its last line."""
+
+    bytes: int
+    chain: str
+
+
+class Audit:
+    """Writes the log of one run; lines wait until the state of their round is saved."""
+
+    def __init__(self, folder: Path):
+        self._path = folder / FILE
+        self._waiting: list[tuple[int, list[dict[str, Any]]]] = []
+        self.end = End(0, beginning(folder))
+
+    def note(self, round: int, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Keep one round's lines, to be written with its state."""
+        self._waiting.append((round, [{"round": round, **line} for line in lines]))
+
+    def write(self, round: int) -> End:
+        """Append what waits, up to this round, and return how far the log goes now."""
+        lines = [line for r, some in self._waiting for line in some if r <= round]
+        self._waiting = []
+        if not lines:
+            return self.end
+        chain, text = self.end.chain, list[str]()
+        for line in lines:
+            chain = digest_of(chain, line)
+            text.append(json.dumps({**line, "chain": chain}) + "\n")
+        content = "".join(text).encode()
+        with self._path.open("ab") as file:
+            fault("audit opened")
+            file.write(content)
+            file.flush()
+            fault("audit written")
+            os.fsync(file.fileno())
+        self.end = End(self.end.bytes + len(content), chain)
+        return self.end
+
+    def rewind(self, end: End | None) -> None:
+        """Forget what was written after ``end``: the rounds are done again. Without one, everything."""
+        self.end = end or End(0, beginning(self._path.parent))
+        self._waiting = []
+        if self._path.exists():
+            fault("audit rewinding")
+            with self._path.open("r+b") as file:
+                file.truncate(self.end.bytes)
+
+
+def beginning(folder: Path) -> str:
+    """Return what the first line is chained to: the digest of the settings that the run began with."""
+    settings = folder / "experiment.json"
+    return hashlib.sha256(settings.read_bytes() if settings.is_file() else b"").hexdigest()
+
+
+def digest_of(chain: str, line: Mapping[str, Any]) -> str:
+    """Return the digest of a line that follows the one with the digest ``chain``."""
+    return hashlib.sha256(f"{chain}\n{json.dumps(line, sort_keys=True)}".encode()).hexdigest()
+
+
+def checked(folder: Path, end: End) -> Iterator[tuple[int, dict[str, Any] | None, str]]:
+    """Yield (number, line, problem) for the lines of a log up to its recorded end; a problem is the last to come."""
+    chain = beginning(folder)
+    path = folder / FILE
+    content = path.read_bytes() if path.is_file() else b""
+    lines = content[: end.bytes].split(b"\n")
+    for number, text in enumerate(lines[:-1], 1):
+        try:
+            line = json.loads(text)
+            told = line.pop("chain")
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            yield number, None, "is not a line of an audit log"
+            return
+        chain = digest_of(chain, line)
+        if told != chain:
+            yield number, line, "does not follow from the lines before it"
+            return
+        yield number, line, ""
+    if len(content) < end.bytes or lines[-1] or chain != end.chain:
+        yield len(lines), None, "is missing: the log was cut here"
