@@ -380,3 +380,22 @@ def test_a_stopped_program_says_how_to_continue_and_is_continued(number, code, r
         assert (code, json.loads(out)["rounds"]) == (0, rounds)
         _, whole, _ = fedweave("run", *typed, "--json")
         assert json.loads(out)["digest"] == json.loads(whole)["digest"]
+
+
+def test_verify_tells_whole_runs_from_broken_ones(fedweave, tmp_path):
+    assert fedweave("compare", "fedavg", "fedacs", *TINY, "--audit", "true", "--out", "c")[0] == 0
+    assert fedweave("run", "fedavg", *TINY, "--out", "r")[0] == 0
+    code, out, err = fedweave("verify", "c", "r")
+    assert (code, err) == (0, "")
+    assert out.count("whole: 3 rounds") == 3
+    assert out.count("audit log ends with") == 2
+    assert out.count("no audit log") == 1
+    log = next((tmp_path / "c").glob("*/audit.jsonl"))
+    log.write_text(log.read_text().replace('"verdict": "accepted"', '"verdict": "refused"', 1))
+    code, out, err = fedweave("verify", "c", "--json")
+    (broken,) = [findings for run, findings in json.loads(out).items() if str(log.parent).endswith(run)]
+    assert code == 1
+    assert re.search(r"audit.jsonl:\d+ does not follow from the lines before it", err)
+    assert len(broken["problems"]) == 1
+    assert fedweave("verify")[0] == 2
+    assert fedweave("verify", "nowhere")[0] == 2

@@ -352,6 +352,9 @@ def test_what_no_fleet_can_do_is_refused():
             run(experiment(oracle, rounds=1))
     with pytest.raises(fw.BadInput, match="true-gradients is for the simulator"):
         run(experiment(rounds=1, true_gradients=True))
+    for given in ({"deadline": 3.0}, {"answers": 2}, {"over_selection": 2.0}, {"fewest": 1}):
+        with pytest.raises(fw.BadInput, match="said by Terms, not by the Experiment"):
+            run(experiment(rounds=1, **given))
     quadratics = experiment(data="quadratics", partition=fw.partition.parse("natural", None))
     with pytest.raises(fw.BadInput, match="closed form"):
         run(quadratics)

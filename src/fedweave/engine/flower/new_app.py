@@ -88,6 +88,7 @@ def experiment(config):
         epochs=config["epochs"],
         batch_size=config["batch-size"],
         seed=config["seed"],
+        audit=True,  # a chained line for every answer: `fedweave verify`
     )
 
 
