@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import fedweave
 
 THOROUGH = bool(os.environ.get("FEDWEAVE_FAULTS"))  # set by `make faults`; the suite takes a sample of the cases
+STRINGS = 100_000 if THOROUGH else 2_000  # of rubbish
 SOURCE = Path(fedweave.__file__).parent
 POINTS = sorted(
     {
@@ -92,3 +94,24 @@ def gone(folder: Path) -> None:
     """Remove a run and what was being made of it."""
     for each in (folder, folder.with_name(f".{folder.name}.new")):
         shutil.rmtree(each, ignore_errors=True)
+
+
+def rubbish(seed: int, valid: bytes) -> Iterator[bytes]:
+    """Yield random bytes, and valid content with a few bytes changed, cut or doubled."""
+    rng = np.random.default_rng(seed)
+    for n in range(STRINGS):
+        if n % 2:
+            yield rng.bytes(int(rng.integers(0, 300)))
+            continue
+        broken = bytearray(valid)
+        for _ in range(int(rng.integers(1, 6))):
+            at = int(rng.integers(0, len(broken)))
+            way = int(rng.integers(3))
+            if way == 0:
+                broken[at] = int(rng.integers(256))
+            elif way == 1:
+                del broken[at : at + int(rng.integers(1, 20))]
+            else:
+                broken[at:at] = broken[at : at + int(rng.integers(1, 20))]
+            broken = broken or bytearray(b"x")
+        yield bytes(broken)
