@@ -36,8 +36,8 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 def choice(what: str, name: str, choices: Iterable[str]) -> str:
     """Return the sentence for a name that is none of ``choices``."""
-    choices = list(choices)
-    return f"There is no {what} {brief(name)!r}.{nearest(name, choices)} Valid: {', '.join(choices)}."
+    choices, shown = list(choices), repr(name[:80]) if isinstance(name, str) else brief(name)
+    return f"There is no {what} {shown}.{nearest(name, choices)} Valid: {', '.join(choices)}."
 
 
 def sentences(error: pydantic.ValidationError, caller: str, fields: Sequence[str]) -> list[str]:

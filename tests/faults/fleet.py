@@ -58,7 +58,14 @@ class Zygote:
     def __call__(self, name: str, folder: Path, **how: Any) -> int:
         """Begin or go on with a run; return its exit code, or minus the signal that ended it."""
         method, options = RUNS[name]
-        job = {"method": method, "options": options, "folder": str(folder), **how}
+        return self._do({"method": method, "options": options, "folder": str(folder), **how})
+
+    def command(self, *words: str, cwd: Path, **how: Any) -> tuple[int, str, str]:
+        """Do what the program does with these words; return exit code, output and errors."""
+        code = self._do({"argv": words, "cwd": str(cwd), **how})
+        return code, *((cwd / name).read_text() for name in ("out.txt", "err.txt"))
+
+    def _do(self, job: dict[str, Any]) -> int:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(json.dumps(job) + "\n")

@@ -1,6 +1,7 @@
 """Files that rot: every damaged byte of a state is noticed, and loaders answer rubbish with one sentence."""
 
 import shutil
+import sqlite3
 import subprocess
 import sys
 import warnings
@@ -8,7 +9,7 @@ from contextlib import closing, suppress
 
 import numpy as np
 import pytest
-from fleet import THOROUGH, assert_same, rubbish
+from fleet import STRINGS, THOROUGH, assert_same, rubbish
 
 import fedweave as fw
 from fedweave.experiment import from_plain
@@ -22,7 +23,7 @@ from fedweave.store.states import unpack
 def half(zygote, tmp_path):
     """A run killed after its fourth round, with two states kept."""
     folder = tmp_path / "run"
-    zygote("aware", folder, strike={"point": "recorded", "nth": 5, "how": "kill"})
+    zygote("aware", folder, strike={"point": "recorded", "nth": 5, "how": "SIGKILL"})
     return folder
 
 
@@ -108,6 +109,25 @@ def test_rubbish_as_the_settings_of_a_run(half, tmp_path):
         (half / "experiment.json").write_bytes(content)
         with suppress(fw.BadInput), closing(RunFolder.open(half, write=False)) as store:
             from_plain(store.read_json("experiment.json"))
+
+
+def test_rubbish_as_the_rows_of_a_run(half):
+    """SQLite notices what breaks its own structure; whatever it says becomes one sentence that names the file."""
+    file = half / "run.sqlite"
+    with closing(sqlite3.connect(file)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    refused = 0
+    for n, content in enumerate(rubbish(4, file.read_bytes())):
+        if n == STRINGS // 20:
+            break
+        file.write_bytes(content)
+        for beside in half.glob("run.sqlite-*"):
+            beside.unlink()
+        try:
+            fw.load_result(half)
+        except fw.BadInput as e:
+            refused += "run.sqlite" in str(e)
+    assert refused > STRINGS / 80
 
 
 def test_no_pickle_can_be_reached_from_a_loaded_file(half):

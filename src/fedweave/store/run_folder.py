@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import sqlite3
 import time
 import warnings
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from fedweave.records import Array, ServerState
 from fedweave.rows import Where
 from fedweave.settings import BadInput
 from fedweave.store import lock
+from fedweave.store.database import connect, reading
 from fedweave.store.files import storing, writable, write_file
 from fedweave.store.states import Tables, each_table, intact, pack, unpack
 
@@ -51,9 +51,7 @@ class RunFolder:
     def __init__(self, folder: Path | None, write: bool = True):
         self.folder = folder
         self._lock = lock.take(folder) if folder is not None and write else None
-        self._db = sqlite3.connect(":memory:" if folder is None else folder / "run.sqlite", isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=FULL")
+        self._db = connect(folder, write)
         for name, columns, tail in (
             ("rounds", ROUNDS, ""),
             ("clients", CLIENTS, ", PRIMARY KEY (round, client)"),
@@ -99,7 +97,8 @@ class RunFolder:
         """Open an existing run, to continue it or only to read."""
         if not (folder / "run.sqlite").is_file() or not (folder / "experiment.json").is_file():
             raise BadInput(f"{str(folder)!r} is not a run folder: it has no run.sqlite and experiment.json.")
-        return cls(folder, write)
+        with reading(folder):
+            return cls(folder, write)
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Return experiment.json or manifest.json."""
@@ -182,8 +181,9 @@ class RunFolder:
         Its tables come in memory or stay on disk; ``None`` leaves them out, for those who only read results.
         """
         assert self.folder is not None
-        found = self._db.execute("SELECT round, file, sha256 FROM states ORDER BY round DESC").fetchall()
-        contents = {r: file.read_bytes() for r, name, _ in found if (file := self.folder / name).is_file()}
+        with reading(self.folder):
+            found = self._db.execute("SELECT round, file, sha256 FROM states ORDER BY round DESC").fetchall()
+            contents = {r: file.read_bytes() for r, name, _ in found if (file := self.folder / name).is_file()}
         whole = [r for r, _, sha in found if r in contents and hashlib.sha256(contents[r]).hexdigest() == sha]
         states = {r: unpack(contents[r]) for r in whole}
         if tables is None:
