@@ -96,8 +96,8 @@ def test_single_mistakes_and_contradictions_are_told_together():
 WRONG = {
     "data": "digts", "partition": "dirichle:1", "clients": "x", "per_round": "0", "model": "cnnsmall",
     "system": "dynamc", "rounds": "-3", "epochs": "inf", "steps": "1.5", "batch_size": "0", "lr": "fast",
-    "weights": "dat", "target": "90%", "evaluate_every": "0", "seed": "-1", "seeds": "0", "workers": "all", "device": "gpu", "tables": "tape",
-    "calibrate": "perhaps", "true_gradients": "?", "submodels": "half",
+    "weights": "dat", "target": "90%", "evaluate_every": "0", "seed": "-1", "seeds": "0", "workers": "all",
+    "device": "gpu", "tables": "tape", "calibrate": "perhaps", "true_gradients": "?", "submodels": "half",
 }  # fmt: skip
 
 
