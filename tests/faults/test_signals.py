@@ -99,9 +99,9 @@ def test_a_program_with_workers_is_stopped_by_its_terminal(by, tmp_path):
     command = [sys.executable, "-m", "fedweave", *words]
     program = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline, workers = time.monotonic() + 60, []
-    while not list(tmp_path.glob("c/*/state-*")) and time.monotonic() < deadline:
+    while not (workers and list(tmp_path.glob("c/*/run.sqlite-wal"))) and time.monotonic() < deadline:
         time.sleep(0.05)
-    workers = psutil.Process(program.pid).children()
+        workers = psutil.Process(program.pid).children()
     begin = time.monotonic()
     os.killpg(program.pid, signal.Signals[by])
     _, err = program.communicate(timeout=30)
