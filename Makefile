@@ -18,7 +18,7 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 $(PYTEST)
 
-faults: $(VENV)/.dev  # every kill point, a hundred random times, a hundred thousand broken files: about half an hour
+faults: $(VENV)/.dev  # every kill point, a hundred random times, a hundred thousand broken files, as many messages: under an hour
 	FEDWEAVE_FAULTS=1 $(BIN)/python -m pytest -n 2 tests/faults $(PYTEST)
 
 lint: $(VENV)/.dev

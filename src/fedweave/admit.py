@@ -10,6 +10,7 @@ import numpy as np
 
 from fedweave.method import Method
 from fedweave.records import Array, Cohort, Layout, Mishap, Population, Replies
+from fedweave.settings import brief
 
 
 def sensible(cohort: Any, method: Method, population: Population) -> Cohort:
@@ -122,16 +123,16 @@ def misfit(found: Mapping[str, tuple[tuple[int, ...], str]], layout: Layout, typ
     if missing := [name for name in layout.names if name not in found]:
         return f"lacks the tensor {missing[0]!r}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
     if extra := [name for name in found if name not in types]:
-        return f"has a tensor {extra[0]!r} that the model does not have"
+        return f"has a tensor {brief(extra[0])!r} that the model does not have"
     for name, shape in zip(layout.names, layout.shapes, strict=True):
         if found[name][0] != shape:
-            return f"has {name} of shape {found[name][0]}, the model {shape}"
+            return f"has {name} of shape {brief(found[name][0])}, the model {shape}"
         if found[name][1] != types[name]:
-            return f"has {name} of type {found[name][1]}, the model {types[name]}"
+            return f"has {name} of type {brief(found[name][1])}, the model {types[name]}"
     return ""
 
 
 def wrong_number(name: str, value: Any, low: float, high: float) -> str:
     """Return what is wrong with a number that a client reports, or nothing."""
     fine = isinstance(value, int | float) and math.isfinite(value) and low <= value <= high
-    return "" if fine else f"reports {name} = {value!r}, which must be a number from {low:g} to {high:g}"
+    return "" if fine else f"reports {name} = {brief(value)}, which must be a number from {low:g} to {high:g}"

@@ -9,7 +9,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
@@ -99,9 +100,11 @@ def run(method: str, /, *, options: Typed = NO_OPTIONS, set_: Set = (), out: Out
     if checked.seeds != 1:
         raise BadInput("--seeds is for compare, which runs every method with every seed. Use --seed here.")
     running, _ = _training()
-    with Show(1, running.device_sentence(experiment)) as show:
-        result = running.run(experiment, out or _folder(experiment.method.name), show.watch, _command())
-    _say([result], None, json)
+    folder = out or _folder(experiment.method.name)
+    with _resumable(folder):
+        with Show(1, running.device_sentence(experiment)) as show:
+            result = running.run(experiment, folder, show.watch, _command())
+        _say([result], None, json)
 
 
 @app.command(
@@ -116,22 +119,24 @@ def compare(*methods: str, options: Typed = NO_OPTIONS, set_: Set = (), out: Out
     experiments, checked = experiments_of(wanted, options.given(), set_)
     running, comparing = _training()
     folder, zoo = out or _folder("compare"), [e.method for e in experiments]
-    with Show(len(zoo) * checked.seeds, running.device_sentence(experiments[0])) as show:
-        results = comparing.compare(zoo, experiments[0], checked.seeds, folder, show.watch, _command()).results
-    _say(results, folder / "report.html", json)
+    with _resumable(folder):
+        with Show(len(zoo) * checked.seeds, running.device_sentence(experiments[0])) as show:
+            results = comparing.compare(zoo, experiments[0], checked.seeds, folder, show.watch, _command()).results
+        _say(results, folder / "report.html", json)
 
 
 @app.command(help_epilogue="Example: fedweave resume runs/fedavg-20260101-120000")
 def resume(folder: Folder, /, *, json: Json = False) -> None:
     """Continue an interrupted run or comparison, bit for bit."""
-    running, comparing = _training()
-    several = (folder / "compare.json").is_file()
-    with Show(len(comparing.runs_in(folder))) as show:
-        if several:
-            results = comparing.resume_comparison(folder, show.watch).results
-        else:
-            results = [running.resume(folder, watch=show.watch)]
-    _say(results, folder / "report.html" if several else None, json)
+    with _resumable(folder):
+        running, comparing = _training()
+        several = (folder / "compare.json").is_file()
+        with Show(len(comparing.runs_in(folder))) as show:
+            if several:
+                results = comparing.resume_comparison(folder, show.watch).results
+            else:
+                results = [running.resume(folder, watch=show.watch)]
+        _say(results, folder / "report.html" if several else None, json)
 
 
 @app.command(help_epilogue="Example: fedweave report runs/compare-20260101-120000 --html page.html")
@@ -205,6 +210,17 @@ def export(folder: Folder, /, *, to: Literal["csv", "parquet"] = "csv", json: Js
 app.command(plan, help_epilogue=EXAMPLE)
 app.command(flower)
 app.command(command, name="verify", help_epilogue=VERIFY_EXAMPLE)
+
+
+@contextmanager
+def _resumable(folder: Path) -> Generator[None]:
+    """Let whoever is stopped know the folder to go on from, as soon and as long as there is one."""
+    try:
+        yield
+    except KeyboardInterrupt as e:
+        if any((folder / name).is_file() for name in ("run.sqlite", "compare.json")):
+            e.__dict__.setdefault("folder", folder)
+        raise
 
 
 def _training() -> tuple[ModuleType, ModuleType]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from fedweave.experiment import Experiment, from_plain, load_data, to_plain
 from fedweave.method import Method
 from fedweave.report import compare_rows, write
 from fedweave.results import Result
-from fedweave.running import Interrupted, Watch, resume_with, run_with, workers_of
+from fedweave.running import Interrupted, Watch, refuse_another, resume_with, run_with, workers_of
 from fedweave.session import prepare
 from fedweave.settings import BadInput
 from fedweave.store.files import writable, write_file
@@ -105,7 +106,9 @@ def _continue(
     try:
         for name, experiment in runs.items():
             if (folder / name / "run.sqlite").exists():
-                results.append(resume_with(RunFolder.open(folder / name), experiment, watch, workers))
+                with closing(RunFolder.open(folder / name)) as store:
+                    refuse_another(store.read_json("experiment.json"), experiment)
+                    results.append(resume_with(store, experiment, watch, workers))
             else:
                 results.append(run_with(experiment, folder / name, watch, command, workers))
     except KeyboardInterrupt as stopped:  # what can be continued is the whole comparison

@@ -115,7 +115,8 @@ def read_options(given: Mapping[str, Any], where: Callable[[str], str] = as_opti
 def _misfits(options: Options, where: Callable[[str], str]) -> list[str]:
     """Return what single options cannot see: names that do not exist, and pairs that contradict each other."""
     problems: list[str] = []
-    for name, check in {"data": _data, "model": _model, "partition": _partition, "system": _system}.items():
+    checks = {"data": _data, "model": _model, "submodels": _submodels, "partition": _partition, "system": _system}
+    for name, check in checks.items():
         with _gather(problems, f"{where(name)}: "):
             check(options)
     if options.epochs is not None and options.steps is not None:
@@ -138,6 +139,20 @@ def _data(options: Options) -> None:
 def _model(options: Options) -> None:
     if options.model not in ("auto", *models.names()):
         raise BadInput(f"{choice('model', options.model, ['auto', *models.names()])}")
+
+
+def _submodels(options: Options) -> None:
+    for given in (options.submodels or "").split(",") if options.submodels else ():
+        if given.strip() not in models.names() and not _is_share(given):
+            hint = nearest(given, models.names())
+            raise BadInput(f"each must be a share in (0, 1] or a model, with commas between. Got {given!r}.{hint}")
+
+
+def _is_share(text: str) -> bool:
+    try:
+        return 0 < float(text) <= 1
+    except ValueError:
+        return False
 
 
 def _partition(options: Options) -> partition.Partition:

@@ -7,6 +7,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fedweave.round import Round, run_round
 from fedweave.same_bits import same_bits
 from fedweave.session import Session, prepare
 from fedweave.settings import BadInput
+from fedweave.store.database import reading
 from fedweave.store.run_folder import RunFolder
 
 Told = Callable[[Mapping[str, Any]], None]  # called with the row of every finished round
@@ -47,21 +49,37 @@ def run(
 
 def resume(run_folder: str | Path, experiment: Experiment | None = None, watch: Watch | None = None) -> Result:
     """Continue an interrupted run, bit for bit. ``experiment`` is needed only for data or models given in Python."""
-    store = RunFolder.open(Path(run_folder))
-    stored = store.read_json("experiment.json")
-    if store.read_json("manifest.json").get("engine") == "flower":
-        raise BadInput(f"{str(run_folder)!r} is the run of a real fleet: `flwr run` with the same 'out' continues it.")
-    if experiment is not None:
-        refuse_another(stored, experiment)
-    experiment = experiment or from_plain(stored)
-    with workers_of(experiment) as workers:
-        return resume_with(store, experiment, watch, workers)
+    with closing(RunFolder.open(Path(run_folder))) as store:  # closed also when refused: the next try is not locked out
+        stored, manifest = store.read_json("experiment.json"), store.read_json("manifest.json")
+        if manifest.get("engine") == "flower":
+            raise BadInput(
+                f"{str(run_folder)!r} is the run of a real fleet: `flwr run` with the same 'out' continues it."
+            )
+        refuse_edited(manifest.get("experiment", stored), stored)
+        if experiment is not None:
+            refuse_another(stored, experiment)
+        experiment = experiment or from_plain(stored)
+        with workers_of(experiment) as workers:
+            return resume_with(store, experiment, watch, workers)
+
+
+FREE = {"workers", "device", "tables"}  # settings that change no bit
+
+
+def refuse_edited(began: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+    """Refuse to continue a run whose experiment.json is not what the run began with."""
+    before, now = ({k: v for k, v in plain.items() if k not in FREE} for plain in (began, stored))
+    if other := different(before, now):
+        raise BadInput(
+            f"experiment.json has been changed since this run began: {'; '.join(other)}. "
+            "Put it back, or start a new run."
+        )
 
 
 def refuse_another(stored: Mapping[str, Any], given: Experiment) -> None:
     """Refuse to continue a run with other settings. Data has a digest, own models no name, and the rest no effect."""
     plain = json.loads(json.dumps(to_plain(given)))
-    free = {"data", "workers", "device", "tables"} | (set() if isinstance(plain["model"], str) else {"model"})
+    free = {"data"} | FREE | (set() if isinstance(plain["model"], str) else {"model"})
     fixed = {k: v for k, v in plain.items() if k not in free}
     if other := different({k: stored.get(k) for k in fixed}, fixed):
         raise BadInput(
@@ -78,7 +96,7 @@ def different(before: Any, now: Any, path: str = "") -> list[str]:
     return [] if before == now else [f"{path} ({json.dumps(before)} then, {json.dumps(now)} now)"]
 
 
-def _mind_versions(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+def mind_versions(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Refuse to continue with another fedweave; warn of other libraries, with which the last bits may differ."""
     ours = [version.get("fedweave", "").split(".")[:2] for version in (before, now)]
     if ours[0] != ours[1]:
@@ -114,7 +132,7 @@ def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, w
     session = prepare(experiment, workers)
     if other := different(manifest["data"], session.manifest["data"]):
         raise BadInput(f"The data has changed since this run began: {'; '.join(other)}.")
-    _mind_versions(manifest["versions"], session.manifest["versions"])
+    mind_versions(manifest["versions"], session.manifest["versions"])
     state = state or store.start(session.start, experiment.tables)
     return go_on(session._replace(manifest=manifest), state, store, watch)
 
@@ -240,14 +258,14 @@ def _result(store: RunFolder, plain: Mapping[str, Any], manifest: Mapping[str, A
 
 def load_result(folder: str | Path) -> Result:
     """Return the result of a run folder, finished or not."""
-    store = RunFolder.open(Path(folder), write=False)
-    state = store.load_state(tables=None)
-    if state is None:
-        raise BadInput(f"The run {str(folder)!r} has no finished round yet. `fedweave resume {folder}` continues it.")
-    plain, manifest = store.read_json("experiment.json"), store.read_json("manifest.json")
-    result = _result(store, plain, manifest, state)
-    store.close()
-    return result
+    with reading(Path(folder)), closing(RunFolder.open(Path(folder), write=False)) as store:
+        state = store.load_state(tables=None)
+        if state is None:
+            raise BadInput(
+                f"The run {str(folder)!r} has no finished round yet. `fedweave resume {folder}` continues it."
+            )
+        plain, manifest = store.read_json("experiment.json"), store.read_json("manifest.json")
+        return _result(store, plain, manifest, state)
 
 
 def device_sentence(experiment: Experiment) -> str:

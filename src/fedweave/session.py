@@ -19,7 +19,7 @@ from fedweave.data.deal import covered, label_counts
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.engine.simulator import Simulator, choose_device
 from fedweave.engine.workers import Workers
-from fedweave.experiment import Experiment, load_data, model_factory, submodel_factories
+from fedweave.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
 from fedweave.local.flat_module import initial_vector, made
 from fedweave.local.torch_trainer import ClientData
 from fedweave.method import Method
@@ -74,6 +74,7 @@ def prepare(experiment: Experiment, workers: Workers, command: str | None = None
     first = world(1)  # a world that does not fit these clients says so now
     manifest = {
         "command": command,
+        "experiment": to_plain(experiment),  # again: experiment.json is easily edited
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "data": {"name": data.name, "digest": data.digest},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, TypeVar, dataclass_transform
@@ -21,6 +22,12 @@ class BadInput(ValueError):  # noqa: N818 - it names what the user gave, as KeyE
         self.problems = problems
 
 
+def brief(value: Any) -> str:
+    """Return what somebody sent as a short piece of one line, whatever it is and however long."""
+    text = value[:80] if isinstance(value, str) else reprlib.repr(value)
+    return text if text.isprintable() else repr(text)
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` for the closest choice, or nothing when none is close."""
     found = difflib.get_close_matches(str(name), list(choices), n=1, cutoff=0.6)
@@ -29,8 +36,8 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 def choice(what: str, name: str, choices: Iterable[str]) -> str:
     """Return the sentence for a name that is none of ``choices``."""
-    choices = list(choices)
-    return f"There is no {what} {name!r}.{nearest(name, choices)} Valid: {', '.join(choices)}."
+    choices, shown = list(choices), repr(name[:80]) if isinstance(name, str) else brief(name)
+    return f"There is no {what} {shown}.{nearest(name, choices)} Valid: {', '.join(choices)}."
 
 
 def sentences(error: pydantic.ValidationError, caller: str, fields: Sequence[str]) -> list[str]:

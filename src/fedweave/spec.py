@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -37,8 +38,10 @@ def build(role: type[T], spec: Any, path: str) -> T:
     """
     known = kinds(role)
     if not isinstance(spec, Mapping) or "type" not in spec:
-        raise BadInput(f"{path} must be a table with a 'type', one of {', '.join(known)}. Got {spec!r} instead.")
-    cls = known.get(spec["type"])
+        raise BadInput(
+            f"{path} must be a table with a 'type', one of {', '.join(known)}. Got {reprlib.repr(spec)} instead."
+        )
+    cls = known.get(spec["type"]) if isinstance(spec["type"], str) else None
     if cls is None:
         raise BadInput(f"{path}: " + choice(role.__name__.lower(), spec["type"], known))
     hints, problems, arguments = get_type_hints(cls), [], {}

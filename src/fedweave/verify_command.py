@@ -6,6 +6,7 @@ import hashlib
 import json as json_text
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -13,6 +14,7 @@ from cyclopts import Parameter
 
 from fedweave.settings import BadInput
 from fedweave.store.audit import FILE, checked
+from fedweave.store.database import reading
 from fedweave.store.run_folder import RunFolder
 from fedweave.typed import Json
 
@@ -33,7 +35,7 @@ def verify(folder: str | Path) -> Findings:
     """Return what is in a run folder and everything that does not fit together."""
     folder = Path(folder)
     store = RunFolder.open(folder, write=False)
-    try:
+    with closing(store), reading(folder):
         rounds = store.columns("rounds")["round"].tolist()
         problems = [] if rounds == list(range(1, len(rounds) + 1)) else ["The rounds are not 1, 2, 3, … once each."]
         found, models = 0, dict[int, str]()
@@ -53,8 +55,6 @@ def verify(folder: str | Path) -> Findings:
             elif line:
                 verdicts[line["verdict"]] += 1
         return Findings(len(rounds), found, dict(verdicts), end.chain if end else "", problems)
-    finally:
-        store.close()
 
 
 def command(*folders: Annotated[Path, Parameter(metavar="RUN")], json: Json = False) -> None:

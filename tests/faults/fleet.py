@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import fedweave
 
 THOROUGH = bool(os.environ.get("FEDWEAVE_FAULTS"))  # set by `make faults`; the suite takes a sample of the cases
+STRINGS = 100_000 if THOROUGH else 2_000  # of rubbish
 SOURCE = Path(fedweave.__file__).parent
 POINTS = sorted(
     {
@@ -34,6 +36,7 @@ WORLD = {
     "per_round": "3",
     "rounds": "6",
     "steps": "4",
+    "audit": "true",
 }
 RUNS: dict[str, tuple[str, dict[str, str]]] = {  # what each one puts at stake is a different kind of state
     "acs": ("fedacs_estimated", WORLD),
@@ -56,7 +59,14 @@ class Zygote:
     def __call__(self, name: str, folder: Path, **how: Any) -> int:
         """Begin or go on with a run; return its exit code, or minus the signal that ended it."""
         method, options = RUNS[name]
-        job = {"method": method, "options": options, "folder": str(folder), **how}
+        return self._do({"method": method, "options": options, "folder": str(folder), **how})
+
+    def command(self, *words: str, cwd: Path, **how: Any) -> tuple[int, str, str]:
+        """Do what the program does with these words; return exit code, output and errors."""
+        code = self._do({"argv": words, "cwd": str(cwd), **how})
+        return code, *((cwd / name).read_text() for name in ("out.txt", "err.txt"))
+
+    def _do(self, job: dict[str, Any]) -> int:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(json.dumps(job) + "\n")
@@ -86,9 +96,31 @@ def assert_same(folder: Path, whole: Path) -> None:
         assert found.keys() == wanted.keys()
         for column in wanted:
             np.testing.assert_array_equal(found[column], wanted[column], err_msg=column)
+    assert (folder / "audit.jsonl").read_bytes() == (whole / "audit.jsonl").read_bytes()
 
 
 def gone(folder: Path) -> None:
     """Remove a run and what was being made of it."""
     for each in (folder, folder.with_name(f".{folder.name}.new")):
         shutil.rmtree(each, ignore_errors=True)
+
+
+def rubbish(seed: int, valid: bytes) -> Iterator[bytes]:
+    """Yield random bytes, and valid content with a few bytes changed, cut or doubled."""
+    rng = np.random.default_rng(seed)
+    for n in range(STRINGS):
+        if n % 2:
+            yield rng.bytes(int(rng.integers(0, 300)))
+            continue
+        broken = bytearray(valid)
+        for _ in range(int(rng.integers(1, 6))):
+            at = int(rng.integers(0, len(broken)))
+            way = int(rng.integers(3))
+            if way == 0:
+                broken[at] = int(rng.integers(256))
+            elif way == 1:
+                del broken[at : at + int(rng.integers(1, 20))]
+            else:
+                broken[at:at] = broken[at : at + int(rng.integers(1, 20))]
+            broken = broken or bytearray(b"x")
+        yield bytes(broken)

@@ -1,6 +1,7 @@
 """Files that rot: every damaged byte of a state is noticed, and loaders answer rubbish with one sentence."""
 
 import shutil
+import sqlite3
 import subprocess
 import sys
 import warnings
@@ -8,7 +9,7 @@ from contextlib import closing, suppress
 
 import numpy as np
 import pytest
-from fleet import THOROUGH, assert_same
+from fleet import STRINGS, THOROUGH, assert_same, rubbish
 
 import fedweave as fw
 from fedweave.experiment import from_plain
@@ -17,14 +18,12 @@ from fedweave.options import experiments_of
 from fedweave.store.run_folder import RunFolder
 from fedweave.store.states import unpack
 
-STRINGS = 100_000 if THOROUGH else 2_000
-
 
 @pytest.fixture
 def half(zygote, tmp_path):
     """A run killed after its fourth round, with two states kept."""
     folder = tmp_path / "run"
-    zygote("aware", folder, strike={"point": "recorded", "nth": 5, "how": "kill"})
+    zygote("aware", folder, strike={"point": "recorded", "nth": 5, "how": "SIGKILL"})
     return folder
 
 
@@ -80,27 +79,6 @@ def test_a_damaged_row_of_a_table_is_noticed(half, zygote, whole, tmp_path):
         shutil.rmtree(copy)
 
 
-def rubbish(seed, valid):
-    """Yield random bytes, and valid content with a few bytes changed, cut or doubled."""
-    rng = np.random.default_rng(seed)
-    for n in range(STRINGS):
-        if n % 2:
-            yield rng.bytes(int(rng.integers(0, 300)))
-            continue
-        broken = bytearray(valid)
-        for _ in range(int(rng.integers(1, 6))):
-            at = int(rng.integers(0, len(broken)))
-            way = int(rng.integers(3))
-            if way == 0:
-                broken[at] = int(rng.integers(256))
-            elif way == 1:
-                del broken[at : at + int(rng.integers(1, 20))]
-            else:
-                broken[at:at] = broken[at : at + int(rng.integers(1, 20))]
-            broken = broken or bytearray(b"x")
-        yield bytes(broken)
-
-
 def test_rubbish_as_a_state(half):
     for content in rubbish(0, newest(half).read_bytes()):
         with suppress(fw.BadInput):  # the one answer there is; anything else ends the test
@@ -127,12 +105,29 @@ def test_rubbish_as_a_fleet(tmp_path):
 
 def test_rubbish_as_the_settings_of_a_run(half, tmp_path):
     valid = (half / "experiment.json").read_bytes()
-    for n, content in enumerate(rubbish(3, valid)):
-        if n >= STRINGS:
-            break
+    for content in rubbish(3, valid):
         (half / "experiment.json").write_bytes(content)
         with suppress(fw.BadInput), closing(RunFolder.open(half, write=False)) as store:
             from_plain(store.read_json("experiment.json"))
+
+
+def test_rubbish_as_the_rows_of_a_run(half):
+    """SQLite notices what breaks its own structure; whatever it says becomes one sentence that names the file."""
+    file = half / "run.sqlite"
+    with closing(sqlite3.connect(file)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    refused = 0
+    for n, content in enumerate(rubbish(4, file.read_bytes())):
+        if n == STRINGS // 20:
+            break
+        file.write_bytes(content)
+        for beside in half.glob("run.sqlite-*"):
+            beside.unlink()
+        try:
+            fw.load_result(half)
+        except fw.BadInput as e:
+            refused += "run.sqlite" in str(e)
+    assert refused > STRINGS / 80
 
 
 def test_no_pickle_can_be_reached_from_a_loaded_file(half):

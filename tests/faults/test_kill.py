@@ -1,13 +1,18 @@
 """kill -9 at every named point of a run and at random times: what goes on from what is left ends the same."""
 
+import platform
+import re
 import signal
+from contextlib import closing
 
 import numpy as np
 import pytest
 from fleet import POINTS, RUNS, THOROUGH, assert_same, gone
 
+from fedweave.store.run_folder import RunFolder
+
 KILLED = -signal.SIGKILL
-ONLY_ON_RESUME = {"rewinding"}
+ONLY_ON_RESUME = {"rewinding", "audit rewinding"}
 CHOSEN = RUNS if THOROUGH else ["scaffold", "aware"]
 
 
@@ -22,7 +27,7 @@ def test_a_kill_at_every_point(name, zygote, whole, tmp_path):
     for point in POINTS:
         for nth in (1, 3, 4) if THOROUGH else (3,):
             folder = tmp_path / "run"
-            strike = {"point": point, "nth": nth, "how": "kill"}
+            strike = {"point": point, "nth": nth, "how": "SIGKILL"}
             if zygote(name, folder, strike=strike) == KILLED:
                 reached.add(point)
                 assert zygote(name, folder) == 0, point
@@ -39,9 +44,9 @@ def test_a_kill_at_every_point(name, zygote, whole, tmp_path):
 def test_killed_again_while_resuming(point, zygote, whole, tmp_path):
     """Three kills in a row, each resume struck at the same point; then one that is let alone."""
     folder = tmp_path / "run"
-    assert zygote("scaffold", folder, strike={"point": "recorded", "nth": 3, "how": "kill"}) == KILLED
+    assert zygote("scaffold", folder, strike={"point": "recorded", "nth": 3, "how": "SIGKILL"}) == KILLED
     for _ in range(3):
-        zygote("scaffold", folder, strike={"point": point, "nth": 2, "how": "kill"})
+        zygote("scaffold", folder, strike={"point": point, "nth": 2, "how": "SIGKILL"})
     assert zygote("scaffold", folder) == 0
     assert_same(folder, whole["scaffold"])
 
@@ -56,3 +61,20 @@ def test_a_kill_at_random_times(name, zygote, whole, tmp_path):
         assert zygote(name, folder) == 0
         assert_same(folder, whole[name])
         gone(folder)
+
+
+def test_one_writer_and_the_lock_of_a_dead_one(zygote, whole, tmp_path):
+    """While a run is being written nobody else may; when its writer was killed, its lock is there and holds nobody."""
+    folder = tmp_path / "run"
+    assert zygote("scaffold", folder, strike={"point": "recorded", "nth": 3, "how": "SIGKILL"}) == KILLED
+    left = (folder / ".lock").read_text()
+    assert re.fullmatch(rf"process \d+ on {re.escape(platform.node())} since [-\d]+ [:\d]+\+00:00", left)
+    with closing(RunFolder.open(folder)):
+        held = (folder / ".lock").read_text()
+        assert held != left
+        code, _, err = zygote.command("resume", "run", cwd=tmp_path)
+        assert code == 2
+        assert err == f"error: The run 'run' is being written by {held}. Wait for it, or stop it first.\n"
+        assert (folder / ".lock").read_text() == held
+    assert zygote("scaffold", folder) == 0
+    assert_same(folder, whole["scaffold"])

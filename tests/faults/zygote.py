@@ -5,44 +5,118 @@ It reads one JSON object per line and answers each with how the child ended: its
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
+import resource
 import signal
 import sys
 import time
 import traceback
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import fedweave.store.run_folder as run_folder
-from fedweave import fault
+from fedweave import cli, comparing, fault, report
 from fedweave.options import experiments_of
 from fedweave.running import resume, run
 
+assert comparing
+assert report  # loaded before the first fork
 run_folder.SAVE_SECONDS, run_folder.SAVE_SHARE = 0, 1  # a state after every round
 
 
-def armed(strike: dict[str, Any]) -> Any:
-    """Return what strikes when a point is passed for the n-th time: by kill -9, or as a disk that is full."""
+def armed(point: str, nth: int, how: str) -> Any:
+    """Return what strikes when a point is passed for the n-th time.
+
+    ``how`` is a signal, which is sent once; an error of the system, with which this and every later passage fails; or
+    "no handles", after which the system gives this process no further file.
+    """
     seen: Counter[str] = Counter()
 
-    def at(point: str) -> None:
-        seen[point] += 1
-        if point == strike["point"] and seen[point] >= strike["nth"]:
-            if strike["how"] == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def at(passed: str) -> None:
+        seen[passed] += 1
+        if passed != point or seen[point] < nth:
+            return
+        if how.startswith("SIG"):
+            if seen[point] == nth:
+                os.kill(os.getpid(), signal.Signals[how])
+        elif how == "no handles":
+            _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, most))
+        else:
+            code = getattr(errno, how)
+            raise OSError(code, os.strerror(code))
 
     return at
 
 
+def as_anyone() -> None:
+    """Give up root's right to write where permissions forbid it, which no test of permissions could bear."""
+    header, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    if os.geteuid() == 0 and ctypes.CDLL(None, use_errno=True).capset(header, nothing):
+        raise OSError(ctypes.get_errno(), "capset")
+
+
+def offline(log: Path) -> None:
+    """Refuse every way out of this machine, also by name, and write down who tries; in child processes too."""
+    guard = log.parent / "guard" / "sitecustomize.py"
+    guard.parent.mkdir(exist_ok=True)
+    guard.write_text(GUARD.format(log=str(log)))
+    sys.path.insert(0, str(guard.parent))  # which worker processes inherit
+    exec(compile(guard.read_text(), str(guard), "exec"), {})
+
+
+GUARD = """
+import socket, sys
+
+def hook(event, args):
+    if event in ("socket.connect", "socket.sendto", "socket.sendmsg") and args[0].family == socket.AF_UNIX:
+        return
+    if event in ("socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo", "socket.gethostbyname"):
+        with open({log!r}, "a") as file:
+            file.write(f"{{event}} {{args[1:]}}\\n")
+        raise OSError(101, "Network is unreachable")
+
+sys.addaudithook(hook)
+with open({log!r}, "a") as file:
+    file.write("guarded\\n")
+"""
+
+
+def command(job: dict[str, Any]) -> int:
+    """Do what the program does with these words, or with several such lists joined by &&; output goes to files."""
+    os.chdir(job["cwd"])
+    for stream, name in ((1, "out.txt"), (2, "err.txt")):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+    code = 0
+    for words in " ".join(job["argv"]).split(" && "):
+        sys.argv = ["fedweave", *words.split()]
+        try:
+            cli.main()
+        except SystemExit as e:
+            code = code or int(e.code or 0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
 def child(job: dict[str, Any]) -> int:
-    """Begin a run, or go on with it where there is one."""
-    folder = Path(job["folder"])
+    """Begin a run, or go on with it where there is one; or do a command."""
     if job.get("strike"):
-        fault.strike = armed(job["strike"])
+        fault.strike = armed(**job["strike"])
+    if job.get("as_anyone"):
+        as_anyone()
+    if job.get("no_data"):
+        os.environ["FEDWEAVE_DATA"] = os.environ["XDG_CACHE_HOME"] = os.environ["HOME"] = job["cwd"]
+    if job.get("offline"):
+        offline(Path(job["offline"]))
+    if "argv" in job:
+        return command(job)
+    folder = Path(job["folder"])
     try:
         if folder.exists():
             resume(folder)
@@ -50,11 +124,23 @@ def child(job: dict[str, Any]) -> int:
             (experiment,), _ = experiments_of([job["method"]], job["options"])
             run(experiment, folder)
     except BaseException as e:
-        (folder.parent / "error.txt").write_text(f"{type(e).__name__}: {e}")
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        with suppress(NotADirectoryError):
+            (folder.parent / "error.txt").write_text(f"{type(e).__name__}: {e}")
         if not isinstance(e, OSError):
             traceback.print_exc()
         return 1
     return 0
+
+
+def ended(job: dict[str, Any]) -> int:
+    """Return the exit code of a job, whatever happens in it: a child must never become a second zygote."""
+    try:
+        return child(job)
+    except BaseException:
+        traceback.print_exc()
+        return 70
 
 
 def main() -> None:
@@ -63,10 +149,10 @@ def main() -> None:
         job = json.loads(line)
         pid = os.fork()
         if not pid:
-            os._exit(child(job))
+            os._exit(ended(job))
         if job.get("after") is not None:
             time.sleep(job["after"])
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.Signals[job.get("by", "SIGKILL")])
         _, status = os.waitpid(pid, 0)
         sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
         sys.stdout.flush()

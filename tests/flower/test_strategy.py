@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from flwr.app import Array as Packed
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
@@ -99,6 +100,32 @@ def test_an_existing_app_gets_fedacs_by_one_line_and_its_clients_their_own_setti
     assert population.samples[ordered].tolist() == SAMPLES.tolist(), "each one's own num-examples"
     failing = population.loss_rate[ordered]
     assert failing[4] > 0.2 > failing[:4].max()
+
+
+@pytest.mark.parametrize("harm", ["cut", "type", "refused"])
+def test_whole_numbers_of_a_bad_answer_are_not_passed_on(harm):
+    """They are outside of the vector that is checked; the next round would carry them to everyone."""
+    good, grid = plain(), flower.LocalGrid(plain(), N)
+    first = min(range(N), key=lambda client: grid.nodes[client])  # in the order of the cohort
+
+    def answered(message, node):
+        reply = good(message, grid._contexts[node])
+        if node == grid.nodes[first] and asked_in(message):
+            arrays, name = reply.content["arrays"], "bn.num_batches_tracked"
+            count = arrays[name]
+            if harm == "cut":
+                arrays[name] = Packed(count.dtype, count.shape, count.stype, count.data[:-1])
+            if harm == "type":
+                arrays[name] = packed(np.array(66, np.int8))
+            if harm == "refused":
+                arrays[name] = packed(np.array(66))
+                arrays["w"] = packed(np.full((2, 3), np.nan, np.float32))
+        return reply
+
+    grid._answered = answered
+    arrays = ArrayRecord({**initial(), "bn.num_batches_tracked": packed(np.array(0))})
+    result = start(flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock()), 2, grid, arrays)
+    assert result.arrays["bn.num_batches_tracked"].numpy() == 2
 
 
 def test_whole_numbers_and_averages_are_not_stepped():

@@ -31,30 +31,32 @@ class Audit:
 
     def __init__(self, folder: Path):
         self._path = folder / FILE
-        self._waiting: list[tuple[int, list[dict[str, Any]]]] = []
+        self._waiting: list[tuple[int, list[str]]] = []
         self.end = End(0, beginning(folder))
 
     def note(self, round: int, lines: Iterable[Mapping[str, Any]]) -> None:
         """Keep one round's lines, to be written with its state."""
-        self._waiting.append((round, [{"round": round, **line} for line in lines]))
+        self._waiting.append((round, [text_of({"round": round, **line}) for line in lines]))
 
     def write(self, round: int) -> End:
         """Append what waits, up to this round, and return how far the log goes now."""
         lines = [line for r, some in self._waiting for line in some if r <= round]
-        self._waiting = []
         if not lines:
+            self._waiting = []
             return self.end
         chain, text = self.end.chain, list[str]()
         for line in lines:
             chain = digest_of(chain, line)
-            text.append(json.dumps({**line, "chain": chain}) + "\n")
+            text.append(f'{line[:-1]}, "chain": "{chain}"}}\n')
         content = "".join(text).encode()
         with self._path.open("ab") as file:
             fault("audit opened")
+            file.truncate(self.end.bytes)  # of a line that the disk had no room for
             file.write(content)
             file.flush()
             fault("audit written")
             os.fsync(file.fileno())
+        self._waiting = []
         self.end = End(self.end.bytes + len(content), chain)
         return self.end
 
@@ -74,9 +76,14 @@ def beginning(folder: Path) -> str:
     return hashlib.sha256(settings.read_bytes() if settings.is_file() else b"").hexdigest()
 
 
-def digest_of(chain: str, line: Mapping[str, Any]) -> str:
+def text_of(line: Mapping[str, Any]) -> str:
+    """Return a line as it is written, but for its digest."""
+    return json.dumps(line, sort_keys=True)
+
+
+def digest_of(chain: str, text: str) -> str:
     """Return the digest of a line that follows the one with the digest ``chain``."""
-    return hashlib.sha256(f"{chain}\n{json.dumps(line, sort_keys=True)}".encode()).hexdigest()
+    return hashlib.sha256(f"{chain}\n{text}".encode()).hexdigest()
 
 
 def checked(folder: Path, end: End) -> Iterator[tuple[int, dict[str, Any] | None, str]]:
@@ -92,7 +99,7 @@ def checked(folder: Path, end: End) -> Iterator[tuple[int, dict[str, Any] | None
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             yield number, None, "is not a line of an audit log"
             return
-        chain = digest_of(chain, line)
+        chain = digest_of(chain, text_of(line))
         if told != chain:
             yield number, line, "does not follow from the lines before it"
             return

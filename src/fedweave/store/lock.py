@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
 from fedweave.settings import BadInput
+from fedweave.store.files import storing
 
 
 def take(folder: Path) -> IO[str]:
     """Return the lock of a folder, held until it is closed; refuse while another process holds it."""
-    file = (folder / ".lock").open("a+")
+    with storing(folder / ".lock"):
+        file = (folder / ".lock").open("a+")
     try:
         _lock(file)
     except OSError:
@@ -22,9 +26,11 @@ def take(folder: Path) -> IO[str]:
         raise BadInput(
             f"The run {str(folder)!r} is being written by {holder}. Wait for it, or stop it first."
         ) from None
-    file.truncate(0)
-    file.write(f"process {os.getpid()}")
-    file.flush()
+    since = datetime.now(UTC).isoformat(" ", "seconds")
+    with storing(folder / ".lock"):
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {platform.node()} since {since}")
+        file.flush()
     return file
 
 

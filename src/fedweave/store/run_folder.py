@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import sqlite3
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,9 @@ from fedweave.records import Array, Mishap, ServerState
 from fedweave.rows import Where
 from fedweave.settings import BadInput
 from fedweave.store import lock
+from fedweave.store.audit import FILE as AUDIT_LOG
 from fedweave.store.audit import Audit, End
+from fedweave.store.database import connect, reading
 from fedweave.store.files import storing, writable, write_file
 from fedweave.store.states import Tables, each_table, intact, pack, unpack
 
@@ -57,9 +58,7 @@ class RunFolder:
     def __init__(self, folder: Path | None, write: bool = True):
         self.folder = folder
         self._lock = lock.take(folder) if folder is not None and write else None
-        self._db = sqlite3.connect(":memory:" if folder is None else folder / "run.sqlite", isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=FULL")
+        self._db = connect(folder, write)
         for name, columns, tail in (
             ("rounds", ROUNDS, ""),
             ("clients", CLIENTS, ", PRIMARY KEY (round, client)"),
@@ -107,7 +106,8 @@ class RunFolder:
         """Open an existing run, to continue it or only to read."""
         if not (folder / "run.sqlite").is_file() or not (folder / "experiment.json").is_file():
             raise BadInput(f"{str(folder)!r} is not a run folder: it has no run.sqlite and experiment.json.")
-        return cls(folder, write)
+        with reading(folder):
+            return cls(folder, write)
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Return experiment.json or manifest.json."""
@@ -166,12 +166,14 @@ class RunFolder:
         with storing(folder / name, len(content)):
             write_file(folder / name, content)
         fault("state written")
+        with storing(folder / AUDIT_LOG):
+            end = self._audit.write(state.round) if self._audit else None
         with storing(folder / "run.sqlite"):
             if not self._db.in_transaction:
                 self._db.execute("BEGIN IMMEDIATE")
             for table in ROWS:  # a signal may have struck while a round was being added
                 self._db.execute(f"DELETE FROM {table} WHERE round > ?", (state.round,))
-            if self._audit and (end := self._audit.write(state.round)).bytes:
+            if end and end.bytes:
                 self._db.execute("INSERT OR REPLACE INTO audit VALUES (?, ?, ?)", (state.round, *end))
             sha = hashlib.sha256(content).hexdigest()
             self._db.execute("INSERT OR REPLACE INTO states VALUES (?, ?, ?)", (state.round, name, sha))
@@ -197,7 +199,8 @@ class RunFolder:
         Its tables come in memory or stay on disk; ``None`` leaves them out, for those who only read results.
         """
         assert self.folder is not None
-        found = list(self.states())
+        with reading(self.folder):
+            found = list(self.states())
         states = {r: state for r, _, state in found if state is not None}
         if tables is None:
             states = {r: each_table(state, lambda *_: None) for r, state in states.items()}

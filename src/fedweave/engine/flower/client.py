@@ -6,13 +6,14 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedweave.data import Dataset, load, partition
+from fedweave.data.arrays import MOST_CLASSES
 from fedweave.data.deal import covered, label_counts
 from fedweave.engine.flower.seal import sealed
 from fedweave.engine.flower.wire import (
@@ -25,6 +26,7 @@ from fedweave.engine.flower.wire import (
     answer,
     opened,
     packed,
+    read_setting,
     read_task,
     read_vectors,
     solver_of,
@@ -70,9 +72,8 @@ def client(
         who, of = identity(context)
         data = trainers.data(who, of)
         about: dict[str, Any] = {"client": who, "clients": of, "num-examples": len(data.x)}
-        asked = message.content.config_records.get("fedweave")
-        if asked is not None and data.classes:
-            data = replace(data, classes=max(data.classes, int(cast(int, asked["classes"]))))
+        if "fedweave" in message.content.config_records and data.classes:
+            data = replace(data, classes=max(data.classes, read_setting(message.content, "classes", MOST_CLASSES)))
             about["covered"] = float(covered(label_counts(data, [np.arange(len(data.x))]))[0])
         return Message(RecordDict({"hello": MetricRecord(about)}), reply_to=message)
 
@@ -82,8 +83,7 @@ def client(
         from fedweave.engine.simulator import one_thread
 
         who, of = identity(context)
-        seed = message.content.config_records["fedweave"]["seed"]
-        trainer = trainers.trainer(who, of, int(cast(int, seed)), None)
+        trainer = trainers.trainer(who, of, read_setting(message.content, "seed", 2**63), None)
         x, _ = read_vectors(message.content, Tensors.of_layout(trainer.layout))
         with one_thread():
             loss = trainer.loss(x, who)

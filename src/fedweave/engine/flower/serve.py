@@ -28,7 +28,7 @@ from fedweave.records import Population
 from fedweave.results import Result
 from fedweave.round import first_state
 from fedweave.rules import NO_RULES, over_selected
-from fedweave.running import Watch, go_on, refuse_another
+from fedweave.running import Watch, different, go_on, mind_versions, refuse_another
 from fedweave.session import Session, first_vector, nominal_population, versions
 from fedweave.settings import BadInput
 from fedweave.store.run_folder import RunFolder
@@ -85,8 +85,9 @@ def run(
     store.rewind(state.round if state else 0)
     manifest = store.read_json("manifest.json")
     session = prepare(experiment, grid, terms, clock, manifest.get("samples"))
-    if session.manifest["data"] != manifest["data"]:
-        raise BadInput("The server's data has changed since this run began: give the same, or start a new run.")
+    if other := different(manifest["data"], session.manifest["data"]):
+        raise BadInput(f"The server's data has changed since this run began: {'; '.join(other)}.")
+    mind_versions(manifest["versions"], session.manifest["versions"])
     if state is not None:
         _recall(session, store)
     state = state or store.start(session.start, experiment.tables)

@@ -23,7 +23,7 @@ from fedweave.engine.flower.places import Places
 from fedweave.engine.flower.playing import played_to_the_end, played_to_the_question
 from fedweave.engine.flower.roster import Roster
 from fedweave.engine.flower.terms import Clock, Terms, refuse_oracle
-from fedweave.engine.flower.wire import Tensors
+from fedweave.engine.flower.wire import Tensors, fits
 from fedweave.experiment import Seed, Share
 from fedweave.local.solvers import SGD, Adam
 from fedweave.method import Method
@@ -165,7 +165,7 @@ class Strategy(FlowerStrategy):
             log(INFO, "\t> round %s %s, %s", server_round, kind, mishap)
         metrics = weighted_means([r.content for row, r in asked.rows(replies) if heard.received[row]])
         counts = {"asked": len(asked.messages), "received": int(heard.received.sum()), "refused": len(happened.refused)}
-        self._given = self._tensors.record(state.x, self._rest(asked, replies))
+        self._given = self._tensors.record(state.x, self._rest(asked, replies, heard.received))
         return self._given, MetricRecord({**metrics, **counts})
 
     def configure_evaluate(
@@ -237,13 +237,12 @@ class Strategy(FlowerStrategy):
                     f"{cohort.ids[silent][0]} does not report it among its metrics. {WRAPPER}"
                 )
 
-    def _rest(self, asked: _Asked, replies: Sequence[Message]) -> ArrayRecord:
-        """Return the arrays that are not averaged: those of the first client that sent them, or as they were."""
+    def _rest(self, asked: _Asked, replies: Sequence[Message], received: Array) -> ArrayRecord:
+        """Return the arrays that are not averaged: those of the first client that sent whole ones, or as they were."""
         outside = [name for name in self._tensors.types if name not in self._tensors.layout.names]
-        for _, reply in asked.rows(replies):
-            records = reply.content.array_records.values() if reply.has_content() else ()
-            for record in records:
-                if outside and all(n in record and record[n].shape == asked.arrays[n].shape for n in outside):
+        for row, reply in asked.rows(replies):
+            for record in reply.content.array_records.values() if outside and received[row] else ():
+                if all(n in record and fits(n, record[n], asked.arrays[n]) for n in outside):
                     return record
         return asked.arrays
 

@@ -19,11 +19,12 @@ import numpy as np
 from flwr.app import Array as Packed
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.lib import format as npy
+from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from fedweave.admit import misfit, wrong_number
 from fedweave.records import Array, Layout
 from fedweave.roles import Solver, Upload
-from fedweave.settings import BadInput
+from fedweave.settings import BadInput, brief
 from fedweave.spec import build, describe
 from fedweave.upload.channels import channels_of
 from fedweave.upload.wire import decode, encode
@@ -34,6 +35,7 @@ HOW_DO_YOU_DO = "query.loss"  # the type of the question for a loss
 NUMPY = "numpy.ndarray"  # Flower's name for NumPy's format
 FLOAT32 = np.dtype(np.float32)
 MOST_HEADER = 4096  # bytes
+MOST_DIMENSIONS = 16
 BUFFERS = ("running_mean", "running_var")  # averages, not parameters
 LOSS_NAMES = ("loss", "train-loss", "train_loss")
 
@@ -54,7 +56,7 @@ def packed(values: Array) -> Packed:
 def opened(name: str, array: Packed) -> Array:
     """Return the values that a message carries, without a copy, once header and length agree."""
     if array.stype != NUMPY:
-        raise Unfit(f"sent {name} as {array.stype!r}, which is not NumPy's format")
+        raise Unfit(f"sent {name} as {brief(array.stype)!r}, which is not NumPy's format")
     begin = 10 + int.from_bytes(array.data[8:10], "little")  # of the values
     try:
         shape, fortran, dtype = _header(array.data[:begin])
@@ -62,10 +64,22 @@ def opened(name: str, array: Packed) -> Array:
         raise Unfit(f"sent {name} in a form that is not NumPy's ({type(e).__name__})") from None
     count = prod(shape)
     if dtype.hasobject or (len(array.data) - begin) != count * dtype.itemsize:
-        raise Unfit(f"sent {name} with {len(array.data) - begin} bytes for {count} values of type {dtype}")
+        raise Unfit(f"sent {name} with {len(array.data) - begin} bytes for {count} values of type {brief(str(dtype))}")
     if tuple(array.shape) != shape or array.dtype != str(dtype):
-        raise Unfit(f"announced {name} as {array.dtype}{tuple(array.shape)} and sent {dtype}{shape}")
+        announced = f"{brief(array.dtype)}{brief(tuple(array.shape))}"
+        raise Unfit(f"announced {name} as {announced} and sent {brief(str(dtype))}{shape}")
     return np.frombuffer(array.data, dtype, count, begin).reshape(shape, order="F" if fortran else "C")
+
+
+def fits(name: str, array: Packed, before: Packed) -> bool:
+    """Return whether an array can take the place of another: it is whole, and of the same shape and type."""
+    if (tuple(array.shape), array.dtype) != (tuple(before.shape), before.dtype):
+        return False
+    try:
+        opened(name, array)
+    except Unfit:
+        return False
+    return True
 
 
 @lru_cache(maxsize=1024)  # a round has the same few headers from every client
@@ -73,7 +87,12 @@ def _header(content: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Return shape, order and type that a header in format 1.0 of NumPy's files claims."""
     if len(content) > MOST_HEADER or not content.startswith(b"\x93NUMPY\x01\x00"):
         raise ValueError("not a header of format 1.0")
-    return npy.read_array_header_1_0(BytesIO(content[8:]))
+    shape, fortran, dtype = npy.read_array_header_1_0(BytesIO(content[8:]))
+    if len(shape) > MOST_DIMENSIONS or not all(0 <= n < 2**62 for n in shape) or not dtype.itemsize:
+        raise ValueError("not the shape of an array")
+    if not prod(shape) and max(shape) >= 2**31:  # which NumPy cannot make, empty as it is
+        raise ValueError("not the shape of an array")
+    return shape, fortran, dtype
 
 
 @dataclass(frozen=True)
@@ -125,17 +144,18 @@ class Tensors:
             if less is None:
                 place[...] = values
             else:
-                np.subtract(values, less[name], out=place)
+                with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused later, by its place
+                    np.subtract(values, less[name], out=place)
 
 
 class Task(NamedTuple):
     """One client's work in one round, as the server states it."""
 
-    round: int
+    round: NonNegativeInt
     client: int
-    seed: int
-    steps: int
-    batch_size: int
+    seed: NonNegativeInt
+    steps: NonNegativeInt
+    batch_size: PositiveInt
     lr: float
     share: float  # N ω_i
     method: Mapping[str, Any]  # the client's half of the method, as plain data
@@ -143,7 +163,12 @@ class Task(NamedTuple):
     epochs: float = 0.0  # where steps are 0: passes over the client's data
     measure: bool = False  # whether to report the variance of its gradients on the way
     dropout: float | None = None  # share of its model that it may leave out; None: it sends all
-    own: int = 0  # the round after which it kept the part that it goes on from; 0: it begins at the model as sent
+    own: NonNegativeInt = (
+        0  # the round after which it kept the part that it goes on from; 0: it begins at the model as sent
+    )
+
+
+TASK = TypeAdapter(Task)
 
 
 class Extras(NamedTuple):
@@ -166,14 +191,14 @@ def _order(layout: Layout) -> str:
 
 def solver_of(task: Task) -> Solver:
     """Return the solver that the server asks for; own parts must be imported in the client's app too."""
-    return build(Solver, task.method["solver"], "method.solver")
+    return build(Solver, task.method.get("solver"), "method.solver")
 
 
 def upload_of(task: Task, layout: Layout) -> Upload:
     """Return the upload that the server asks for, once it is known to read the values in the order of ``layout``."""
-    if task.method["order"] != _order(layout):
+    if task.method.get("order") != _order(layout):
         raise BadInput("The server has the tensors of the model in another order than this client: give it the same.")
-    return build(Upload, task.method["upload"], "method.upload")
+    return build(Upload, task.method.get("upload"), "method.upload")
 
 
 def ask(
@@ -192,11 +217,23 @@ def read_task(content: RecordDict) -> Task:
     fields = content.config_records.get("fedweave")
     if fields is None or fields.get("version") != VERSION:
         got = None if fields is None else fields.get("version")
-        raise ValueError(
-            f"This client speaks version {VERSION} of fedweave's messages, the server {got!r}. Use "
+        raise BadInput(
+            f"This client speaks version {VERSION} of fedweave's messages, the server {brief(got)}. Use "
             "fedweave.flower.Strategy or fedweave.flower.server on the server, of the same release."
         )
-    return Task(**json.loads(str(fields["task"])))
+    try:
+        return TASK.validate_json(str(fields.get("task")))
+    except ValidationError as e:
+        wrong = [".".join(map(str, p["loc"])) or "task" for p in e.errors(include_url=False, include_input=False)]
+        raise BadInput(f"The server's task cannot be read: {brief(', '.join(wrong))} is not as it should be.") from None
+
+
+def read_setting(content: RecordDict, name: str, most: int) -> int:
+    """Return a whole number that a question of the server carries."""
+    value = content.config_records.get("fedweave", {}).get(name)
+    if not isinstance(value, int) or not 0 <= value <= most:
+        raise BadInput(f"The server's {name} must be a whole number from 0 to {most}. Got {brief(value)}.")
+    return value
 
 
 def read_vectors(content: RecordDict, tensors: Tensors) -> tuple[Array, Extras]:
@@ -206,7 +243,7 @@ def read_vectors(content: RecordDict, tensors: Tensors) -> tuple[Array, Extras]:
         record = content.array_records.get(name)
         if record is None:
             return None
-        numbers = {n: a for n, a in record.items() if n in tensors.types or np.issubdtype(a.dtype, np.floating)}
+        numbers = {n: a for n, a in record.items() if n in tensors.types or a.dtype.startswith("float")}
         out = np.empty(tensors.layout.dim, tensors.dtype)
         tensors.read(ArrayRecord(numbers), out)  # whole numbers, such as counts of batches, are the client's own
         return out
@@ -260,19 +297,16 @@ def read_answer(
     A client of ours sends the displacement; any other app sends its model, from which the displacement follows. Where
     a part is enough, ``sent`` (D,) is set to which entries came.
     """
+    about = _numbers(content.metric_records, most_samples)
+    if (sets := len(content.array_records)) != 1:
+        raise Unfit(f"sent {sets} sets of arrays instead of one")
     if sent is not None:
         sent[...] = True
         if part := content.array_records.get("part"):
             out[...], sent[...] = _read_part(part, tensors)
-            return _numbers(content.metric_records, most_samples)
-    about = _numbers(content.metric_records, most_samples)
-    records = dict(content.array_records)
-    if "update" in records:
-        tensors.read(records["update"], out)
-    elif len(records) == 1:
-        tensors.read(next(iter(records.values())), out, minus=x)
-    else:
-        raise Unfit(f"sent {len(records)} sets of arrays instead of one")
+            return about
+    ((name, record),) = content.array_records.items()
+    tensors.read(record, out, minus=None if name == "update" else x)
     return about
 
 
@@ -282,7 +316,7 @@ def _read_part(record: ArrayRecord, tensors: Tensors) -> tuple[Array, Array]:
         raise Unfit("sent a part of its update that is not one array of bytes")
     found, channels = opened("part", record["part"]), channels_of(tensors.layout)
     if found.dtype != np.uint8 or found.ndim != 1:
-        raise Unfit(f"sent a part of its update as {found.dtype}{found.shape}, which is not bytes")
+        raise Unfit(f"sent a part of its update as {brief(str(found.dtype))}{found.shape}, which is not bytes")
     try:
         update, kept = decode(channels, found.data, str(tensors.dtype))
     except BadInput as e:
@@ -313,5 +347,14 @@ def _numbers(records: Mapping[str, MetricRecord], most_samples: float) -> Answer
 
 
 def size(content: RecordDict) -> int:
-    """Return the bytes of a message's content."""
-    return sum(record.count_bytes() for record in content.values())
+    """Return the bytes of a message's content; Flower's own count does not take every setting that Flower sends."""
+    told = [*content.metric_records.values(), *content.config_records.values()]
+    values = [(name, value) for record in told for name, value in record.items()]
+    arrays = sum(record.count_bytes() for record in content.array_records.values())
+    return arrays + sum(len(name) + _bytes(value) for name, value in values)
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, list):  # of one type
+        return sum(map(_bytes, value)) if isinstance(next(iter(value), 0), str | bytes) else 8 * len(value)
+    return len(value) if isinstance(value, str | bytes) else 8
