@@ -43,14 +43,14 @@ def test_a_disk_that_does_not_want_at_every_write(point, how, zygote, whole, tmp
 def test_no_file_handles_left(point, zygote, whole, tmp_path):
     """The system itself refuses every file that the run would open from then on; what it has open it keeps."""
     folder = tmp_path / "run"
-    code = zygote("aware", folder, strike={"point": point, "nth": 3, "how": "no handles"})
+    nth = 9 if point == "row being written" else WRITES.get(point, 3)  # in a round after the first
+    code = zygote("aware", folder, strike={"point": point, "nth": nth, "how": "no handles"})
     if code:
         told = (tmp_path / "error.txt").read_text()
         assert told.startswith("NotStored: ")
         assert "Too many open files" in told or "unable to open" in told
         assert f"{folder}/state-00000" in told, "the file is named"
-        if fw.load_result(folder).summary["rounds"] < 2:
-            pytest.fail("the rounds before are lost")
+        assert fw.load_result(folder).summary["rounds"] >= 1
         assert zygote("aware", folder) == 0
     else:
         assert point == "rewinding" or point.startswith("folder"), "passed too seldom"
