@@ -114,13 +114,13 @@ def test_typed_options_reach_the_experiment():
         "data": "digits", "partition": "classes:2-5", "clients": "8", "per_round": "3", "model": "mlp",
         "system": "hybrid+", "rounds": "4", "epochs": "0.5", "batch_size": "6", "lr": "0.2",
         "calibrate": "true", "weights": "equal",
-        "target": "0.8", "evaluate_every": "2", "seed": "5", "workers": "1", "device": "cpu",
+        "target": "0.8", "evaluate_every": "2", "seed": "5", "engine": "ray", "workers": "1", "device": "cpu",
         "tables": "disk", "true_gradients": "true", "submodels": "1,0.5",
     }  # fmt: skip
     (experiment,), _ = experiments_of(["fedprox"], typed)
     assert experiment == fw.Experiment(
         fw.methods.fedprox(3), "digits", fw.partition.Classes(8, 2, 5), "mlp", fw.system.HybridPlus(), 4, 0.2, 0.5,
-        None, 6, True, "equal", 0.8, 2, 5, 1, "cpu", "disk", True, (1.0, 0.5),
+        None, 6, True, "equal", 0.8, 2, 5, "ray", 1, "cpu", "disk", True, (1.0, 0.5),
     )  # fmt: skip
 
 

@@ -16,21 +16,47 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Pipe, wait
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, Self
 
 import cloudpickle
 import numpy as np
 
+from fedweave.engine.serving import result_of
 from fedweave.local.submodels import FleetTrainer
 from fedweave.local.torch_trainer import ClientData, TorchTrainer
 from fedweave.records import Array
 from fedweave.settings import BadInput
 
+Build = Callable[[ClientData], TorchTrainer | FleetTrainer]
 Call = tuple[str, Any]  # a method of the trainer and its arguments after x; or "load", "model" and what they need
 
 
 class WorkerDied(RuntimeError):  # noqa: N818 - it says what happened
     """A training process ended in the middle of its work."""
+
+
+class Pool(Protocol):
+    """Who trains for a simulator: processes of this machine, or the actors of a Ray cluster."""
+
+    patience: float  # seconds of work to be done without it before it is worthwhile
+    holds: Any  # the ``build`` whose trainer it has now
+
+    @property
+    def worthwhile(self) -> bool:
+        """Whether to use it now."""
+        ...
+
+    def load(self, build: Build, data: ClientData, pieces: int) -> bool:
+        """Get the trainer ``build(data)``, for rounds of about ``pieces``; return whether that could be done."""
+        ...
+
+    def map(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
+        """Do each call, with ``x`` in front of its arguments, wherever there is room; yield (position, result)."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: Any, value: Any, where: Any, /) -> bool | None: ...
 
 
 class Workers(AbstractContextManager["Workers"]):
@@ -54,14 +80,14 @@ class Workers(AbstractContextManager["Workers"]):
         """Whether to use them now."""
         return self.count > 1 and self.patience <= 0
 
-    def load(self, build: Callable[[ClientData], TorchTrainer | FleetTrainer], data: ClientData, pieces: int) -> bool:
+    def load(self, build: Build, data: ClientData, pieces: int) -> bool:
         """Give every worker the trainer ``build(data)``; no more workers than a round has ``pieces``.
 
         Return whether it could be done: a model that cannot be pickled has to train here.
         """
         with tempfile.TemporaryDirectory(prefix="fedweave-") as folder:
             try:
-                blob = cloudpickle.dumps((build, _share(data, Path(folder))))
+                blob = cloudpickle.dumps(build)
             except (TypeError, pickle.PicklingError) as e:
                 if self.asked:
                     raise BadInput(f"The model cannot be sent to worker processes: {e}. Use workers=1.") from None
@@ -71,8 +97,9 @@ class Workers(AbstractContextManager["Workers"]):
                 process, link = _start()
                 self._processes.append(process)
                 self._links.append(link)
+            files = _share(data, Path(folder))
             for link in self._links:
-                self._send(link, ("load", blob))
+                self._send(link, ("load", (blob, files)))
             for link in self._links:  # once all have mapped the files, their names can go
                 self._receive(link)
         self.holds = build
@@ -111,12 +138,10 @@ class Workers(AbstractContextManager["Workers"]):
 
     def _receive(self, link: Any) -> Any:
         try:
-            ok, value = link.recv()
+            answer = link.recv()
         except (EOFError, ConnectionError):
             raise self._died(link) from None
-        if not ok:
-            raise value
-        return value
+        return result_of(answer)
 
     def _died(self, link: Any) -> WorkerDied:
         process = self._processes[self._links.index(link)]
