@@ -10,6 +10,7 @@ import logging
 import os
 import pickle
 import signal
+import socket
 import threading
 import warnings
 from collections import deque
@@ -172,20 +173,29 @@ class RayActors(AbstractContextManager["RayActors"]):
 
 def _connected(cpus: int | None) -> tuple[Any, bool]:
     """Return Ray and whether we connected it: to the cluster of RAY_ADDRESS, or to a new one on this machine."""
-    address = os.environ.get("RAY_ADDRESS")
-    with _environment({} if address else ALONE), _same_handler(signal.SIGTERM):
+    address = os.environ.get("RAY_ADDRESS") or "local"
+    with _environment(ALONE if address == "local" else {}), _same_handler(signal.SIGTERM):
         import ray
 
         if ray.is_initialized():
             return ray, False
-        if not address:
-            ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-            return ray, True
+        own = {"num_cpus": cpus, "include_dashboard": False} if address == "local" else {}
         try:
-            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, ValueError) as e:
-            raise BadInput(f"RAY_ADDRESS={address!r} cannot be joined: {e}") from None
+            _knock(address)
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
+        except (OSError, ValueError) as e:
+            raise BadInput(
+                f"The Ray cluster at RAY_ADDRESS={address!r} cannot be joined: {e} "
+                "If it wants a token, RAY_AUTH_MODE=token is needed here too."
+            ) from None
         return ray, True
+
+
+def _knock(address: str) -> None:
+    """Raise an OSError if nobody listens there: Ray itself would try for minutes."""
+    if ":" in address:  # and not "auto" or "local"
+        host, port = address.removeprefix("ray://").rsplit(":", 1)
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
 
 
 @contextmanager
