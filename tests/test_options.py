@@ -69,6 +69,7 @@ def test_text_becomes_values():
         ("seed", "-1", ["--seed", "greater than or equal to 0", "'-1'"]),
         ("seed", str(2**200), ["--seed", "less than"]),
         ("seeds", "0", ["--seeds", "greater than 0", "'0'"]),
+        ("engine", "roy", ["--engine", "'local' or 'ray'", "'roy'"]),
         ("workers", "0", ["--workers", "greater than 0 or 'auto'", "'0'"]),
         ("workers", "all", ["--workers", "whole number or 'auto'", "'all'"]),
         ("device", "gpu", ["--device", "'auto', 'cpu' or 'cuda'", "'gpu'"]),
@@ -90,6 +91,12 @@ def test_single_mistakes_and_contradictions_are_told_together():
     assert len(found) == 5
     for words in ("--ronds", "--rounds", "--data", "--epochs and --steps exclude each other", "--clients (3). Got 4"):
         assert sum(words in problem for problem in found) == 1
+
+
+def test_ray_and_a_gpu_exclude_each_other():
+    (found,) = problems(read_options, {"engine": "ray", "device": "cuda"})
+    assert "--engine ray trains on CPUs" in found
+    assert read_options({"engine": "ray"}).engine == "ray"
 
 
 def test_natural_clients_are_as_many_as_the_data_says():
