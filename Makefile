@@ -39,6 +39,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/flower_overhead.py
 	$(BIN)/python benchmarks/dropout_plan.py
 	$(BIN)/python benchmarks/upload.py
+	$(BIN)/python benchmarks/ray_overhead.py
 
 clean:
 	rm -rf $(VENV) demo build dist .pytest_cache .ruff_cache

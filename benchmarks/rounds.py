@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from fedweave import methods, models
 from fedweave.aggregate import InverseProbability
 from fedweave.engine.simulator import Simulator
-from fedweave.engine.workers import Workers
+from fedweave.engine.workers import Pool, Workers
 from fedweave.local.flat_module import initial_vector
 from fedweave.local.torch_trainer import ClientData
 from fedweave.method import Method
@@ -88,7 +88,7 @@ def bare_loop(work: Work, x: np.ndarray, y: np.ndarray) -> Callable[[], None]:
 
 
 def fedweave_round(
-    work: Work, x: np.ndarray, y: np.ndarray, workers: Workers, method: Method | None = None
+    work: Work, x: np.ndarray, y: np.ndarray, workers: Pool, method: Method | None = None
 ) -> Callable[[], None]:
     """Return one round of a method, everything in it: sampling, training, admission, aggregation, step, learning."""
     n = work.clients

@@ -70,6 +70,7 @@ def test_text_becomes_values():
         ("seed", "-1", ["--seed", "greater than or equal to 0", "'-1'"]),
         ("seed", str(2**200), ["--seed", "less than"]),
         ("seeds", "0", ["--seeds", "greater than 0", "'0'"]),
+        ("engine", "roy", ["--engine", "'local' or 'ray'", "'roy'"]),
         ("workers", "0", ["--workers", "greater than 0 or 'auto'", "'0'"]),
         ("workers", "all", ["--workers", "whole number or 'auto'", "'all'"]),
         ("device", "gpu", ["--device", "'auto', 'cpu' or 'cuda'", "'gpu'"]),
@@ -98,6 +99,8 @@ WRONG = {
     "system": "dynamc", "rounds": "-3", "epochs": "inf", "steps": "1.5", "batch_size": "0", "lr": "fast",
     "weights": "dat", "target": "90%", "evaluate_every": "0", "seed": "-1", "seeds": "0", "workers": "all",
     "device": "gpu", "tables": "tape", "calibrate": "perhaps", "true_gradients": "?", "submodels": "half",
+    "engine": "spark", "longest": "0", "deadline": "soon", "over_selection": "0.5", "answers": "0", "fewest": "-1",
+    "failures": "ignore", "quarantine": "0", "audit": "maybe",
 }  # fmt: skip
 
 
@@ -123,6 +126,12 @@ def test_every_option_wrong_at_once_is_one_list_of_all_of_them_before_data_is_re
         assert sum(f"Did you mean {close!r}?" in p for p in found) == 1
 
 
+def test_ray_and_a_gpu_exclude_each_other():
+    (found,) = problems(read_options, {"engine": "ray", "device": "cuda"})
+    assert "--engine ray trains on CPUs" in found
+    assert read_options({"engine": "ray"}).engine == "ray"
+
+
 def test_natural_clients_are_as_many_as_the_data_says():
     assert read_options({"partition": "natural", "per_round": "25"}).per_round == 25
 
@@ -145,13 +154,13 @@ def test_typed_options_reach_the_experiment():
         "data": "digits", "partition": "classes:2-5", "clients": "8", "per_round": "3", "model": "mlp",
         "system": "hybrid+", "rounds": "4", "epochs": "0.5", "batch_size": "6", "lr": "0.2",
         "calibrate": "true", "weights": "equal",
-        "target": "0.8", "evaluate_every": "2", "seed": "5", "workers": "1", "device": "cpu",
+        "target": "0.8", "evaluate_every": "2", "seed": "5", "engine": "ray", "workers": "1", "device": "cpu",
         "tables": "disk", "true_gradients": "true", "submodels": "1,0.5",
     }  # fmt: skip
     (experiment,), _ = experiments_of(["fedprox"], typed)
     assert experiment == fw.Experiment(
         fw.methods.fedprox(3), "digits", fw.partition.Classes(8, 2, 5), "mlp", fw.system.HybridPlus(), 4, 0.2, 0.5,
-        None, 6, True, "equal", 0.8, 2, 5, 1, "cpu", "disk", True, (1.0, 0.5),
+        None, 6, True, "equal", 0.8, 2, 5, "ray", 1, "cpu", "disk", True, (1.0, 0.5),
     )  # fmt: skip
 
 

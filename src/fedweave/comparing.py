@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.data import Dataset
-from fedweave.engine.workers import Workers
+from fedweave.engine.workers import Pool
 from fedweave.experiment import Experiment, from_plain, load_data, to_plain
 from fedweave.method import Method
 from fedweave.report import compare_rows, write
@@ -100,7 +100,7 @@ def resume_comparison(folder: str | Path, watch: Watch | None = None) -> Compari
 
 
 def _continue(
-    folder: Path, runs: Mapping[str, Experiment], watch: Watch | None, command: str | None, workers: Workers
+    folder: Path, runs: Mapping[str, Experiment], watch: Watch | None, command: str | None, workers: Pool
 ) -> Comparison:
     results: list[Result] = []
     try:

@@ -45,7 +45,7 @@ Submodels = Annotated[tuple[float | str, ...], BeforeValidator(_listed)]
 
 @settings
 class Experiment:
-    """Everything that decides a result, and ``workers``, ``device`` and ``tables``, which do not."""
+    """Everything that decides a result, and ``engine``, ``workers``, ``device`` and ``tables``, which do not."""
 
     method: Method
     data: InstanceOf[Dataset] | str  # a loaded data set, or what fedweave.data.load takes
@@ -62,6 +62,7 @@ class Experiment:
     target: Share | None = None  # test accuracy whose first reaching is reported
     evaluate_every: PositiveInt = 1
     seed: Seed = 0
+    engine: Literal["local", "ray"] = "local"  # where training runs: processes of this machine, or a Ray cluster
     workers: PositiveInt | Literal["auto"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     tables: Where = "ram"  # where what is remembered of every client is kept
@@ -79,6 +80,8 @@ class Experiment:
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:
             raise ValueError("Give either 'epochs' or 'steps' of local work to an Experiment, not both.")
+        if self.engine == "ray" and self.device == "cuda":
+            raise ValueError("engine='ray' trains on CPUs: use device='cpu' with it, or engine='local'.")
         if isinstance(self.model, str) and self.model != "auto" and self.model not in models.names():
             raise ValueError(choice("model", self.model, ["auto", *models.names()]))
         for given in self.submodels:

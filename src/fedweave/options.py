@@ -68,6 +68,7 @@ class Options:
     true_gradients: bool = False
     seed: Seed = 0
     seeds: PositiveInt = 1
+    engine: Literal["local", "ray"] = "local"
     workers: PositiveInt | Literal["auto"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     tables: Where = "ram"
@@ -123,6 +124,8 @@ def _misfits(options: Options, where: Callable[[str], str]) -> list[str]:
         problems.append(
             f"{where('epochs')} and {where('steps')} exclude each other: give the local work in one of them."
         )
+    if options.engine == "ray" and options.device == "cuda":
+        problems.append(f"{where('engine')} ray trains on CPUs: leave out {where('device')} cuda, or the engine.")
     if options.per_round and options.per_round > (options.clients or 20) and options.partition != "natural":
         problems.append(
             f"{where('per_round')} must not exceed {where('clients')} ({options.clients or 20}). "

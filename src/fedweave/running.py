@@ -15,7 +15,7 @@ import numpy as np
 
 from fedweave import measure
 from fedweave.engine.simulator import choose_device, workers_for
-from fedweave.engine.workers import Workers
+from fedweave.engine.workers import Pool
 from fedweave.experiment import Experiment, from_plain, to_plain
 from fedweave.fault import fault
 from fedweave.records import Array, ServerState
@@ -63,7 +63,7 @@ def resume(run_folder: str | Path, experiment: Experiment | None = None, watch: 
             return resume_with(store, experiment, watch, workers)
 
 
-FREE = {"workers", "device", "tables"}  # settings that change no bit
+FREE = {"engine", "workers", "device", "tables"}  # settings that change no bit
 
 
 def refuse_edited(began: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
@@ -106,13 +106,14 @@ def mind_versions(before: Mapping[str, str], now: Mapping[str, str]) -> None:
         warnings.warn(f"Resuming with other versions, the last bits may differ: {'; '.join(other)}.", stacklevel=2)
 
 
-def workers_of(experiment: Experiment) -> Workers:
-    """Return the worker processes that an experiment asks for, not yet started."""
-    return workers_for(experiment.workers, choose_device(experiment.device)[0])
+def workers_of(experiment: Experiment) -> Pool:
+    """Return the worker processes or Ray actors that an experiment asks for, not yet started."""
+    device, _ = choose_device(experiment.device, experiment.engine)
+    return workers_for(experiment.workers, device, experiment.engine)
 
 
 def run_with(
-    experiment: Experiment, out: Path | None, watch: Watch | None, command: str | None, workers: Workers
+    experiment: Experiment, out: Path | None, watch: Watch | None, command: str | None, workers: Pool
 ) -> Result:
     """Run an experiment with workers that are already there."""
     session = prepare(experiment, workers, command)
@@ -120,7 +121,7 @@ def run_with(
     return go_on(session, store.start(session.start, experiment.tables), store, watch)
 
 
-def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, workers: Workers) -> Result:
+def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, workers: Pool) -> Result:
     """Continue a run with workers that are already there; a finished one is only read."""
     manifest, state = store.read_json("manifest.json"), store.load_state(tables=None)
     if state is not None and state.round >= experiment.rounds:
@@ -270,4 +271,4 @@ def load_result(folder: str | Path) -> Result:
 
 def device_sentence(experiment: Experiment) -> str:
     """Return which device and how many processes an experiment will use, and why."""
-    return f"{choose_device(experiment.device)[1]}, {workers_of(experiment)}"
+    return f"{choose_device(experiment.device, experiment.engine)[1]}, {workers_of(experiment)}"

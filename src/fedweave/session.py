@@ -18,7 +18,7 @@ from fedweave.data import Dataset
 from fedweave.data.deal import covered, label_counts
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.engine.simulator import Simulator, choose_device
-from fedweave.engine.workers import Workers
+from fedweave.engine.workers import Pool
 from fedweave.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
 from fedweave.local.flat_module import initial_vector, made
 from fedweave.local.torch_trainer import ClientData
@@ -46,7 +46,7 @@ class Session(NamedTuple):
     every_round: bool = False  # whether a round is too dear to be done again: its state is saved at once
 
 
-def prepare(experiment: Experiment, workers: Workers, command: str | None = None) -> Session:
+def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -> Session:
     """Check everything that can be checked before training, and set it up."""
     data = load_data(experiment)
     method = over_selected(experiment.method, experiment.over_selection)
@@ -55,7 +55,7 @@ def prepare(experiment: Experiment, workers: Workers, command: str | None = None
     labels = label_counts(data, shares.train) if data.classes else None
     x = first_vector(name, model, data, experiment.seed)
     base = nominal_population(experiment, np.array([part.size for part in shares.train]))
-    device, why = choose_device(experiment.device)
+    device, why = choose_device(experiment.device, experiment.engine)
     solver, upload, seed = method.solver, method.upload, experiment.seed
     if name == "quadratic":  # known in closed form, so clients need no training: a thousand times as fast, and exact
         optimum = np.array([data.x[part].mean(0, dtype=float) for part in shares.train])

@@ -80,8 +80,12 @@ class Typed:
     ] = None
     seed: Annotated[Text, help_text("Same seed, same bits. [0]", "S")] = None
     seeds: Annotated[Text, help_text("How many seeds, from --seed on; only for compare. [1]", "COUNT")] = None
+    engine: Annotated[
+        Text,
+        help_text("Where to train: local processes, or ray, a Ray cluster; the results are the same. [local]", "NAME"),
+    ] = None
     workers: Annotated[
-        Text, help_text("Training processes: auto or a number; the results do not depend on it. [auto]", "N")
+        Text, help_text("Training processes or actors: auto or a number; the results do not depend on it. [auto]", "N")
     ] = None
     device: Annotated[Text, help_text("auto, cpu or cuda. [auto]", "NAME")] = None
     tables: Annotated[

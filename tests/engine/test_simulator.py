@@ -191,6 +191,21 @@ def test_workers_serve_one_simulator_after_another():
     assert np.array_equal(found[0], found[2])
 
 
+def test_a_first_round_with_one_client_does_not_leave_one_worker():
+    one = Cohort(np.array([0]), np.array([1]), np.array([1.0]))
+    torch.manual_seed(0)
+    x = initial_vector(conv())
+    with Workers(2) as workers:
+        engine = Simulator(conv, data(), SGD(), 0, workers)
+        engine.train(1, x, one, population(), 0.1)
+        assert len(workers._processes) == 1
+        found = engine.train(2, x, everyone(), population(), 0.1).updates
+        assert len(workers._processes) == 2
+    assert np.array_equal(
+        found, Simulator(conv, data(), SGD(), 0, Workers(1)).train(2, x, everyone(), population(), 0.1).updates
+    )
+
+
 def test_a_thousand_rounds_leak_nothing():
     """The main process grows by less than 5 MB over 1,000 rounds, after 200 to fill the caches."""
     me, seen = psutil.Process(), {}

@@ -1,4 +1,4 @@
-"""The simulator: clients of a virtual world, trained on this machine."""
+"""The simulator: clients of a virtual world, trained on this machine or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from fedweave.engine.links import heard, timed
-from fedweave.engine.workers import Call, Workers
+from fedweave.engine.ray import RayActors
+from fedweave.engine.workers import Call, Pool, Workers
 from fedweave.local.batches import Job
 from fedweave.local.flat_module import made
 from fedweave.local.submodels import FleetTrainer
@@ -31,7 +32,7 @@ PATIENCE_SECONDS = 3.0  # starting workers costs about this much, so that is how
 
 
 class Simulator:
-    """Trains cohorts and measures models, alone or with worker processes; the numbers do not depend on which."""
+    """Trains cohorts and measures models, alone or with a pool of workers; the numbers do not depend on which."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class Simulator:
         data: ClientData,
         solver: Solver,
         seed: int,
-        workers: Workers,
+        workers: Pool,
         device: str = "cpu",
         upload: Upload | None = None,
         submodels: Sequence[Callable[[], nn.Module]] = (),
@@ -187,8 +188,10 @@ def _trainer(
     return FleetTrainer(made(model, seed), parts, kind, data, solver, seed, device)
 
 
-def workers_for(workers: int | Literal["auto"], device: str) -> Workers:
-    """Return the processes to use: one per core, but none beside a GPU."""
+def workers_for(workers: int | Literal["auto"], device: str, engine: Literal["local", "ray"] = "local") -> Pool:
+    """Return the actors of a Ray cluster, or the processes to use: one per core, but none beside a GPU."""
+    if engine == "ray":
+        return RayActors(workers)
     if device != "cpu" or not Workers.supported:
         return Workers(1)
     if workers != "auto":
@@ -197,8 +200,10 @@ def workers_for(workers: int | Literal["auto"], device: str) -> Workers:
     return Workers(cores, PATIENCE_SECONDS)
 
 
-def choose_device(wanted: str) -> tuple[str, str]:
+def choose_device(wanted: str, engine: Literal["local", "ray"] = "local") -> tuple[str, str]:
     """Return the device to train on and a sentence that says why."""
+    if engine == "ray" and wanted == "auto":
+        return "cpu", "cpu (Ray trains on CPUs)"
     if wanted == "cpu":
         return "cpu", "cpu, as asked"
     if torch.cuda.is_available():

@@ -17,21 +17,47 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Pipe, wait
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, Self
 
 import cloudpickle
 import numpy as np
 
+from fedweave.engine.serving import result_of
 from fedweave.local.submodels import FleetTrainer
 from fedweave.local.torch_trainer import ClientData, TorchTrainer
 from fedweave.records import Array
 from fedweave.settings import BadInput
 
+Build = Callable[[ClientData], TorchTrainer | FleetTrainer]
 Call = tuple[str, Any]  # a method of the trainer and its arguments after x; or "load", "model" and what they need
 
 
 class WorkerDied(RuntimeError):  # noqa: N818 - it says what happened
     """A training process ended in the middle of its work."""
+
+
+class Pool(Protocol):
+    """Who trains for a simulator: processes of this machine, or the actors of a Ray cluster."""
+
+    patience: float  # seconds of work to be done without it before it is worthwhile
+    holds: Any  # the ``build`` whose trainer it has now
+
+    @property
+    def worthwhile(self) -> bool:
+        """Whether to use it now."""
+        ...
+
+    def load(self, build: Build, data: ClientData, pieces: int) -> bool:
+        """Get the trainer ``build(data)``, for rounds of about ``pieces``; return whether that could be done."""
+        ...
+
+    def map(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
+        """Do each call, with ``x`` in front of its arguments, wherever there is room; yield (position, result)."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: Any, value: Any, where: Any, /) -> bool | None: ...
 
 
 class Workers(AbstractContextManager["Workers"]):
@@ -46,6 +72,7 @@ class Workers(AbstractContextManager["Workers"]):
         self.holds: Any = None  # the ``build`` whose trainer they have now
         self._processes: list[subprocess.Popen[bytes]] = []
         self._links: list[Any] = []
+        self._given: tuple[Build, ClientData] | None = None  # with the links, for more workers
 
     def __str__(self) -> str:
         return f"{self.count} worker processes" if self.count > 1 else "one process"
@@ -55,14 +82,14 @@ class Workers(AbstractContextManager["Workers"]):
         """Whether to use them now."""
         return self.count > 1 and self.patience <= 0
 
-    def load(self, build: Callable[[ClientData], TorchTrainer | FleetTrainer], data: ClientData, pieces: int) -> bool:
+    def load(self, build: Build, data: ClientData, pieces: int) -> bool:
         """Give every worker the trainer ``build(data)``; no more workers than a round has ``pieces``.
 
         Return whether it could be done: a model that cannot be pickled has to train here.
         """
         with tempfile.TemporaryDirectory(prefix="fedweave-") as folder:
             try:
-                blob = cloudpickle.dumps((build, _share(data, Path(folder))))
+                blob = cloudpickle.dumps(build)
             except (TypeError, pickle.PicklingError) as e:
                 if self.asked:
                     raise BadInput(f"The model cannot be sent to worker processes: {e}. Use workers=1.") from None
@@ -72,11 +99,12 @@ class Workers(AbstractContextManager["Workers"]):
                 process, link = _start()
                 self._processes.append(process)
                 self._links.append(link)
+            files = _share(data, Path(folder))
             for link in self._links:
-                self._send(link, ("load", blob))
+                self._send(link, ("load", (blob, files)))
             for link in self._links:  # once all have mapped the files, their names can go
                 self._receive(link)
-        self.holds = build
+        self.holds, self._given = build, (build, data)
         return True
 
     def map(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
@@ -90,6 +118,8 @@ class Workers(AbstractContextManager["Workers"]):
             raise
 
     def _map(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
+        if self._given and len(self._links) < min(self.count, len(calls)):  # links were bad when they were started
+            self.load(*self._given, len(calls))
         todo = iter(enumerate(calls))
         doing: dict[Any, int] = {}
         for link, (i, call) in zip(self._links, todo, strict=False):
@@ -112,12 +142,10 @@ class Workers(AbstractContextManager["Workers"]):
 
     def _receive(self, link: Any) -> Any:
         try:
-            ok, value = link.recv()
+            answer = link.recv()
         except (EOFError, ConnectionError):
             raise self._died(link) from None
-        if not ok:
-            raise value
-        return value
+        return result_of(answer)
 
     def _died(self, link: Any) -> WorkerDied:
         process = self._processes[self._links.index(link)]
@@ -149,9 +177,8 @@ def _start() -> tuple[subprocess.Popen[bytes], Any]:
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     env = {**os.environ, **one_thread, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
     command = [sys.executable, "-P", "-m", "fedweave.engine.worker", str(theirs.fileno())]
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, {signal.SIGINT}
-    )  # inherited: Ctrl-C is not for it, from the start
+    # The child inherits what is blocked: Ctrl-C is not for it, from the start.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env, pass_fds=[theirs.fileno()])
     finally:
