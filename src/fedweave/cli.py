@@ -34,8 +34,10 @@ from fedweave.verify_command import EXAMPLE as VERIFY_EXAMPLE
 from fedweave.verify_command import command
 
 if TYPE_CHECKING:
+    from fedweave.experiment import Experiment
     from fedweave.papers.outcome import Outcome
     from fedweave.results import Result
+    from fedweave.running import Told, Watch
 
 app = App(
     name="fedweave",
@@ -103,7 +105,7 @@ def run(method: str, /, *, options: Typed = NO_OPTIONS, set_: Set = (), out: Out
     folder = out or _folder(experiment.method.name)
     with _resumable(folder):
         with Show(1, running.device_sentence(experiment)) as show:
-            result = running.run(experiment, folder, show.watch, _command())
+            result = running.run(experiment, folder, _heeding(show.watch), _command())
         _say([result], None, json)
 
 
@@ -121,7 +123,9 @@ def compare(*methods: str, options: Typed = NO_OPTIONS, set_: Set = (), out: Out
     folder, zoo = out or _folder("compare"), [e.method for e in experiments]
     with _resumable(folder):
         with Show(len(zoo) * checked.seeds, running.device_sentence(experiments[0])) as show:
-            results = comparing.compare(zoo, experiments[0], checked.seeds, folder, show.watch, _command()).results
+            results = comparing.compare(
+                zoo, experiments[0], checked.seeds, folder, _heeding(show.watch), _command()
+            ).results
         _say(results, folder / "report.html", json)
 
 
@@ -133,9 +137,9 @@ def resume(folder: Folder, /, *, json: Json = False) -> None:
         several = (folder / "compare.json").is_file()
         with Show(len(comparing.runs_in(folder))) as show:
             if several:
-                results = comparing.resume_comparison(folder, show.watch).results
+                results = comparing.resume_comparison(folder, _heeding(show.watch)).results
             else:
-                results = [running.resume(folder, watch=show.watch)]
+                results = [running.resume(folder, watch=_heeding(show.watch))]
         _say(results, folder / "report.html" if several else None, json)
 
 
@@ -271,7 +275,10 @@ def _print_json(value: Any) -> None:
 
 def main() -> None:
     """Run the command line; 0 is success, 1 a failed run, 2 bad input, 130 and 143 stopped with the state saved."""
-    signal.signal(signal.SIGTERM, _terminate)
+    _stopped.clear()
+    signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody wants it ignored, as nohup does
+        signal.signal(signal.SIGINT, _stop)
     code = 1
     try:
         command, bound, unknown, _ = app.parse_known_args()
@@ -290,7 +297,7 @@ def main() -> None:
             f"Stopped; the state is saved. Continue with: fedweave resume {folder}" if folder else "Stopped.",
             file=sys.stderr,
         )
-        code = 143 if _terminated else 130
+        code = 143 if signal.SIGTERM in _stopped else 130
     except NotStored as e:
         print(f"error: {e}\nThe last saved state is intact: `fedweave resume` goes on from it.", file=sys.stderr)
     except RuntimeError as e:
@@ -329,9 +336,25 @@ def _complain(*problems: str) -> int:
     return 2
 
 
-_terminated: list[int] = []
+_stopped: list[int] = []  # the signals that came
 
 
-def _terminate(number: int, _: Any) -> None:
-    _terminated.append(number)
+def _stop(number: int, _: Any) -> None:
+    _stopped.append(number)
     raise KeyboardInterrupt
+
+
+def _heeding(watch: Watch) -> Watch:
+    """Stop after a round in which a signal was lost: Python drops what a handler raises in the midst of a finalizer."""
+
+    def begin(name: str, experiment: Experiment) -> Told:
+        told = watch(name, experiment)
+
+        def heed(row: Mapping[str, Any]) -> None:
+            told(row)
+            if _stopped:
+                raise KeyboardInterrupt
+
+        return heed
+
+    return begin

@@ -32,8 +32,9 @@ run_folder.SAVE_SECONDS, run_folder.SAVE_SHARE = 0, 1  # a state after every rou
 def armed(point: str, nth: int, how: str) -> Any:
     """Return what strikes when a point is passed for the n-th time.
 
-    ``how`` is a signal, which is sent once; an error of the system, with which this and every later passage fails; or
-    "no handles", after which the system gives this process no further file.
+    ``how`` is a signal, which is sent once, or "lost" and a signal, whose exception Python drops; an error of the
+    system, with which this and every later passage fails; or "no handles", after which the system gives this process no
+    further file.
     """
     seen: Counter[str] = Counter()
 
@@ -41,7 +42,10 @@ def armed(point: str, nth: int, how: str) -> Any:
         seen[passed] += 1
         if passed != point or seen[point] < nth:
             return
-        if how.startswith("SIG"):
+        if how.startswith("lost SIG"):
+            if seen[point] == nth:
+                Dropping(how.removeprefix("lost "))
+        elif how.startswith("SIG"):
             if seen[point] == nth:
                 os.kill(os.getpid(), signal.Signals[how])
         elif how == "no handles":
@@ -52,6 +56,16 @@ def armed(point: str, nth: int, how: str) -> Any:
             raise OSError(code, os.strerror(code))
 
     return at
+
+
+class Dropping:
+    """Sends a signal in the midst of its finalizer, where Python drops what the handler raises."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.Signals[self._name])
 
 
 def as_anyone() -> None:
