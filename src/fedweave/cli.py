@@ -1,4 +1,4 @@
-"""The command line: ``fedweave list | run | compare | resume | report | reproduce | plan | export | flower``."""
+"""The command line: ``fedweave list``, ``run``, ``compare``, ``resume``, ``report``, ``export`` and others."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
@@ -20,24 +19,19 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 from rich.table import Table
 
-from fedweave import __version__, data, models, papers
+from fedweave import __version__, data, models, papers, plan_command, reproduce_command, verify_command
 from fedweave.data import partition
 from fedweave.flower_command import flower
 from fedweave.options import SYSTEMS, as_option, experiments_of, method_names
-from fedweave.plan_command import EXAMPLE, plan
-from fedweave.progress import Count, Show
+from fedweave.progress import Show
 from fedweave.settings import BadInput, nearest
+from fedweave.stopping import heeding, resumable, stop, stopped
 from fedweave.store.files import NotStored, writable
 from fedweave.store.tables import write_tables
 from fedweave.typed import Json, Typed, help_text
-from fedweave.verify_command import EXAMPLE as VERIFY_EXAMPLE
-from fedweave.verify_command import command
 
 if TYPE_CHECKING:
-    from fedweave.experiment import Experiment
-    from fedweave.papers.outcome import Outcome
     from fedweave.results import Result
-    from fedweave.running import Told, Watch
 
 app = App(
     name="fedweave",
@@ -103,9 +97,9 @@ def run(method: str, /, *, options: Typed = NO_OPTIONS, set_: Set = (), out: Out
         raise BadInput("--seeds is for compare, which runs every method with every seed. Use --seed here.")
     running, _ = _training()
     folder = out or _folder(experiment.method.name)
-    with _resumable(folder):
+    with resumable(folder):
         with Show(1, running.device_sentence(experiment)) as show:
-            result = running.run(experiment, folder, _heeding(show.watch), _command())
+            result = running.run(experiment, folder, heeding(show.watch), _command())
         _say([result], None, json)
 
 
@@ -121,10 +115,10 @@ def compare(*methods: str, options: Typed = NO_OPTIONS, set_: Set = (), out: Out
     experiments, checked = experiments_of(wanted, options.given(), set_)
     running, comparing = _training()
     folder, zoo = out or _folder("compare"), [e.method for e in experiments]
-    with _resumable(folder):
+    with resumable(folder):
         with Show(len(zoo) * checked.seeds, running.device_sentence(experiments[0])) as show:
             results = comparing.compare(
-                zoo, experiments[0], checked.seeds, folder, _heeding(show.watch), _command()
+                zoo, experiments[0], checked.seeds, folder, heeding(show.watch), _command()
             ).results
         _say(results, folder / "report.html", json)
 
@@ -132,14 +126,14 @@ def compare(*methods: str, options: Typed = NO_OPTIONS, set_: Set = (), out: Out
 @app.command(help_epilogue="Example: fedweave resume runs/fedavg-20260101-120000")
 def resume(folder: Folder, /, *, json: Json = False) -> None:
     """Continue an interrupted run or comparison, bit for bit."""
-    with _resumable(folder):
+    with resumable(folder):
         running, comparing = _training()
         several = (folder / "compare.json").is_file()
         with Show(len(comparing.runs_in(folder))) as show:
             if several:
-                results = comparing.resume_comparison(folder, _heeding(show.watch)).results
+                results = comparing.resume_comparison(folder, heeding(show.watch)).results
             else:
-                results = [running.resume(folder, watch=_heeding(show.watch))]
+                results = [running.resume(folder, watch=heeding(show.watch))]
         _say(results, folder / "report.html" if several else None, json)
 
 
@@ -159,47 +153,6 @@ def report(
         _say(results, page, json)
 
 
-@app.command(help_epilogue="Example: fedweave reproduce fedacs/fig7 --scale smoke")
-def reproduce(
-    item: Annotated[str, Parameter(metavar="ITEM")],
-    /,
-    *,
-    scale: Annotated[
-        Literal["smoke", "laptop", "paper"], help_text("smoke: seconds; laptop: minutes; paper: as published. [smoke]")
-    ] = "smoke",
-    html: Annotated[Path | None, help_text("Also write the runs as a page of curves, where an item has any.")] = None,
-    json: Json = False,
-) -> None:
-    """Make a figure or table of a paper again, with a verdict on each of its claims: see `fedweave list papers`."""
-    with Count(f"{item}, scale {scale}") as told:
-        outcome = papers.reproduce(item, scale, told)
-    if json:
-        _print_json(outcome.plain())
-        _draw(outcome, html)
-        return
-    if outcome.rows:
-        table = Table(*outcome.rows[0], title=f"{outcome.item}, scale {outcome.scale}", title_justify="left")
-        for row in outcome.rows:
-            table.add_row(*("–" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
-        screen = Console()
-        Console(width=max(screen.width, 150) if not screen.is_terminal else None).print(table)  # whole in a file
-    for claim in outcome.claims:
-        print(f"{claim.verdict}: {claim.text} ({claim.evidence})")
-    print("\n".join(outcome.notes))
-    _draw(outcome, html)
-
-
-def _draw(outcome: Outcome, page: Path | None) -> None:
-    if page is None:
-        return
-    if not outcome.runs:
-        raise BadInput(f"--html: {outcome.item} left no runs to draw.")
-    from fedweave.report import write
-
-    with writable(page):
-        write(outcome.runs, page)
-
-
 @app.command(help_epilogue="Example: fedweave export runs/fedavg-20260101-120000 --to csv")
 def export(folder: Folder, /, *, to: Literal["csv", "parquet"] = "csv", json: Json = False) -> None:
     """Write the rows per round and per client as tables into the run folder."""
@@ -211,20 +164,10 @@ def export(folder: Folder, /, *, to: Literal["csv", "parquet"] = "csv", json: Js
         print("\n".join(files))
 
 
-app.command(plan, help_epilogue=EXAMPLE)
+app.command(plan_command.plan, help_epilogue=plan_command.EXAMPLE)
+app.command(reproduce_command.reproduce, help_epilogue=reproduce_command.EXAMPLE)
+app.command(verify_command.command, name="verify", help_epilogue=verify_command.EXAMPLE)
 app.command(flower)
-app.command(command, name="verify", help_epilogue=VERIFY_EXAMPLE)
-
-
-@contextmanager
-def _resumable(folder: Path) -> Generator[None]:
-    """Let whoever is stopped know the folder to go on from, as soon and as long as there is one."""
-    try:
-        yield
-    except KeyboardInterrupt as e:
-        if any((folder / name).is_file() for name in ("run.sqlite", "compare.json")):
-            e.__dict__.setdefault("folder", folder)
-        raise
 
 
 def _training() -> tuple[ModuleType, ModuleType]:
@@ -275,10 +218,10 @@ def _print_json(value: Any) -> None:
 
 def main() -> None:
     """Run the command line; 0 is success, 1 a failed run, 2 bad input, 130 and 143 stopped with the state saved."""
-    _stopped.clear()
-    signal.signal(signal.SIGTERM, _stop)
+    stopped.clear()
+    signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody wants it ignored, as nohup does
-        signal.signal(signal.SIGINT, _stop)
+        signal.signal(signal.SIGINT, stop)
     code = 1
     try:
         command, bound, unknown, _ = app.parse_known_args()
@@ -297,7 +240,7 @@ def main() -> None:
             f"Stopped; the state is saved. Continue with: fedweave resume {folder}" if folder else "Stopped.",
             file=sys.stderr,
         )
-        code = 143 if signal.SIGTERM in _stopped else 130
+        code = 143 if signal.SIGTERM in stopped else 130
     except NotStored as e:
         print(f"error: {e}\nThe last saved state is intact: `fedweave resume` goes on from it.", file=sys.stderr)
     except RuntimeError as e:
@@ -334,27 +277,3 @@ def _complain(*problems: str) -> int:
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     return 2
-
-
-_stopped: list[int] = []  # the signals that came
-
-
-def _stop(number: int, _: Any) -> None:
-    _stopped.append(number)
-    raise KeyboardInterrupt
-
-
-def _heeding(watch: Watch) -> Watch:
-    """Stop after a round in which a signal was lost: Python drops what a handler raises in the midst of a finalizer."""
-
-    def begin(name: str, experiment: Experiment) -> Told:
-        told = watch(name, experiment)
-
-        def heed(row: Mapping[str, Any]) -> None:
-            told(row)
-            if _stopped:
-                raise KeyboardInterrupt
-
-        return heed
-
-    return begin

@@ -16,23 +16,19 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as Proto
 
 import fedweave as fw
+from fedweave.engine.flower.answers import Answer, answer, read_answer, read_loss, size
 from fedweave.engine.flower.wire import (
     NUMPY,
-    Answer,
     Task,
     Tensors,
     Unfit,
-    answer,
     ask,
     ask_loss,
     client_half,
     packed,
-    read_answer,
-    read_loss,
     read_setting,
     read_task,
     read_vectors,
-    size,
     solver_of,
 )
 from fedweave.records import Layout

@@ -9,16 +9,18 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 
 from fedweave.admit import admit
+from fedweave.engine.flower.answers import read_answer, size
 from fedweave.engine.flower.client import digest
 from fedweave.engine.flower.seal import check_seal
 from fedweave.engine.flower.terms import Terms
-from fedweave.engine.flower.wire import ANYONE, Task, Tensors, Unfit, ask, client_half, read_answer, size
+from fedweave.engine.flower.wire import ANYONE, Task, Tensors, Unfit, ask, client_half
 from fedweave.records import Array, Carried, Cohort, Mishap, Population, Replies, ServerState, Trouble
 from fedweave.remember import shares, with_change
 from fedweave.roles import Solver, Upload
 from fedweave.rows import Rows
-from fedweave.settings import BadInput
+from fedweave.settings import BadInput, brief
 
+MOST_TRACE = 10_000  # characters of a client's traceback that are kept
 GONE = 5  # Flower's code for a node that is unavailable
 LIFE = 10.0  # seconds beyond the deadline after which an unread question is thrown away
 
@@ -178,7 +180,7 @@ class Box:
         client = int(self.ids[row])
         self.answered[row], self.seconds[row] = True, seconds
         if reply.has_error():
-            trace = "" if reply.error.code == GONE else reply.error.reason or ""
+            trace = "" if reply.error.code == GONE else (reply.error.reason or "")[-MOST_TRACE:]
             self.failed.append(Mishap(client, why_failed(reply), trace))
             return
         self.bytes_up[row] = size(reply.content)
@@ -214,4 +216,4 @@ def why_failed(reply: Message) -> str:
     if reply.error.code == GONE:
         return "its node is gone"
     lines: Sequence[str] = (reply.error.reason or "").strip().splitlines()
-    return f"its app failed: {lines[-1]}" if lines else f"its app failed (Flower's error {reply.error.code})"
+    return f"its app failed: {brief(lines[-1])}" if lines else f"its app failed (Flower's error {reply.error.code})"

@@ -15,15 +15,14 @@ from flwr.clientapp import ClientApp
 from fedweave.data import Dataset, load, partition
 from fedweave.data.arrays import MOST_CLASSES
 from fedweave.data.deal import covered, label_counts
+from fedweave.engine.flower.answers import Answer, answer
 from fedweave.engine.flower.seal import sealed
 from fedweave.engine.flower.wire import (
     ANYONE,
     HOW_DO_YOU_DO,
-    Answer,
     Extras,
     Task,
     Tensors,
-    answer,
     opened,
     packed,
     read_setting,

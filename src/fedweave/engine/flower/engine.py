@@ -11,11 +11,12 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
+from fedweave.engine.flower.answers import read_loss
 from fedweave.engine.flower.asking import LIFE, Asker, Question
 from fedweave.engine.flower.mail import collect
 from fedweave.engine.flower.roster import Roster
 from fedweave.engine.flower.terms import Clock, Terms
-from fedweave.engine.flower.wire import HOW_DO_YOU_DO, Tensors, Unfit, ask_loss, read_loss
+from fedweave.engine.flower.wire import HOW_DO_YOU_DO, Tensors, Unfit, ask_loss
 from fedweave.engine.links import timed
 from fedweave.method import Method
 from fedweave.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies, State
