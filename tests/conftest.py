@@ -1,8 +1,13 @@
 """What several test files share: the digits, and an experiment so small that it takes a tenth of a second."""
 
+import signal
+
 import pytest
 
 import fedweave as fw
+
+# Whoever starts the tests in the background may have Ctrl-C ignored, and programs that tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
