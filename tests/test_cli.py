@@ -361,25 +361,19 @@ def test_a_failed_run_has_code_1(fedweave, monkeypatch):
     monkeypatch.undo()
 
 
-@pytest.mark.parametrize(("number", "code", "rounds"), [(signal.SIGINT, 130, 250), (signal.SIGTERM, 143, 9999)])
-def test_a_stopped_program_says_how_to_continue_and_is_continued(number, code, rounds, fedweave, tmp_path):
-    typed = ("fedavgm", *TINY[:6], "--system", "dynamic", "--workers", "1", "--rounds", str(rounds))
+def test_a_stopped_program_says_how_to_continue(tmp_path):
+    """That it does continue, to the same bits, and from any moment, is shown in tests/faults/test_signals.py."""
+    typed = ("fedavgm", *TINY[:6], "--system", "dynamic", "--workers", "1", "--rounds", "9999")
     stopped = program("run", *typed, "--out", "r", cwd=tmp_path)
     deadline = time.monotonic() + 60
     while not (tmp_path / "r/run.sqlite-wal").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.15)  # some rounds later
-    stopped.send_signal(number)
+    stopped.send_signal(signal.SIGTERM)
     out, err = stopped.communicate(timeout=30)
-    assert (stopped.returncode, out) == (code, ""), err
+    assert (stopped.returncode, out) == (143, ""), err
     assert "the state is saved. Continue with: fedweave resume r\n" in err
-    done = running.load_result(tmp_path / "r").summary["rounds"]
-    assert done < rounds
-    if number == signal.SIGINT:
-        code, out, _ = fedweave("resume", "r", "--json")
-        assert (code, json.loads(out)["rounds"]) == (0, rounds)
-        _, whole, _ = fedweave("run", *typed, "--json")
-        assert json.loads(out)["digest"] == json.loads(whole)["digest"]
+    assert running.load_result(tmp_path / "r").summary["rounds"] < 9999
 
 
 def test_verify_tells_whole_runs_from_broken_ones(fedweave, tmp_path):

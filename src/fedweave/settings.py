@@ -22,9 +22,9 @@ class BadInput(ValueError):  # noqa: N818 - it names what the user gave, as KeyE
         self.problems = problems
 
 
-def brief(value: Any) -> str:
+def brief(value: Any, most: int = 80) -> str:
     """Return what somebody sent as a short piece of one line, whatever it is and however long."""
-    text = value[:80] if isinstance(value, str) else reprlib.repr(value)
+    text = value[:most] if isinstance(value, str) else reprlib.repr(value)
     return text if text.isprintable() else repr(text)
 
 

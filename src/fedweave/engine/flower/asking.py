@@ -216,4 +216,6 @@ def why_failed(reply: Message) -> str:
     if reply.error.code == GONE:
         return "its node is gone"
     lines: Sequence[str] = (reply.error.reason or "").strip().splitlines()
-    return f"its app failed: {brief(lines[-1])}" if lines else f"its app failed (Flower's error {reply.error.code})"
+    return (
+        f"its app failed: {brief(lines[-1], 300)}" if lines else f"its app failed (Flower's error {reply.error.code})"
+    )
