@@ -68,6 +68,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         parts = submodel_factories(experiment, model, data)
         skip = experiment.failures == "skip"
         engine = Simulator(model, client_data, solver, seed, workers, device, upload, parts, skip)
+        workers.join()
     size = engine.fleet.dims * x.itemsize
     base = replace(base, model_bytes=size, covered=None if labels is None else covered(labels))
     world = partial(experiment.system.population, base, seed=experiment.seed)

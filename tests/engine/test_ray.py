@@ -41,7 +41,7 @@ def pool():
     try:
         ours_before = signal.getsignal(signal.SIGTERM)
         with RayActors(2) as actors:
-            actors._join()
+            actors.join()
             assert signal.getsignal(signal.SIGTERM) is ours_before, "with Ray's, a run would stop without its state"
             yield actors
         assert not actors._ray
@@ -214,7 +214,7 @@ def test_what_is_solved_in_closed_form_starts_nothing(monkeypatch):
     assert "a Ray actor per CPU" in result.manifest["device"]
 
 
-def test_a_gpu_is_refused_and_an_address_where_nobody_is(small, monkeypatch):
+def test_a_gpu_is_refused_and_an_address_where_nobody_is(small, monkeypatch, tmp_path):
     with pytest.raises(BadInput, match="device='cpu'"):
         small(device="cuda")
     import ray
@@ -222,7 +222,8 @@ def test_a_gpu_is_refused_and_an_address_where_nobody_is(small, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
     with pytest.raises(BadInput, match=r"RAY_ADDRESS='127\.0\.0\.1:9' cannot be joined"):
-        ours._connected(2)
+        fw.run(small(), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
 
 
 TYPED = shlex.split("--data digits --model cnn_small --clients 6 --per-round 3 --engine ray --workers 1")

@@ -1,7 +1,7 @@
 """A pool of Ray actors: what the worker processes do, on the CPUs of a Ray cluster.
 
 The data set is put into Ray's object store once, from where the actors of a machine map one copy, and the model once
-for all calls of a ``map``. Ray is imported, and joined or started, when the first call comes.
+for all calls of a ``map``. Ray is imported when a run joins it: what is solved in closed form starts nothing.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RayActors(AbstractContextManager["RayActors"]):
             blob = cloudpickle.dumps(build)
         except (TypeError, pickle.PicklingError) as e:
             raise BadInput(f"The model cannot be sent to Ray: {e}. Use the engine 'local' with workers=1.") from None
-        self._join()
+        self.join()
         plain = {name: np.ascontiguousarray(getattr(data, name)) for name in SHARED}  # else not shared but copied
         self._given = (self._ray.put(blob), self._ray.put(data._replace(**plain)))
         self._free, self._coming = [], {actor.load.remote(*self._given): actor for actor in self._actors}
@@ -148,7 +148,7 @@ class RayActors(AbstractContextManager["RayActors"]):
             ) from e
         return result_of(arrived)
 
-    def _join(self) -> None:
+    def join(self) -> None:
         """Join the cluster that is there, or start one, and find out how many actors it has room for."""
         if self._ray is None:
             self._ray, self._ours = _connected(self.count)

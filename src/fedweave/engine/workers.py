@@ -47,6 +47,10 @@ class Pool(Protocol):
         """Whether to use it now."""
         ...
 
+    def join(self) -> None:
+        """Find the machines that will train, so that whoever cannot be reached is an error before anything begins."""
+        ...
+
     def load(self, build: Build, data: ClientData, pieces: int) -> bool:
         """Get the trainer ``build(data)``, for rounds of about ``pieces``; return whether that could be done."""
         ...
@@ -81,6 +85,9 @@ class Workers(AbstractContextManager["Workers"]):
     def worthwhile(self) -> bool:
         """Whether to use them now."""
         return self.count > 1 and self.patience <= 0
+
+    def join(self) -> None:
+        """Do nothing: this machine is here."""
 
     def load(self, build: Build, data: ClientData, pieces: int) -> bool:
         """Give every worker the trainer ``build(data)``; no more workers than a round has ``pieces``.
