@@ -16,7 +16,7 @@ demo: $(VENV)/.demo
 	@echo "Open demo/report.html in a browser."
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST)
 
 faults: $(VENV)/.dev  # every kill point, a hundred random times, a hundred thousand broken files, as many messages: under an hour
 	FEDWEAVE_FAULTS=1 $(BIN)/python -m pytest -n 2 tests/faults $(PYTEST)

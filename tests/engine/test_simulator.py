@@ -21,6 +21,7 @@ from fedweave.local.solvers import SGD
 from fedweave.local.torch_trainer import ClientData
 from fedweave.randomness import Stream, rng_for
 from fedweave.records import Carried, Cohort, Population
+from fedweave.running import run_with
 from fedweave.settings import BadInput
 
 N = 8
@@ -68,38 +69,49 @@ class Unsendable(Exception):  # noqa: N818
     pass
 
 
+@pytest.fixture(scope="module")
+def two():
+    """Two workers for all tests that do not end them: starting some takes seconds."""
+    with Workers(2) as workers:
+        yield workers
+
+
 def train(model, workers, round=3, loss_rate=0.0, seed=0):
+    with Workers(workers) as processes:
+        return train_with(processes, model, round, loss_rate, seed)
+
+
+def train_with(processes, model, round=3, loss_rate=0.0, seed=0):
     torch.manual_seed(0)
     x = initial_vector(model())
-    with Workers(workers) as processes:
-        engine = Simulator(model, data(), SGD(momentum=0.5), seed, processes)
-        return engine.train(round, x, everyone(), population(loss_rate), 0.1), engine.evaluate(x)
+    engine = Simulator(model, data(), SGD(momentum=0.5), seed, processes)
+    return engine.train(round, x, everyone(), population(loss_rate), 0.1), engine.evaluate(x)
 
 
-@pytest.mark.parametrize(("model", "workers"), [(dense, 2), (conv, 2), (conv, 4)])
-def test_one_two_and_four_workers_give_the_same_bits(model, workers):
-    (one, score), (more, score2) = (train(model, w) for w in (1, workers))
-    assert np.array_equal(one.updates, more.updates)
-    assert np.array_equal(one.loss, more.loss)
-    assert score["loss"] == score2["loss"]
-    assert score["accuracy"] == score2["accuracy"]
+@pytest.mark.parametrize("model", [dense, conv])
+def test_one_two_and_four_workers_give_the_same_bits(model, two):
+    (one, score), *others = train(model, 1), train_with(two, model), *([train(model, 4)] if model is conv else [])
+    for more, score2 in others:
+        assert np.array_equal(one.updates, more.updates)
+        assert np.array_equal(one.loss, more.loss)
+        assert score["loss"] == score2["loss"]
+        assert score["accuracy"] == score2["accuracy"]
     assert one.updates.any(axis=1).all()
 
 
 @pytest.mark.parametrize("model", [dense, conv])
-def test_probes_and_variances_are_the_same_for_any_number_of_workers(model):
+def test_probes_and_variances_are_the_same_for_any_number_of_workers(model, two):
     torch.manual_seed(0)
     x, asked, ids = initial_vector(model()), Carried(measure=True), np.array([1, 4, 6])
     found = []
-    for count in (1, 2):
-        with Workers(count) as processes:
-            engine = Simulator(model, data(), SGD(), 0, processes)
-            replies = engine.train(1, x, everyone(), population(0.5), 0.1, asked)
-            assert np.array_equal(np.isnan(replies.variance), ~replies.received)
-            probes = (engine.losses(x, ids), engine.variances(1, x, ids, population()), engine.gradients(x, ids))
-            found.append((replies.variance, *probes))
-    for one, two in zip(*found, strict=True):
-        assert np.array_equal(one, two, equal_nan=True)
+    for processes in (Workers(1), two):
+        engine = Simulator(model, data(), SGD(), 0, processes)
+        replies = engine.train(1, x, everyone(), population(0.5), 0.1, asked)
+        assert np.array_equal(np.isnan(replies.variance), ~replies.received)
+        probes = (engine.losses(x, ids), engine.variances(1, x, ids, population()), engine.gradients(x, ids))
+        found.append((replies.variance, *probes))
+    for here, there in zip(*found, strict=True):
+        assert np.array_equal(here, there, equal_nan=True)
     assert [len(p) for p in found[0][1:]] == [3, 3, 3]
     assert Simulator(model, data(), SGD(), 0, Workers(1)).train(1, x, everyone(), population(), 0.1).variance is None
 
@@ -179,14 +191,13 @@ def test_device_is_explained():
     assert workers_for(3, "cuda").count == 1
 
 
-def test_workers_serve_one_simulator_after_another():
-    with Workers(2) as workers:
-        found = []
-        for model in (dense, conv, dense):
-            torch.manual_seed(0)
-            x = initial_vector(model())
-            engine = Simulator(model, data(), SGD(), 0, workers)
-            found.append(engine.train(1, x, everyone(), population(), 0.1).updates)
+def test_workers_serve_one_simulator_after_another(two):
+    found = []
+    for model in (dense, conv, dense):
+        torch.manual_seed(0)
+        x = initial_vector(model())
+        engine = Simulator(model, data(), SGD(), 0, two)
+        found.append(engine.train(1, x, everyone(), population(), 0.1).updates)
     assert np.array_equal(found[0], found[2])
 
 
@@ -240,13 +251,12 @@ def train_from(x):
     return Simulator(dense, data(), SGD(), 0, Workers(1)).train(1, x, everyone(), population(), 0.1)
 
 
-def test_two_simulators_may_take_turns():
+def test_two_simulators_may_take_turns(two):
     x, y = initial_vector(dense()), initial_vector(conv())
-    with Workers(2) as workers:
-        one, two = Simulator(dense, data(), SGD(), 0, workers), Simulator(conv, data(), SGD(), 0, workers)
-        first = one.train(1, x, everyone(), population(), 0.1)
-        two.train(1, y, everyone(), population(), 0.1)
-        assert np.array_equal(one.train(1, x, everyone(), population(), 0.1).updates, first.updates)
+    one, other = Simulator(dense, data(), SGD(), 0, two), Simulator(conv, data(), SGD(), 0, two)
+    first = one.train(1, x, everyone(), population(), 0.1)
+    other.train(1, y, everyone(), population(), 0.1)
+    assert np.array_equal(one.train(1, x, everyone(), population(), 0.1).updates, first.updates)
 
 
 def test_busy_workers_are_ended_too():
@@ -290,12 +300,10 @@ class Features(nn.Module):
 
 
 @pytest.mark.parametrize("evaluate_every", [1, 4])
-def test_constants_and_modes_of_own_modules_do_not_depend_on_workers(evaluate_every, digits):
-    def digest(workers):
-        e = fw.Experiment(fw.methods.fedavg(6), digits, fw.partition.IID(8), model=Features, rounds=4)
-        return fw.run(replace(e, workers=workers, evaluate_every=evaluate_every)).summary["digest"]
-
-    assert digest(1) == digest(2)
+def test_constants_and_modes_of_own_modules_do_not_depend_on_workers(evaluate_every, digits, two):
+    e = fw.Experiment(fw.methods.fedavg(6), digits, fw.partition.IID(8), model=Features, rounds=4)
+    e = replace(e, workers=1, evaluate_every=evaluate_every)
+    assert fw.run(e).summary["digest"] == run_with(e, None, None, None, two).summary["digest"]
 
 
 def test_the_number_of_blas_threads_does_not_matter(tmp_path):
