@@ -18,7 +18,7 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST)
 
-faults: $(VENV)/.dev  # every kill point, a hundred random times, a hundred thousand broken files, as many messages: under an hour
+faults: $(VENV)/.dev  # every kill point, a hundred random times, a hundred thousand broken files, as many messages: a quarter of an hour
 	FEDWEAVE_FAULTS=1 $(BIN)/python -m pytest -n 2 tests/faults $(PYTEST)
 
 lint: $(VENV)/.dev

@@ -49,7 +49,7 @@ def test_a_signal_at_every_point(point, by, zygote, digests, tmp_path):
     if point in NEVER:
         assert code == 0
         return
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30, "it hangs"
     assert (code, out) == (CODES[by], "")
     assert "Traceback" not in err
     if (tmp_path / "r").exists():
@@ -119,7 +119,7 @@ def test_a_program_with_workers_is_stopped_by_its_terminal(by, tmp_path):
     begin = time.monotonic()
     os.killpg(program.pid, signal.Signals[by])
     _, err = program.communicate(timeout=30)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30, "it hangs"
     assert program.returncode == CODES[by], err
     assert err.endswith("the state is saved. Continue with: fedweave resume c\n"), err
     assert "Traceback" not in err
