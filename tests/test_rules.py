@@ -84,6 +84,14 @@ def test_answers_needed(asked, answers, factor, needed):
     assert answers_needed(asked, answers, factor) == needed
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.7, 2.0, 3.3, 10.0])
+def test_over_selection_wants_as_many_answers_as_the_method_says(factor):
+    for k in range(1, 200):
+        asked = over_selected(fw.methods.fedavg(k), factor).sampler.per_round
+        assert asked >= k * factor - 1e-9
+        assert answers_needed(asked, None, factor) == k
+
+
 def test_a_round_is_abandoned_when_too_few_answers_are_usable():
     some, none = replies([1, 1, 1], lost=[2]), replies([1, 1], lost=[0, 1])
     assert abandoned(some, [], Rules(fewest=2)) == ""

@@ -31,8 +31,8 @@ NO_RULES = Rules()
 
 
 def answers_needed(asked: int, answers: int | None, over_selection: float) -> int:
-    """Return how many answers close a round in which so many clients were asked."""
-    return min(answers or -int(-asked // over_selection), asked)
+    """Return how many answers close a round in which so many were asked: K, if that is K times the factor, rounded up."""
+    return min(answers or max(int(asked / over_selection + 1e-9), 1), asked)
 
 
 def over_selected(method: Method, factor: float) -> Method:

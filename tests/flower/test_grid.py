@@ -158,7 +158,7 @@ def test_over_selection_asks_more_and_closes_when_enough_have_answered(tmp_path)
 
 @pytest.mark.parametrize(
     ("terms", "asked", "needed"),
-    [({}, 7, 7), ({"over_selection": 1.3}, 13, 10), ({"over_selection": 2}, 5, 3), ({"answers": 3}, 10, 3)],
+    [({}, 7, 7), ({"over_selection": 1.3}, 13, 10), ({"over_selection": 2}, 6, 3), ({"answers": 3}, 10, 3)],
 )
 def test_answers_needed(terms, asked, needed):
     assert Terms(**terms).needed(asked) == needed
