@@ -31,7 +31,7 @@ NO_RULES = Rules()
 
 
 def answers_needed(asked: int, answers: int | None, over_selection: float) -> int:
-    """Return how many answers close a round in which so many were asked: K, if that is K times the factor, rounded up."""
+    """Return how many answers close a round in which so many were asked: K, where those are ⌈K × factor⌉."""
     return min(answers or max(int(asked / over_selection + 1e-9), 1), asked)
 
 
