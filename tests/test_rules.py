@@ -8,6 +8,7 @@ from torch import nn
 
 import fedweave as fw
 from fedweave.engine.quadratic import QuadraticEngine
+from fedweave.options import experiments_of
 from fedweave.records import Cohort, Mishap, Replies, Trouble
 from fedweave.rules import NO_RULES, Rules, abandoned, answers_needed, closed, over_selected, trust_after
 from fedweave.running import resume, run
@@ -241,10 +242,10 @@ def test_stacked_clients_do_not_fall_with_one_of_them(tiny, monkeypatch):
 
     whole = TorchTrainer.train
 
-    def train(self, x, round, jobs, *rest):
-        if any(job.client == 1 for job in jobs):
+    def train(self, x, piece):
+        if any(job.client == 1 for job in piece.jobs):
             raise ArithmeticError("client 1 has no memory left")
-        return whole(self, x, round, jobs, *rest)
+        return whole(self, x, piece)
 
     monkeypatch.setattr(TorchTrainer, "train", train)
     for method in (fw.methods.fedavg(6), fw.methods.scaffold(6)):
@@ -267,20 +268,16 @@ def spoilt(bad, when=lambda round: True):
     return train
 
 
-def test_who_is_refused_too_often_is_not_asked_any_more(monkeypatch, tmp_path):
-    from fedweave.options import experiments_of
+def watched(method, **given):
+    """An experiment on quadratics in which clients 1 and 4 can be spoilt."""
+    world = {"data": "quadratics", "partition": "iid", "clients": 8, "per_round": 4, "lr": 0.1}
+    (experiment,), _ = experiments_of([method], world | given)
+    return experiment
 
+
+def test_who_is_refused_too_often_is_not_asked_any_more(monkeypatch, tmp_path):
     monkeypatch.setattr(QuadraticEngine, "train", spoilt([1, 4]))
-    world = {
-        "data": "quadratics",
-        "partition": "iid",
-        "clients": "8",
-        "per_round": "4",
-        "rounds": "60",
-        "lr": "0.1",
-        "quarantine": "3",
-    }
-    (experiment,), _ = experiments_of(["fedacs"], world)
+    experiment = watched("fedacs", rounds=60, quarantine=3)
     result = run(experiment, tmp_path / "run")
     for client in range(8):
         asked = result.clients["client"] == client
@@ -289,19 +286,8 @@ def test_who_is_refused_too_often_is_not_asked_any_more(monkeypatch, tmp_path):
 
 
 def test_quarantine_outlives_an_interruption(monkeypatch, tmp_path):
-    from fedweave.options import experiments_of
-
     monkeypatch.setattr(QuadraticEngine, "train", spoilt([1, 4]))
-    world = {
-        "data": "quadratics",
-        "partition": "iid",
-        "clients": "8",
-        "per_round": "4",
-        "rounds": "40",
-        "lr": "0.1",
-        "quarantine": "2",
-    }
-    (experiment,), _ = experiments_of(["fedavg"], world)
+    experiment = watched("fedavg", rounds=40, quarantine=2)
     whole = run(experiment)
 
     def watch(name, experiment):

@@ -17,6 +17,7 @@ from fedweave.local.flat_module import FlatModule, initial_vector, made
 from fedweave.local.solvers import SGD
 from fedweave.local.submodels import places, shrunk
 from fedweave.local.torch_trainer import TorchTrainer
+from fedweave.local.trainer import Piece
 from fedweave.records import Carried
 from fedweave.settings import BadInput
 from fedweave.upload import DifferentialDropout
@@ -91,7 +92,7 @@ def test_clients_train_the_narrow_network_itself_and_send_its_part():
         job = Job(client, int(p.steps[client]), int(p.batch_size[client]))
         if client % 2:
             with one_thread():  # as the simulator does it: another number of threads adds up in another order
-                alike = alone.train(x[where], 1, [job], 0.1).updates[0]
+                alike = alone.train(x[where], Piece(1, [job], 0.1)).updates[0]
             assert np.array_equal(replies.updates[client, where], alike)
             assert replies.mask[client].sum() == where.size
             assert replies.mask[client, where].all()

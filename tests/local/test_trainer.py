@@ -10,6 +10,7 @@ from fedweave.local.batches import Job, batches
 from fedweave.local.flat_module import FlatModule, initial_vector
 from fedweave.local.solvers import SGD, Adam, Prox
 from fedweave.local.torch_trainer import ClientData, TorchTrainer
+from fedweave.local.trainer import Piece
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +120,7 @@ def test_every_path_trains_like_a_plain_torch_loop(model, data, stacked):
     assert (trainer.stack is not None) == stacked
     for chunk in trainer.chunks(JOBS):
         jobs = [JOBS[i] for i in chunk]
-        updates, losses, *_ = trainer.train(x, 1, jobs, LR)
+        updates, losses, *_ = trainer.train(x, Piece(1, jobs, LR))
         for job, update, loss in zip(jobs, updates, losses, strict=True):
             expected, expected_loss = reference(model, data, x, job)
             assert np.allclose(update, expected, rtol=1e-3, atol=1e-5)
@@ -132,9 +133,9 @@ def test_company_does_not_change_a_single_bit(model, solver):
     data = image_data()
     trainer, x = trainer_of(model, data, solver)
     jobs = [Job(c, t, 5) for c, t in zip((2, 0, 4, 3, 1), (12, 9, 9, 5, 1), strict=True)]
-    together, losses, *_ = trainer.train(x, 1, jobs, LR)
+    together, losses, *_ = trainer.train(x, Piece(1, jobs, LR))
     for i, job in enumerate(jobs):
-        alone, loss, *_ = trainer.train(x, 1, [job], LR)
+        alone, loss, *_ = trainer.train(x, Piece(1, [job], LR))
         assert np.array_equal(alone[0], together[i])
         assert loss[0] == losses[i]
 
@@ -165,13 +166,13 @@ def test_the_variance_on_the_way_is_that_of_the_gradients_met(model, solver):
     trainer, x = trainer_of(model, data, solver)
     for chunk in trainer.chunks(JOBS):
         jobs = [JOBS[i] for i in chunk]
-        plain, asked = trainer.train(x, 1, jobs, LR), trainer.train(x, 1, jobs, LR, None, True)
+        plain, asked = trainer.train(x, Piece(1, jobs, LR)), trainer.train(x, Piece(1, jobs, LR, None, True))
         assert np.array_equal(plain.updates, asked.updates)
         assert np.isnan(plain.variance).all()
         for job, variance in zip(jobs, asked.variance, strict=True):
             g = gradients_on_the_way(model, data, x, job, solver)
             assert variance == pytest.approx(((g - g.mean(0)) ** 2).sum(1).mean(), rel=1e-3, abs=1e-9)
-            assert trainer.train(x, 1, [job], LR, None, True).variance[0] == variance  # whatever its company
+            assert trainer.train(x, Piece(1, [job], LR, None, True)).variance[0] == variance  # whatever its company
 
 
 @pytest.mark.parametrize("model", [mlp, cnn])
@@ -193,14 +194,14 @@ def test_probes_of_loss_and_variance(model):
 def test_prox_zero_is_sgd_bit_for_bit(model):
     data = image_data()
     (plain, x), (pulled, _) = trainer_of(model, data, SGD()), trainer_of(model, data, Prox(0.0))
-    assert np.array_equal(plain.train(x, 1, JOBS[:1], LR)[0], pulled.train(x, 1, JOBS[:1], LR)[0])
+    assert np.array_equal(plain.train(x, Piece(1, JOBS[:1], LR))[0], pulled.train(x, Piece(1, JOBS[:1], LR))[0])
 
 
 def test_prox_keeps_clients_nearer():
     data = image_data()
     trainer, x = trainer_of(mlp, data)
-    free = trainer.train(x, 1, JOBS[2:3], LR)[0]
-    held = trainer_of(mlp, data, Prox(5.0))[0].train(x, 1, JOBS[2:3], LR)[0]
+    free = trainer.train(x, Piece(1, JOBS[2:3], LR))[0]
+    held = trainer_of(mlp, data, Prox(5.0))[0].train(x, Piece(1, JOBS[2:3], LR))[0]
     assert np.linalg.norm(held) < np.linalg.norm(free)
 
 
@@ -221,13 +222,13 @@ def test_dropout_draws_at_the_clients_address():
 
     trainer, x = trainer_of(model, image_data())
     assert trainer.stack is None
-    first, *_ = trainer.train(x, 1, JOBS[:2], LR)
+    first, *_ = trainer.train(x, Piece(1, JOBS[:2], LR))
     torch.rand(7)  # the global stream is neither read nor moved
     before = torch.get_rng_state()
-    second, *_ = trainer.train(x, 1, JOBS[1::-1], LR)
+    second, *_ = trainer.train(x, Piece(1, JOBS[1::-1], LR))
     assert np.array_equal(first, second[::-1])
     assert torch.equal(before, torch.get_rng_state())
-    assert not np.array_equal(first, trainer.train(x, 2, JOBS[:2], LR)[0])
+    assert not np.array_equal(first, trainer.train(x, Piece(2, JOBS[:2], LR))[0])
 
 
 def test_dropout_called_as_a_function_goes_one_by_one():
@@ -241,7 +242,7 @@ def test_dropout_called_as_a_function_goes_one_by_one():
 
     trainer, x = trainer_of(Hidden, image_data())
     assert trainer.stack is None
-    assert np.array_equal(trainer.train(x, 1, JOBS[:1], LR)[0], trainer.train(x, 1, JOBS[:1], LR)[0])
+    assert np.array_equal(trainer.train(x, Piece(1, JOBS[:1], LR))[0], trainer.train(x, Piece(1, JOBS[:1], LR))[0])
 
 
 def batch_norm():
@@ -253,10 +254,10 @@ def test_batch_norm_buffers_are_part_of_the_vector():
     layout = trainer.layout
     assert layout.dim - layout.parameters == 6
     assert layout.names[-2:] == ("1.running_mean", "1.running_var")
-    update, *_ = trainer.train(x, 1, JOBS[:1], LR)
+    update, *_ = trainer.train(x, Piece(1, JOBS[:1], LR))
     buffers = layout.split(update[0])
     assert buffers["1.running_mean"].any()
-    again, *_ = trainer.train(x, 1, JOBS[:1], LR)
+    again, *_ = trainer.train(x, Piece(1, JOBS[:1], LR))
     assert np.array_equal(update, again)  # nothing is left over from the last participation
 
 
@@ -322,7 +323,7 @@ def test_constants_stay_and_do_not_travel():
     assert trainer.layout.names == ("f.weight", "f.bias")
     frozen = trainer.flat.module.frozen.weight.clone()
     for job in JOBS:
-        update, *_ = trainer.train(x, 1, [job], LR)
+        update, *_ = trainer.train(x, Piece(1, [job], LR))
         assert np.isfinite(update).all()
         assert update.any()
     module = trainer.flat.module
@@ -337,7 +338,7 @@ def test_a_linear_layer_on_part_of_a_sample_is_not_mistaken_for_a_flat_one():
 
     data = image_data()
     trainer, x = trainer_of(model, data)
-    update, *_ = trainer.train(x, 1, JOBS[:1], LR)
+    update, *_ = trainer.train(x, Piece(1, JOBS[:1], LR))
     assert np.allclose(update[0], reference(model, data, x, JOBS[0])[0], rtol=1e-3, atol=1e-5)
 
 
@@ -346,5 +347,5 @@ def test_a_last_batch_of_one_sample_is_no_trouble_for_batch_norm():
         return nn.Sequential(nn.Flatten(), nn.Linear(144, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
 
     trainer, x = trainer_of(model, image_data())
-    update, *_ = trainer.train(x, 1, [Job(4, 4, 10)], LR)  # 31 samples: batches of 10, 10, 10 and 1
+    update, *_ = trainer.train(x, Piece(1, [Job(4, 4, 10)], LR))  # 31 samples: batches of 10, 10, 10 and 1
     assert np.isfinite(update).all()

@@ -20,7 +20,7 @@ from fedweave.local.batches import Job
 from fedweave.local.flat_module import made
 from fedweave.local.submodels import FleetTrainer
 from fedweave.local.torch_trainer import EVALUATION_BATCH, ClientData, Score, TorchTrainer
-from fedweave.local.trainer import Recalled, Trained
+from fedweave.local.trainer import Piece, Recalled, Trained
 from fedweave.records import NOTHING, Array, Carried, Cohort, Mishap, Population, Replies, Trouble
 from fedweave.remember import beginnings, shares, with_change
 from fedweave.roles import Solver, Upload
@@ -124,21 +124,11 @@ class Simulator:
         def recalled(some: Array) -> Recalled | None:
             return None if has.memory is None else Recalled(has.memory[some], has.sent, shares(some, population))
 
-        calls: list[Call] = [
-            (
-                "attempt",
-                (
-                    self._skip,
-                    round,
-                    [jobs[i] for i in c],
-                    lr,
-                    recalled(ids[c]),
-                    has.measure,
-                    None if starts is None else starts[c],
-                ),
-            )
-            for c in chunks
-        ]
+        def piece(c: list[int]) -> Piece:
+            own = None if starts is None else starts[c]
+            return Piece(round, [jobs[i] for i in c], lr, recalled(ids[c]), has.measure, own)
+
+        calls: list[Call] = [("attempt", (piece(c), self._skip)) for c in chunks]
         for n, trained in self._each(x, calls):
             yield chunks[n], trained
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedweave.local.batches import Job
 from fedweave.local.torch_trainer import ClientData, Score, TorchTrainer
-from fedweave.local.trainer import Recalled, Trained, Trainer
+from fedweave.local.trainer import Piece, Trained, Trainer
 from fedweave.records import Array, Layout
 from fedweave.roles import Solver
 from fedweave.settings import BadInput
@@ -160,20 +160,11 @@ class FleetTrainer(Trainer):
             pieces += [[mine[i] for i in piece] for piece in part.chunks([jobs[i] for i in mine])] if mine else []
         return pieces
 
-    def train(
-        self,
-        x: Array,
-        round: int,
-        jobs: Sequence[Job],
-        lr: float,
-        recalled: Recalled | None = None,
-        measure: bool = False,
-        starts: Array | None = None,
-    ) -> Trained:
-        k = int(self.fleet.kind[jobs[0].client])
+    def train(self, x: Array, piece: Piece) -> Trained:
+        k = int(self.fleet.kind[piece.jobs[0].client])
         kind = self.fleet.kinds[k]
-        own = None if starts is None else kind.of(starts)
-        trained = self.parts[k].train(kind.of(x), round, jobs, lr, recalled, measure, own)
+        own = None if piece.starts is None else kind.of(piece.starts)
+        trained = self.parts[k].train(kind.of(x), piece._replace(starts=own))
         return trained._replace(updates=kind.whole(trained.updates, x.size, rest=0))
 
     def gradient(self, x: Array, client: int) -> Array:

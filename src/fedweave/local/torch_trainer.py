@@ -15,7 +15,7 @@ from fedweave.local.batches import Job, batches
 from fedweave.local.flat_module import FlatModule
 from fedweave.local.spread import Spread
 from fedweave.local.stacked import Stack
-from fedweave.local.trainer import Recalled, Trained, Trainer
+from fedweave.local.trainer import Piece, Recalled, Trained, Trainer
 from fedweave.randomness import Stream, rng_for
 from fedweave.records import Array, Layout
 from fedweave.roles import Solver
@@ -93,16 +93,8 @@ class TorchTrainer(Trainer):
         """Split jobs into pieces that train together. The pieces depend on the jobs alone, never on the workers."""
         return self.stack.chunks(jobs) if self.stack else [[i] for i in range(len(jobs))]
 
-    def train(
-        self,
-        x: Array,
-        round: int,
-        jobs: Sequence[Job],
-        lr: float,
-        recalled: Recalled | None = None,
-        measure: bool = False,
-        starts: Array | None = None,
-    ) -> Trained:
+    def train(self, x: Array, piece: Piece) -> Trained:
+        round, jobs, lr, recalled, measure, starts = piece
         self.flat.module.train()
         if self.stack is None:
             rows = [

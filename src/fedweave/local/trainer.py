@@ -31,62 +31,46 @@ class Recalled(NamedTuple):
     share: Array  # (c,) N ω_i
 
 
+class Piece(NamedTuple):
+    """Clients that train together in one round."""
+
+    round: int
+    jobs: Sequence[Job]
+    lr: float
+    recalled: Recalled | None = None
+    measure: bool = False  # whether to measure the variance of each one's gradients on the way
+    starts: Array | None = None  # (c, D) where each begins; None: all at the model
+
+    def only(self, i: int) -> Piece:
+        """Return the piece of one of its clients alone."""
+        recalled, starts = self.recalled, self.starts
+        if recalled is not None:
+            recalled = recalled._replace(memory=recalled.memory[[i]], share=recalled.share[[i]])
+        return self._replace(jobs=[self.jobs[i]], recalled=recalled, starts=None if starts is None else starts[[i]])
+
+
 class Trainer(ABC):
     """Trains pieces of clients from a given model."""
 
     @abstractmethod
-    def train(
-        self,
-        x: Array,
-        round: int,
-        jobs: Sequence[Job],
-        lr: float,
-        recalled: Recalled | None = None,
-        measure: bool = False,
-        starts: Array | None = None,
-    ) -> Trained:
-        """Train a piece from ``x``, or each from its own of ``starts`` (c, D), with step ``lr``; updates are y − x.
+    def train(self, x: Array, piece: Piece) -> Trained:
+        """Train a piece from the model ``x``; updates are y − x."""
 
-        ``measure`` also measures the variance of each one's gradients on the way.
-        """
-
-    def attempt(
-        self,
-        x: Array,
-        skip: bool,
-        round: int,
-        jobs: Sequence[Job],
-        lr: float,
-        recalled: Recalled | None = None,
-        measure: bool = False,
-        starts: Array | None = None,
-    ) -> Trained:
+    def attempt(self, x: Array, piece: Piece, skip: bool) -> Trained:
         """Train a piece in which somebody's code may fail: that is told with the clients' names, or they are skipped.
 
         Of several that train together each is then tried alone, so that one does not cost the others their work.
         """
         try:
-            return self.train(x, round, jobs, lr, recalled, measure, starts)
+            return self.train(x, piece)
         except (Exception, SystemExit) as error:
+            who = [job.client for job in piece.jobs]
             if not skip:
-                error.add_note(f"While clients {', '.join(str(j.client) for j in jobs)} trained in round {round}.")
+                error.add_note(f"While clients {', '.join(map(str, who))} trained in round {piece.round}.")
                 raise
-            if len(jobs) == 1:
-                return _failed(x, jobs[0].client, error)
-        alone = [
-            self.attempt(
-                x,
-                skip,
-                round,
-                [job],
-                lr,
-                None if recalled is None else recalled._replace(memory=recalled.memory[[i]], share=recalled.share[[i]]),
-                measure,
-                None if starts is None else starts[[i]],
-            )
-            for i, job in enumerate(jobs)
-        ]
-        *rows, failed = zip(*alone, strict=True)
+            if len(who) == 1:
+                return _failed(x, who[0], error)
+        *rows, failed = zip(*(self.attempt(x, piece.only(i), skip) for i in range(len(who))), strict=True)
         return Trained(*(np.concatenate(column) for column in rows), failed=tuple(f for some in failed for f in some))
 
 

@@ -221,13 +221,13 @@ def _train(
 ) -> tuple[Array, float, float, float]:
     from fedweave.engine.simulator import one_thread
     from fedweave.local.batches import Job
-    from fedweave.local.trainer import Recalled
+    from fedweave.local.trainer import Piece, Recalled
 
     recalled = None if memory is None else Recalled(memory[None], sent, np.array([task.share]))
     job = Job(task.client, task.steps, task.batch_size)
     with one_thread():
         starts = None if start is x else start[None]
-        trained = trainer.train(x, task.round, [job], task.lr, recalled, task.measure, starts)
+        trained = trainer.train(x, Piece(task.round, [job], task.lr, recalled, task.measure, starts))
     update, loss, first, variance = (column[0] for column in trained[:4])
     return update, float(loss), float(first), float(variance)
 
