@@ -17,6 +17,7 @@ from flwr.proto.recorddict_pb2 import RecordDict as Proto
 
 import fedweave as fw
 from fedweave.engine.flower.answers import Answer, answer, read_answer, read_loss, size
+from fedweave.engine.flower.seal import check_seal, sealed
 from fedweave.engine.flower.wire import (
     NUMPY,
     Task,
@@ -48,6 +49,7 @@ ANSWERS = {
     "part": answer(X, ABOUT, TENSORS, kept=np.array([True, False, True])),
     "model": RecordDict({"arrays": MODEL, "metrics": MetricRecord({"num-examples": 20, "loss": 0.5})}),
     "loss": RecordDict({"loss": MetricRecord({"loss": 0.5})}),
+    "sealed": sealed(answer(X, ABOUT, TENSORS), TASK.round, TASK.client),
 }
 QUESTIONS = {
     "train": ask(TASK, MODEL, {"sent": MODEL, "memory": MODEL}, ConfigRecord({"local": [1.5, 2.5]})),
@@ -82,6 +84,7 @@ READERS = {
     server_reads: Unfit,
     lambda content: server_reads(content, np.zeros(LAYOUT.dim, bool)): Unfit,
     lambda content: read_loss(content) + 0.0: Unfit,
+    lambda content: check_seal(content, TASK.round, TASK.client): Unfit,
     client_reads: (Unfit, fw.BadInput),
 }
 
@@ -117,7 +120,7 @@ def little_memory(more=256 * 2**20):
 
 
 def test_what_is_not_broken_is_read():
-    assert [read(m) for m in (*ANSWERS.values(), *QUESTIONS.values())] == [2, 1, 2, 1, 1, 1]
+    assert [read(m) for m in (*ANSWERS.values(), *QUESTIONS.values())] == [2, 1, 3, 2, 3, 2, 2]
     sent = np.zeros(LAYOUT.dim, bool)
     assert read_answer(ANSWERS["part"], TENSORS, X, X.copy(), MOST, sent).samples == 20
     assert 0 < sent.sum() < LAYOUT.dim

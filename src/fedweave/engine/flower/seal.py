@@ -12,6 +12,7 @@ import json
 from flwr.app import ConfigRecord, RecordDict
 
 from fedweave.engine.flower.wire import Unfit
+from fedweave.settings import brief
 
 SEAL = "seal"
 OURS = ("update", "part")  # the records that only a client of ours sends
@@ -31,9 +32,9 @@ def check_seal(content: RecordDict, round: int, client: int) -> None:
             raise Unfit(f"sent its {ours[0]} without a seal; use the same release of fedweave on both sides")
         return
     if seal.get("round") != round:
-        raise Unfit(f"replayed: its answer is for round {str(seal.get('round'))[:20]}, this is {round}")
+        raise Unfit(f"replayed: its answer is for round {brief(seal.get('round'), 20)}, this is {round}")
     if seal.get("client") != client:
-        raise Unfit(f"its answer is that of client {str(seal.get('client'))[:20]}")
+        raise Unfit(f"its answer is that of client {brief(seal.get('client'), 20)}")
     if seal.get("sha256") != _digest(content):
         raise Unfit("its answer does not have the digest that it had when it was sent")
 
