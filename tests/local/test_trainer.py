@@ -110,7 +110,7 @@ def reference(model, data, x, job, lr=0.1, seed=0):
         (logistic, image_data, True),
         (mlp, image_data, True),
         (Own, image_data, True),
-        (cnn, image_data, False),
+        (cnn, image_data, True),
         (line, regression_data, True),
     ],
 )
@@ -118,7 +118,7 @@ def test_every_path_trains_like_a_plain_torch_loop(model, data, stacked):
     data = data()
     trainer, x = trainer_of(model, data)
     assert (trainer.stack is not None) == stacked
-    for chunk in trainer.chunks(JOBS):
+    for chunk in trainer.chunks(JOBS, 2):
         jobs = [JOBS[i] for i in chunk]
         updates, losses, *_ = trainer.train(x, Piece(1, jobs, LR))
         for job, update, loss in zip(jobs, updates, losses, strict=True):
@@ -164,7 +164,7 @@ def test_the_variance_on_the_way_is_that_of_the_gradients_met(model, solver):
     """σ² = mean ‖g_t − mean g‖², found while training; who does not ask gets the same update and no number."""
     data = image_data()
     trainer, x = trainer_of(model, data, solver)
-    for chunk in trainer.chunks(JOBS):
+    for chunk in trainer.chunks(JOBS, 2):
         jobs = [JOBS[i] for i in chunk]
         plain, asked = trainer.train(x, Piece(1, jobs, LR)), trainer.train(x, Piece(1, jobs, LR, None, True))
         assert np.array_equal(plain.updates, asked.updates)
@@ -208,7 +208,7 @@ def test_prox_keeps_clients_nearer():
 def test_chunks_cover_all_jobs_once_with_equal_batches():
     trainer, _ = trainer_of(logistic, image_data())
     jobs = [Job(i % 5, 1 + i % 7, 1 + i % 40) for i in range(200)]
-    chunks = trainer.chunks(jobs)
+    chunks = trainer.chunks(jobs, 2)
     assert sorted(i for c in chunks for i in c) == list(range(200))
     for chunk in chunks:
         sizes, steps = [jobs[i].batch_size for i in chunk], [jobs[i].steps for i in chunk]

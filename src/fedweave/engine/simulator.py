@@ -119,7 +119,7 @@ class Simulator:
     ) -> Iterator[tuple[list[int], Trained]]:
         """Yield positions in ``ids`` and what those clients did, piece by piece; ``starts``: where each begins."""
         jobs = [Job(int(c), int(population.steps[c]), int(population.batch_size[c])) for c in ids]
-        chunks = self._trainer.chunks(jobs) if jobs else []
+        chunks = self._trainer.chunks(jobs, self._workers.count or 1) if jobs else []
 
         def recalled(some: Array) -> Recalled | None:
             return None if has.memory is None else Recalled(has.memory[some], has.sent, shares(some, population))

@@ -43,6 +43,11 @@ class Pool(Protocol):
     holds: Any  # the ``build`` whose trainer it has now
 
     @property
+    def count(self) -> int | None:
+        """How many train at the same time; None as long as nobody knows."""
+        ...
+
+    @property
     def worthwhile(self) -> bool:
         """Whether to use it now."""
         ...

@@ -1,7 +1,7 @@
 """Several clients in lockstep: their models are the rows of one matrix, and one batched product serves them all.
 
-For small dense networks the cost of a step is Python and autograd, not arithmetic; stacking shares it. Networks of
-Linear and ReLU layers have their gradient written out here, any other eligible module goes through ``torch.func.vmap``.
+For small networks the cost of a step is Python, autograd and library calls, not arithmetic; stacking shares it. Chains
+of the usual layers have their gradient written out (``chain``), other dense modules go through ``torch.func.vmap``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
 from fedweave.local.batches import Batches, Job
+from fedweave.local.chain import Layer, aligned, layers, whole
 from fedweave.local.spread import Spread
 from fedweave.records import Layout
 from fedweave.roles import Solver
@@ -37,6 +38,8 @@ ELIGIBLE = (
     nn.GELU,
 )
 ENTRIES = 2**18  # parameters of one chunk: 1 MB of float32 stays in a core's cache
+ROOM = 2**21  # numbers in the patches of one chunk: 8 MB, beyond which memory is fetched anew at every step
+WORK = 2**20  # multiplications of a sample in all convolutions, beyond which the library's kernels are faster
 
 Gradient = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # (x, y, weight) -> (G, loss) at the bound rows
 Begin = Callable[[Tensor], tuple[Tensor, ...]]
@@ -46,27 +49,45 @@ Bind = Callable[[Tensor], Gradient]  # takes the rows (c, D); later changes of t
 class Stack:
     """Trains chunks of clients in lockstep."""
 
-    def __init__(self, bind: Bind, dim: int):
-        self.bind = bind
-        self.limit = max(4, min(64, ENTRIES // dim))
+    def __init__(self, bind: Bind, dim: int, room: int | None = None):
+        """Train by ``bind``; ``room``: numbers in the patches of a sample, None if a client's place in a stack matters.
+
+        ``torch.func.vmap`` does not say where it puts things, so its last bits may depend on a client's neighbours.
+        """
+        self.bind, self.room = bind, room or 0
+        self.placeless = room is not None
+        self.most = max(4, min(64, ENTRIES // dim))
 
     @classmethod
     def of(cls, model: nn.Module, layout: Layout, sample: Tensor, classify: bool) -> Stack | None:
-        """Return a stack for ``model``; None where one by one is faster (convolutions) or needed (dropout)."""
-        below = [m for m in model.modules() if m is not model]
-        if layout.parameters != layout.dim or not all(isinstance(m, ELIGIBLE) for m in below):
+        """Return a stack for ``model``; None where one by one is faster (large convolutions) or needed (dropout)."""
+        if layout.parameters != layout.dim:
             return None
-        bind = _dense(model, layout, classify, sample.numel()) or _general(model, layout, classify, sample)
+        chain = layers(model, sample) or []
+        if tuple(n for layer in chain for n in layer.names) == layout.names:
+            small = sum(layer.work for layer in chain) <= (WORK if sample.device.type == "cpu" else 0)
+            room = sum(layer.room for layer in chain)
+            return cls(_written_out(chain, layout, classify), layout.dim, room) if small else None
+        dense = all(isinstance(m, ELIGIBLE) for m in model.modules() if m is not model)
+        bind = _general(model, layout, classify, sample) if dense else None
         return cls(bind, layout.dim) if bind else None
 
-    def chunks(self, jobs: Sequence[Job]) -> list[list[int]]:
-        """Group jobs of the same batch size and cut each group evenly, the longest jobs first.
+    def chunks(self, jobs: Sequence[Job], hands: int) -> list[list[int]]:
+        """Group jobs of the same batch size and cut each group into equal shares for the ``hands`` that train.
 
         Equal batches mean that no row is padded for another's sake, so a client's bits do not depend on its company.
+        A group too large for one chunk per hand is cut by length first, so that long jobs train with their like.
         """
+        hands = hands if self.placeless else 1
         order = sorted(range(len(jobs)), key=lambda i: (jobs[i].batch_size, -jobs[i].steps, i))
-        groups = [list(g) for _, g in groupby(order, key=lambda i: jobs[i].batch_size)]
-        return [c.tolist() for g in groups for c in np.array_split(g, -(-len(g) // self.limit))]
+        found = list[list[int]]()
+        for size, group in groupby(order, key=lambda i: jobs[i].batch_size):
+            mine = list(group)
+            share = -(-hands * len(mine) // len(jobs))  # of the hands, for this group
+            most = max(1, min(self.most, ROOM // (size * self.room))) if self.room else self.most
+            for some in np.array_split(mine, -(-len(mine) // (most * share))):
+                found += [some[i::share].tolist() for i in range(min(share, some.size))]
+        return found
 
     @torch.no_grad()
     def train(
@@ -86,7 +107,7 @@ class Stack:
         """
         index, weight = (torch.from_numpy(a).to(start.device) for a in _pad(plans))
         steps = np.array([p.size.size for p in plans])
-        rows = start.repeat(len(plans), 1) if start.dim() == 1 else start.clone()
+        rows = aligned(len(plans), start.shape[-1:], start.device).copy_(start)
         total = torch.zeros(len(plans), device=start.device)
         state, y, gradient, first = begin(rows), rows, self.bind(rows), total
         for t in range(steps.max()):
@@ -106,7 +127,8 @@ class Stack:
 
 def _pad(plans: Sequence[Batches]) -> tuple[np.ndarray, np.ndarray]:
     """Return sample positions and weights (c, steps, batch): 1/size for real samples, 0 for padding."""
-    shape = (len(plans), *np.max([p.where.shape for p in plans], axis=0))
+    steps, size = np.max([p.where.shape for p in plans], axis=0)
+    shape = (len(plans), steps, whole(size))
     index, weight = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
     for i, plan in enumerate(plans):
         steps, size = plan.where.shape
@@ -115,34 +137,22 @@ def _pad(plans: Sequence[Batches]) -> tuple[np.ndarray, np.ndarray]:
     return index, weight
 
 
-def _dense(model: nn.Module, layout: Layout, classify: bool, width: int) -> Bind | None:
-    """Return the written-out gradient of Linear (ReLU Linear)*, or None for any other model."""
-    kinds = [type(m) for m in model.modules() if type(m) not in (nn.Sequential, nn.Flatten, nn.Identity)]
-    depth = kinds.count(nn.Linear)
-    pattern = [nn.Linear, *[nn.ReLU, nn.Linear] * (depth - 1)]
-    if kinds != pattern or len(layout.names) != 2 * depth:  # a layer without bias goes the general way
-        return None
-    for rows, columns in layout.shapes[::2]:  # and so does one that works on a part of each sample
-        if columns != width:
-            return None
-        width = rows
+def _written_out(chain: Sequence[Layer], layout: Layout, classify: bool) -> Bind:
+    """Return the gradient of a chain, layer by layer."""
+    first = next(i for i, layer in enumerate(chain) if layer.names)  # what is before it needs no derivative
 
     def bind(P: Tensor) -> Gradient:
-        tensors = _split(P, layout)
-        W, b = tensors[::2], [b[:, None] for b in tensors[1::2]]
+        has = _split(P, layout)
 
         def gradient(x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-            inputs = [x.flatten(2)]  # of each layer; after a ReLU they also say where it let through
-            for i in range(depth - 1):
-                inputs.append(torch.baddbmm(b[i], inputs[i], W[i].mT).relu_())
-            loss, d = _head(torch.baddbmm(b[-1], inputs[-1], W[-1].mT), y, weight, classify)
-            G = torch.empty_like(P)
-            slots = _split(G, layout)
-            for i in range(depth - 1, -1, -1):
-                slots[2 * i].baddbmm_(d.mT, inputs[i], beta=0)
-                torch.sum(d, 1, out=slots[2 * i + 1])
-                if i:
-                    d = torch.bmm(d, W[i]).mul_(inputs[i] > 0)
+            out = x.movedim(1, -1)
+            for layer in chain:
+                out = layer.forward(out, has)
+            loss, d = _head(out.mT, y, weight, classify)
+            d, G = d.mT, aligned(len(P), P.shape[1:], P.device)
+            g = _split(G, layout)
+            for i in range(len(chain) - 1, first - 1, -1):
+                d = chain[i].backward(d, has, g, wanted=i > first)
             return G, loss
 
         return gradient
@@ -150,9 +160,10 @@ def _dense(model: nn.Module, layout: Layout, classify: bool, width: int) -> Bind
     return bind
 
 
-def _split(P: Tensor, layout: Layout) -> list[Tensor]:
+def _split(P: Tensor, layout: Layout) -> dict[str, Tensor]:
     """Return the layers' tensors (c, …) as views of the rows (c, D)."""
-    return [p.unflatten(1, s) for p, s in zip(P.split(layout.sizes, 1), layout.shapes, strict=True)]
+    pieces = zip(layout.names, P.split(layout.sizes, 1), layout.shapes, strict=True)
+    return {name: piece.unflatten(1, shape) for name, piece, shape in pieces}
 
 
 def _head(out: Tensor, y: Tensor, weight: Tensor, classify: bool) -> tuple[Tensor, Tensor]:

@@ -152,12 +152,13 @@ class FleetTrainer(Trainer):
         """The whole model's tensors in the flat vector."""
         return self.whole.layout
 
-    def chunks(self, jobs: Sequence[Job]) -> list[list[int]]:
-        """Split jobs into pieces of one kind that train together."""
+    def chunks(self, jobs: Sequence[Job], hands: int) -> list[list[int]]:
+        """Split jobs into pieces of one kind that train together, for as many ``hands``."""
         kind, pieces = self.fleet.kind[[j.client for j in jobs]], list[list[int]]()
-        for k, part in enumerate(self.parts):
+        for k in np.unique(kind):
             mine = np.flatnonzero(kind == k).tolist()
-            pieces += [[mine[i] for i in piece] for piece in part.chunks([jobs[i] for i in mine])] if mine else []
+            cut = self.parts[k].chunks([jobs[i] for i in mine], -(-hands * len(mine) // len(jobs)))
+            pieces += [[mine[i] for i in piece] for piece in cut]
         return pieces
 
     def train(self, x: Array, piece: Piece) -> Trained:

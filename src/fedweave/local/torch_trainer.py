@@ -1,4 +1,4 @@
-"""Local training in PyTorch: clients one by one (any module), or several in lockstep (small dense modules)."""
+"""Local training in PyTorch: clients one by one (any module), or several in lockstep (small modules)."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ class TorchTrainer(Trainer):
         """The model's tensors in the flat vector."""
         return self.flat.layout
 
-    def chunks(self, jobs: Sequence[Job]) -> list[list[int]]:
-        """Split jobs into pieces that train together. The pieces depend on the jobs alone, never on the workers."""
-        return self.stack.chunks(jobs) if self.stack else [[i] for i in range(len(jobs))]
+    def chunks(self, jobs: Sequence[Job], hands: int) -> list[list[int]]:
+        """Split jobs into pieces that train together, for as many ``hands``; no client's bits depend on its company."""
+        return self.stack.chunks(jobs, hands) if self.stack else [[i] for i in range(len(jobs))]
 
     def train(self, x: Array, piece: Piece) -> Trained:
         round, jobs, lr, recalled, measure, starts = piece
