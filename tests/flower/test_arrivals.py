@@ -74,10 +74,9 @@ def test_the_simulator_does_not_care_whose_result_comes_first(tiny, monkeypatch)
 
     monkeypatch.setattr(Simulator, "_each", shuffled)
     monkeypatch.setattr(
-        "fedweave.local.torch_trainer.TorchTrainer.chunks", lambda self, jobs: [[i] for i in range(len(jobs))]
+        "fedweave.local.torch_trainer.TorchTrainer.chunks", lambda self, jobs, hands: [[i] for i in range(len(jobs))]
     )
     found = fw.run(tiny(fw.methods.scaffold(5)))
     assert any(order != sorted(order) for order in orders)
     assert found.rounds["received"].tolist() == clean.rounds["received"].tolist()
-    monkeypatch.setattr(Simulator, "_each", real)
-    assert found.summary["digest"] == fw.run(tiny(fw.methods.scaffold(5))).summary["digest"]
+    assert found.summary["digest"] == clean.summary["digest"], "clients alone and in company"

@@ -11,7 +11,7 @@ samples, and what else a client owns begins at such a place (``aligned``): then 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 
 import torch
@@ -184,20 +184,17 @@ WRITTEN_OUT = (nn.Identity, nn.ReLU, nn.Flatten, nn.Linear, nn.MaxPool2d, nn.Con
 def layers(model: nn.Module, sample: Tensor) -> list[Layer] | None:
     """Return the layers of ``model`` for such samples; None if it is not a chain of those above."""
     found, x = list[Layer](), sample[None]
-    for name, module in _steps(model):
-        if type(module) not in WRITTEN_OUT or _watched(module):
+    for name, module in model.named_modules(remove_duplicate=False):  # of nested sequences, in the order of their work
+        if _watched(module):
             return None
-        if (step := _layer(name, module, tuple(x.shape[1:]))) is None:
+        if type(module) is nn.Sequential:
+            continue
+        step = _layer(name, module, tuple(x.shape[1:])) if type(module) in WRITTEN_OUT else None
+        if step is None:
             return None
         found += step
         x = module(x)
     return found if x.dim() == 2 else None
-
-
-def _steps(model: nn.Module, prefix: str = "") -> Sequence[tuple[str, nn.Module]]:
-    if type(model) is not nn.Sequential or _watched(model):
-        return [(prefix, model)]
-    return [step for n, m in model.named_children() for step in _steps(m, f"{prefix}.{n}" if prefix else n)]
 
 
 def _watched(module: nn.Module) -> bool:

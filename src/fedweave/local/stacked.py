@@ -61,7 +61,8 @@ class Stack:
     @classmethod
     def of(cls, model: nn.Module, layout: Layout, sample: Tensor, classify: bool) -> Stack | None:
         """Return a stack for ``model``; None where one by one is faster (large convolutions) or needed (dropout)."""
-        if layout.parameters != layout.dim:
+        uses = sum(p.requires_grad for _, p in model.named_parameters(remove_duplicate=False))
+        if layout.parameters != layout.dim or uses != len(layout.names):  # running averages, or shared parameters
             return None
         chain = layers(model, sample) or []
         if tuple(n for layer in chain for n in layer.names) == layout.names:

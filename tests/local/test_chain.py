@@ -1,0 +1,234 @@
+"""The written-out gradient: exact on whole numbers, the same bits in any company, and only for what it knows."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedweave.local.batches import Job
+from fedweave.local.chain import Convolution, Linear, aligned, layers, whole
+from fedweave.local.flat_module import FlatModule, initial_vector
+from fedweave.local.solvers import SGD, Adam
+from fedweave.local.stacked import Stack
+from fedweave.local.trainer import Piece
+from local.test_trainer import LR, image_data, trainer_of
+
+
+def stack_of(model, shape, classify=True):
+    stack = Stack.of(model, FlatModule(model).layout, torch.zeros(shape), classify)
+    assert stack is not None
+    assert stack.placeless
+    return stack
+
+
+@st.composite
+def chains(draw):
+    """A network of whole numbers, and the shape of its samples."""
+    shape = (draw(st.integers(1, 12)), draw(st.integers(7, 10)), draw(st.integers(7, 10)))
+    steps, channels = [], shape[0]
+    for _ in range(draw(st.integers(1, 2))):
+        kernel, outputs = draw(st.tuples(st.integers(1, 4), st.integers(1, 3))), draw(st.integers(1, 5))
+        padding = draw(st.tuples(st.integers(0, 2), st.integers(0, 1)))
+        steps += [nn.Conv2d(channels, outputs, kernel, padding=padding)]
+        channels = outputs
+        steps += draw(st.sampled_from([[], [nn.ReLU()], [nn.ReLU(inplace=True), nn.Identity()]]))
+        pool = nn.MaxPool2d(2, draw(st.integers(1, 2)), draw(st.integers(0, 1)), ceil_mode=draw(st.booleans()))
+        steps += draw(st.sampled_from([[], [pool], [pool, nn.ReLU()], [nn.Sequential(pool)]]))
+    body = nn.Sequential(*steps, nn.Flatten())
+    try:
+        width = body(torch.zeros(1, *shape)).shape[1]
+    except RuntimeError:  # a kernel larger than what is left
+        reject()
+    hidden = draw(st.integers(1, 6))
+    model = nn.Sequential(body, nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+    return model, shape
+
+
+@given(chains(), st.integers(1, 3), st.integers(1, 6), st.integers(0, 2**31))
+@settings(max_examples=150, deadline=None)
+def test_whole_numbers_give_exactly_the_gradient_of_autograd(chain, clients, batch, seed):
+    """Products and sums of small whole numbers are exact, and poolings have many ties: not a bit may differ."""
+    model, shape = chain
+    rng = np.random.default_rng(seed)
+    x = torch.from_numpy(rng.integers(-2, 3, (clients, batch, *shape)).astype(np.float32))
+    y = torch.from_numpy(rng.integers(-3, 4, (clients, batch)).astype(np.float32))
+    dim = initial_vector(model).size
+    rows = torch.from_numpy(rng.integers(-1, 2, (clients, dim)).astype(np.float32))
+    found, _ = stack_of(model, shape, classify=False).bind(rows)(x.clone(), y, torch.ones(clients, batch))
+    assert float(found.abs().max()) < 2**24, "beyond this, float32 rounds whole numbers"
+    precise = model.double()
+    for i in range(clients):
+        nn.utils.vector_to_parameters(rows[i].double(), precise.parameters())
+        loss = ((precise(x[i].double())[:, 0] - y[i].double()) ** 2).sum()
+        expected = torch.autograd.grad(loss, list(precise.parameters()))
+        assert torch.equal(found[i].double(), torch.cat([g.reshape(-1) for g in expected]))
+
+
+@pytest.mark.parametrize(("channels", "rows"), [(2, 3), (11, 1)])
+def test_a_convolution_is_its_definition(channels, rows):
+    """y[o, r, s] = b[o] + Σ W[o, c, i, j] x[c, r + i, s + j], in both ways to lay out patches."""
+    rng, (K, L), pad = np.random.default_rng(0), (3, 3), (1, 2)
+    x = rng.standard_normal((2, channels, 5, 4, 4)).astype(np.float32)
+    W, b = rng.standard_normal((2, 3, channels, K, L)), rng.standard_normal((2, 3))
+    layer = Convolution("it", nn.Conv2d(channels, 3, (K, L), padding=pad), (channels, 5, 4))
+    assert layer.rows == rows
+    has = {"it.weight": torch.from_numpy(W).float(), "it.bias": torch.from_numpy(b).float()}
+    found = layer.forward(torch.from_numpy(x), has)
+    padded = np.pad(x.astype(float), [(0, 0), (0, 0), (pad[0],) * 2, (pad[1],) * 2, (0, 0)])
+    height, width = padded.shape[2] - K + 1, padded.shape[3] - L + 1
+    expected = np.zeros((2, 3, height, width, 4)) + b[:, :, None, None, None]
+    for r, s, i, j in product(range(height), range(width), range(K), range(L)):
+        expected[:, :, r, s] += np.einsum("koc,kcn->kon", W[..., i, j], padded[:, :, r + i, s + j])
+    assert found.shape == expected.shape
+    assert np.allclose(found.numpy(), expected, atol=1e-4)
+    assert layer.work == W[0].size * height * width
+    assert layer.room * 4 == layer.patches[0].numel()
+
+
+def odd_dense():
+    return nn.Sequential(nn.Flatten(), nn.Linear(144, 13), nn.ReLU(), nn.Linear(13, 4))
+
+
+def odd_cnn():
+    return nn.Sequential(
+        nn.Conv2d(1, 11, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(11, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(45, 4)
+    )
+
+
+@pytest.mark.parametrize("model", [odd_dense, odd_cnn])
+@pytest.mark.parametrize("batch", [1, 3, 5, 7, 8])
+@pytest.mark.parametrize("solver", [SGD(momentum=0.5), Adam()], ids=str)
+def test_no_place_in_a_stack_changes_a_single_bit(model, batch, solver):
+    """Odd sizes put the rows of a plain matrix at odd addresses, where products come out a little different."""
+    torch.set_num_threads(1)
+    trainer, x = trainer_of(model, image_data(), solver)
+    assert x.size % 4
+    jobs = [Job(c, t, batch) for c, t in zip((2, 0, 4, 3, 1), (6, 5, 5, 3, 2), strict=True)]
+    alone = [trainer.train(x, Piece(1, [job], LR)) for job in jobs]
+    for some in ([0, 1, 2, 3, 4], [1, 2, 4], [0, 3], [2, 3, 4]):
+        together = trainer.train(x, Piece(1, [jobs[i] for i in some], LR))
+        for row, i in enumerate(some):
+            for ours, theirs in zip(together[:3], alone[i][:3], strict=True):
+                assert np.array_equal(ours[row], theirs[0])
+
+
+def test_parts_begin_at_multiples_of_16_bytes():
+    for size in range(1, 20):
+        room = aligned(3, (size,), torch.device("cpu"))
+        assert room.shape == (3, size)
+        assert all(row.data_ptr() % 16 == 0 for row in room)
+        assert whole(size) % 4 == 0
+        assert 0 <= whole(size) - size < 4
+
+
+def test_hands_get_equal_shares_and_long_jobs_train_with_their_like():
+    stack = stack_of(odd_cnn(), (1, 12, 12))
+    jobs = [Job(i, 1 + i, 4) for i in range(10)]
+    for hands in (1, 2, 3, 4, 10, 99):
+        pieces = stack.chunks(jobs, hands)
+        sizes = sorted(map(len, pieces))
+        assert sorted(i for piece in pieces for i in piece) == list(range(10))
+        assert len(pieces) == min(hands, 10)
+        assert sizes[-1] - sizes[0] <= 1
+        work = [sum(jobs[i].steps for i in piece) for piece in pieces]
+        assert max(work) - min(work) <= 10
+    many = stack.chunks([Job(i, 1 + i, 4) for i in range(400)], 2)
+    assert len(many) % 2 == 0
+    assert max(map(len, many)) <= stack.most
+    ends = [(min(c), max(c)) for c in many]
+    assert all(low > high for (low, _), (_, high) in zip(ends[0::2], ends[2::2], strict=False))
+    mixed = stack.chunks([Job(i, 3, 4 + i % 2) for i in range(9)], 4)
+    assert len(mixed) in (4, 5)
+
+
+def test_large_batches_make_small_chunks():
+    stack = stack_of(nn.Sequential(nn.Conv2d(1, 4, 5), nn.ReLU(), nn.Flatten(), nn.Linear(2304, 10)), (1, 28, 28))
+    assert stack.room == 25 * 24 * 24
+    for batch in (1, 10, 50, 10_000):
+        (first, *_) = stack.chunks([Job(i, 1, batch) for i in range(64)], 1)
+        assert len(first) * batch * stack.room <= 2**21 or len(first) == 1
+
+
+class Louder(nn.Linear):
+    """A layer of a user's own that is more than its parent."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
+def watched():
+    model = odd_dense()
+    model[1].register_forward_hook(lambda _module, _inputs, out: 2 * out)
+    return model
+
+
+def louder():
+    return nn.Sequential(nn.Flatten(), Louder(144, 4))
+
+
+def twice():
+    shared = nn.Linear(4, 4)
+    return nn.Sequential(nn.Flatten(), nn.Linear(144, 4), shared, nn.ReLU(), shared)
+
+
+def unbiased():
+    return nn.Sequential(nn.Flatten(), nn.Linear(144, 4, bias=False))
+
+
+def strided():
+    return nn.Sequential(nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(50, 4))
+
+
+def grouped():
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(256, 4))
+
+
+def circular():
+    return nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(288, 4))
+
+
+def same():
+    return nn.Sequential(nn.Conv2d(1, 2, 3, padding="same"), nn.Flatten(), nn.Linear(288, 4))
+
+
+def rows_only():
+    return nn.Sequential(nn.Linear(12, 3), nn.Flatten(), nn.Linear(36, 4))
+
+
+@pytest.mark.parametrize("model", [watched, louder, twice, unbiased, strided, grouped, circular, same, rows_only])
+def test_what_is_not_written_out_trains_all_the_same(model):
+    data = image_data()
+    trainer, x = trainer_of(model, data)
+    assert trainer.stack is None or not trainer.stack.placeless
+    job = Job(0, 1, 23)  # one step over all its samples
+    update = trainer.train(x, Piece(1, [job], LR)).updates[0]
+    torch.manual_seed(0)
+    module = model()
+    part = data.parts[0]
+    xb = (torch.from_numpy(data.x[part]).float() / 255 - data.mean[0]) / data.std[0]
+    loss = F.cross_entropy(module(xb), torch.from_numpy(data.y[part]))
+    expected = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))])
+    assert np.allclose(update, -LR * expected.numpy(), atol=1e-6)
+
+
+def test_large_convolutions_go_one_by_one():
+    def net(outputs):
+        model = nn.Sequential(nn.Conv2d(3, outputs, 5), nn.Flatten(), nn.Linear(outputs * 28 * 28, 2))
+        return Stack.of(model, FlatModule(model).layout, torch.zeros(3, 32, 32), True)
+
+    assert net(17) is not None  # 17 · 75 · 28² = 999,600 multiplications
+    assert net(18) is None
+
+
+def test_layers_are_named_as_the_module_names_them():
+    model = nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(144, 3)), nn.Sequential(nn.ReLU(), nn.Linear(3, 2)))
+    chain = layers(model, torch.zeros(1, 12, 12)) or []
+    assert [layer.names for layer in chain if isinstance(layer, Linear)] == [
+        ("0.1.weight", "0.1.bias"),
+        ("1.1.weight", "1.1.bias"),
+    ]
