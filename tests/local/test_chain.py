@@ -117,6 +117,22 @@ def test_no_place_in_a_stack_changes_a_single_bit(model, batch, solver):
                 assert np.array_equal(ours[row], theirs[0])
 
 
+@pytest.mark.parametrize("model", [odd_dense, odd_cnn])
+def test_a_client_is_not_hurt_by_a_sample_that_is_not_its_own(model):
+    """Batches are filled up to multiples of four, and a batch of a short last pass too: with its own samples."""
+    data = image_data()
+    parts = [np.arange(i, 113, 5) for i in range(5)]
+    data = data._replace(x=data.x.astype(np.float32), mean=(), std=(), parts=parts)
+    trainer, x = trainer_of(model, data)
+    jobs = [Job(c, 9, 5) for c in range(5)]
+    before = trainer.train(x, Piece(1, jobs, 1e-4)).updates
+    data.x[0] = np.inf
+    hurt, *others = trainer.train(x, Piece(1, jobs, 1e-4)).updates
+    assert np.isnan(hurt).any()
+    assert np.isfinite(before).all()
+    assert np.array_equal(others, before[1:])
+
+
 def test_parts_begin_at_multiples_of_16_bytes():
     for size in range(1, 20):
         room = aligned(3, (size,), torch.device("cpu"))

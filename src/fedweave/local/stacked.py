@@ -127,14 +127,19 @@ class Stack:
 
 
 def _pad(plans: Sequence[Batches]) -> tuple[np.ndarray, np.ndarray]:
-    """Return sample positions and weights (c, steps, batch): 1/size for real samples, 0 for padding."""
+    """Return sample positions and weights (c, steps, batch): 1/size for real samples, 0 for padding.
+
+    Padding repeats the batch's own first sample: that of another client could be one at which this model is not finite.
+    """
     steps, size = np.max([p.where.shape for p in plans], axis=0)
     shape = (len(plans), steps, whole(size))
     index, weight = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
     for i, plan in enumerate(plans):
         steps, size = plan.where.shape
-        index[i, :steps, :size] = plan.where
-        weight[i, :steps, :size] = (np.arange(size) < plan.size[:, None]) / plan.size[:, None]
+        real = np.arange(size) < plan.size[:, None]
+        index[i, :steps] = plan.where[:, :1]
+        index[i, :steps, :size][real] = plan.where[real]
+        weight[i, :steps, :size] = real / plan.size[:, None]
     return index, weight
 
 
