@@ -52,6 +52,12 @@ def conv():
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(144, 10))
 
 
+def small():
+    """Convolutions that train in lockstep, with so much work that a round is cut to suit the workers."""
+    first, second = nn.Conv2d(1, 40, 5, padding=2), nn.Conv2d(40, 21, 5, padding=2)
+    return nn.Sequential(first, nn.ReLU(), nn.MaxPool2d(2), second, nn.Flatten(), nn.Linear(336, 10))
+
+
 def broken():
     return nn.Sequential(nn.Flatten(), Complains(), nn.Linear(64, 10))
 
@@ -88,7 +94,19 @@ def train_with(processes, model, round=3, loss_rate=0.0, seed=0):
     return engine.train(round, x, everyone(), population(loss_rate), 0.1), engine.evaluate(x)
 
 
-@pytest.mark.parametrize("model", [dense, conv])
+@pytest.mark.parametrize(("count", "pieces"), [(1, 1), (2, 2), (4, 3)])
+def test_a_round_is_cut_to_suit_the_workers(count, pieces, monkeypatch):
+    """Six clients have batches of 7; two have less to train on, and batches of their own size."""
+    calls = []
+    monkeypatch.setattr(Simulator, "_each", lambda self, x, todo: calls.extend(todo) or iter(()))
+    engine = Simulator(small, data(), SGD(), 0, Workers(count, patience=1e9))
+    engine.train(1, initial_vector(small()), everyone(), population(), 0.1)
+    clients = [[job.client for job in piece.jobs] for _, (piece, _) in calls]
+    assert sorted(c for some in clients for c in some) == list(range(N))
+    assert len([some for some in clients if not set(some) & {0, 3}]) == pieces
+
+
+@pytest.mark.parametrize("model", [dense, conv, small])
 def test_one_two_and_four_workers_give_the_same_bits(model, two):
     (one, score), *others = train(model, 1), train_with(two, model), *([train(model, 4)] if model is conv else [])
     for more, score2 in others:

@@ -1,5 +1,6 @@
 """The written-out gradient: exact on whole numbers, the same bits in any company, and only for what it knows."""
 
+import gc
 from itertools import product
 
 import numpy as np
@@ -16,7 +17,7 @@ from fedweave.local.flat_module import FlatModule, initial_vector
 from fedweave.local.solvers import SGD, Adam
 from fedweave.local.stacked import Stack
 from fedweave.local.trainer import Piece
-from local.test_trainer import LR, image_data, trainer_of
+from local.test_trainer import LR, image_data, reference, regression_data, strided, trainer_of
 
 
 def stack_of(model, shape, classify=True):
@@ -105,7 +106,6 @@ def odd_cnn():
 @pytest.mark.parametrize("solver", [SGD(momentum=0.5), Adam()], ids=str)
 def test_no_place_in_a_stack_changes_a_single_bit(model, batch, solver):
     """Odd sizes put the rows of a plain matrix at odd addresses, where products come out a little different."""
-    torch.set_num_threads(1)
     trainer, x = trainer_of(model, image_data(), solver)
     assert x.size % 4
     jobs = [Job(c, t, batch) for c, t in zip((2, 0, 4, 3, 1), (6, 5, 5, 3, 2), strict=True)]
@@ -142,9 +142,14 @@ def test_parts_begin_at_multiples_of_16_bytes():
         assert 0 <= whole(size) - size < 4
 
 
+def busy_cnn():
+    """So much work that even one client is worth a worker."""
+    return nn.Sequential(nn.Conv2d(1, 40, 5, padding=2), nn.MaxPool2d(8), nn.Flatten(), nn.Linear(640, 4))
+
+
 def test_hands_get_equal_shares_and_long_jobs_train_with_their_like():
-    stack = stack_of(odd_cnn(), (1, 12, 12))
-    jobs = [Job(i, 1 + i, 4) for i in range(10)]
+    stack = stack_of(busy_cnn(), (1, 32, 32))
+    jobs = [Job(i, 1 + i, 8) for i in range(10)]
     for hands in (1, 2, 3, 4, 10, 99):
         pieces = stack.chunks(jobs, hands)
         sizes = sorted(map(len, pieces))
@@ -153,21 +158,81 @@ def test_hands_get_equal_shares_and_long_jobs_train_with_their_like():
         assert sizes[-1] - sizes[0] <= 1
         work = [sum(jobs[i].steps for i in piece) for piece in pieces]
         assert max(work) - min(work) <= 10
-    many = stack.chunks([Job(i, 1 + i, 4) for i in range(400)], 2)
+    many = stack.chunks([Job(i, 1 + i, 8) for i in range(400)], 2)
     assert len(many) % 2 == 0
     assert max(map(len, many)) <= stack.most
     ends = [(min(c), max(c)) for c in many]
     assert all(low > high for (low, _), (_, high) in zip(ends[0::2], ends[2::2], strict=False))
-    mixed = stack.chunks([Job(i, 3, 4 + i % 2) for i in range(9)], 4)
-    assert len(mixed) in (4, 5)
+    mixed = stack.chunks([Job(i, 3, 8 + i % 2) for i in range(9)], 4)
+    assert len(mixed) == 5, "three for the five, two for the four"
 
 
-def test_large_batches_make_small_chunks():
-    stack = stack_of(nn.Sequential(nn.Conv2d(1, 4, 5), nn.ReLU(), nn.Flatten(), nn.Linear(2304, 10)), (1, 28, 28))
-    assert stack.room == 25 * 24 * 24
-    for batch in (1, 10, 50, 10_000):
-        (first, *_) = stack.chunks([Job(i, 1, batch) for i in range(64)], 1)
-        assert len(first) * batch * stack.room <= 2**21 or len(first) == 1
+def test_little_work_is_not_spread_over_many_hands():
+    stack = stack_of(odd_dense(), (1, 12, 12))
+    assert stack.work == 144 * 13 + 13 * 4
+    assert len(stack.chunks([Job(i, 9, 20) for i in range(10)], 16)) == 1
+    assert len(stack.chunks([Job(i, 9, 20) for i in range(64)], 16)) == 1
+    assert len(stack.chunks([Job(i, 9, 1000) for i in range(64)], 16)) == 16
+    assert len(stack.chunks([Job(i, 9, 400) for i in range(12)], 16)) == 2, "twice 2²² multiplications"
+
+
+def test_large_batches_make_small_chunks_and_larger_ones_go_one_by_one():
+    def model():
+        return nn.Sequential(nn.Conv2d(1, 4, 5), nn.ReLU(), nn.Flatten(), nn.Linear(256, 4))
+
+    stack = stack_of(model(), (1, 12, 12))
+    assert stack.room == 25 * 8 * 8
+    for batch in (1, 10, 100, 1000):
+        for chunk in stack.chunks([Job(i, 1, batch) for i in range(64)], 1):
+            assert len(chunk) * whole(batch) * stack.room <= 2**21
+    assert stack.suits(1308)
+    assert not stack.suits(1312)
+    data = image_data()
+    data = data._replace(x=np.tile(data.x, (30, 1, 1, 1)), y=np.tile(data.y, 30))
+    data = data._replace(parts=[np.arange(2000), np.arange(2000, 2040), np.arange(2040, 3390)])
+    trainer, x = trainer_of(model, data)
+    jobs = [Job(0, 1, 1312), Job(1, 1, 1312), Job(2, 1, 20)]
+    assert trainer.chunks(jobs, 1) == [[0], [2], [1]], "the second has no more than 40 samples"
+    for job in jobs:
+        found = trainer.train(x, Piece(1, [job], LR))
+        expected, loss = reference(model, data, x, job)
+        assert np.allclose(found.updates[0], expected, atol=1e-6)
+        assert found.loss[0] == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("model", [odd_dense, odd_cnn])
+def test_clients_with_fewer_samples_than_a_batch_have_company_of_their_own_size(model):
+    trainer, x = trainer_of(model, image_data())  # 23, 7, 40, 12 and 31 samples
+    jobs = [Job(c, 4, 30) for c in range(5)]
+    chunks = trainer.chunks(jobs, 1)
+    assert sorted(map(sorted, chunks)) == [[0], [1], [2, 4], [3]]
+    together = trainer.train(x, Piece(1, [jobs[i] for i in (2, 4)], LR)).updates
+    assert np.array_equal(together[0], trainer.train(x, Piece(1, [jobs[2]], LR)).updates[0])
+
+
+def numbers():
+    """Return how many numbers the tensors of this process hold."""
+    gc.collect()
+    return sum(t.numel() for t in gc.get_objects() if issubclass(type(t), Tensor))
+
+
+def test_nothing_is_kept_after_training():
+    """A worker may never train again: its patches are not for ever."""
+    before = numbers()
+    trainer, x = trainer_of(odd_cnn, image_data())
+    trainer.train(x, Piece(1, [Job(2, 3, 40)], LR))
+    samples = trainer.train_set.x.numel() + trainer.test_set.x.numel()
+    assert numbers() - before - samples < 40 * 9 * 100, "the first convolution alone has as many numbers in its patches"
+
+
+def test_a_place_that_matters_is_found_out(monkeypatch):
+    """Without room at multiples of 16 bytes, clients of this network differ by place: then workers do not count."""
+    monkeypatch.setattr("fedweave.local.stacked.aligned", lambda n, shape, device: torch.empty(n, *shape))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(65, 17), nn.ReLU(), nn.Linear(17, 10))
+    stack = Stack.of(model, FlatModule(model).layout, torch.zeros(1, 5, 13), True)
+    assert stack is not None
+    assert not stack.placeless
+    assert len(stack.chunks([Job(i, 9, 1000) for i in range(64)], 16)) == 1
 
 
 class Louder(nn.Linear):
@@ -183,6 +248,25 @@ def watched():
     return model
 
 
+def watched_backwards():
+    model = odd_dense()
+    model[1].register_full_backward_pre_hook(lambda _module, d: (2 * d[0],))
+    return model
+
+
+def watched_weight():
+    model = odd_dense()
+    model[1].weight.register_hook(lambda g: 2 * g)
+    return model
+
+
+def own_forward():
+    model = odd_dense()
+    plain = model[1].forward
+    model[1].forward = lambda x: 2 * plain(x)
+    return model
+
+
 def louder():
     return nn.Sequential(nn.Flatten(), Louder(144, 4))
 
@@ -194,10 +278,6 @@ def twice():
 
 def unbiased():
     return nn.Sequential(nn.Flatten(), nn.Linear(144, 4, bias=False))
-
-
-def strided():
-    return nn.Sequential(nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(50, 4))
 
 
 def grouped():
@@ -216,7 +296,11 @@ def rows_only():
     return nn.Sequential(nn.Linear(12, 3), nn.Flatten(), nn.Linear(36, 4))
 
 
-@pytest.mark.parametrize("model", [watched, louder, twice, unbiased, strided, grouped, circular, same, rows_only])
+UNKNOWN = [watched, watched_backwards, watched_weight, own_forward, louder, twice]
+UNKNOWN += [unbiased, strided, grouped, circular, same, rows_only]
+
+
+@pytest.mark.parametrize("model", UNKNOWN)
 def test_what_is_not_written_out_trains_all_the_same(model):
     data = image_data()
     trainer, x = trainer_of(model, data)
@@ -239,6 +323,29 @@ def test_large_convolutions_go_one_by_one():
 
     assert net(17) is not None  # 17 · 75 · 28² = 999,600 multiplications
     assert net(18) is None
+
+
+def test_one_layer_is_a_model():
+    trainer, x = trainer_of(lambda: nn.Linear(6, 1), regression_data())
+    assert trainer.stack is not None
+    assert trainer.stack.placeless
+    assert np.isfinite(trainer.train(x, Piece(1, [Job(0, 3, 5)], LR)).updates).all()
+
+
+def test_a_regression_to_several_numbers_is_not_taken_for_one():
+    model = nn.Sequential(nn.Linear(6, 3), nn.ReLU())
+    stack = Stack.of(model, FlatModule(model).layout, torch.zeros(6), False)
+    assert stack is None or not stack.placeless
+
+
+def test_torchs_default_type_does_not_matter():
+    trainer, x = trainer_of(odd_cnn, image_data())
+    expected = trainer.train(x, Piece(1, [Job(0, 2, 5)], LR)).updates
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert np.array_equal(trainer.train(x, Piece(1, [Job(0, 2, 5)], LR)).updates, expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_layers_are_named_as_the_module_names_them():

@@ -10,12 +10,13 @@ from torch import nn
 import fedweave as fw
 from engine.test_simulator import N, data, everyone, population
 from fedweave import models
-from fedweave.engine.simulator import Simulator, one_thread
+from fedweave.engine.simulator import Simulator
 from fedweave.engine.workers import Workers
 from fedweave.local.batches import Job
 from fedweave.local.flat_module import FlatModule, initial_vector, made
 from fedweave.local.solvers import SGD
-from fedweave.local.submodels import places, shrunk
+from fedweave.local.submodels import FleetTrainer, places, shrunk
+from fedweave.local.threads import one_thread
 from fedweave.local.torch_trainer import TorchTrainer
 from fedweave.local.trainer import Piece
 from fedweave.records import Carried
@@ -99,6 +100,24 @@ def test_clients_train_the_narrow_network_itself_and_send_its_part():
         else:
             assert replies.mask[client].all()
         assert replies.bytes_up[client] == replies.bytes_down[client] == 4 * replies.mask[client].sum()
+
+
+def test_kinds_never_mix_and_share_the_hands():
+    def width(channels):
+        return nn.Sequential(nn.Conv2d(1, channels, 5), nn.ReLU(), nn.Flatten(), nn.Linear(16 * channels, 10))
+
+    parts = [np.arange(1000 * i, 1000 * (i + 1)) for i in range(8)]
+    x = np.zeros((8000, 1, 8, 8), np.uint8)
+    many = data()._replace(x=x, y=np.zeros(8000, np.int64), parts=parts)
+    whole, half = width(80), width(40)
+    fleet = FleetTrainer(whole, [whole, half], np.arange(8) % 2, many, SGD(), 0)
+    jobs = [Job(client, 3, 1000) for client in range(8)]
+    for hands, pieces in ((1, 2), (2, 2), (4, 4), (99, 8)):
+        chunks = fleet.chunks(jobs, hands)
+        assert sorted(i for chunk in chunks for i in chunk) == list(range(8))
+        assert all(len({i % 2 for i in chunk}) == 1 for chunk in chunks)
+        assert len(chunks) == pieces
+    assert fleet.chunks(jobs[1::2], 1) == [[0, 1, 2, 3]], "a kind that nobody has is no piece"
 
 
 def test_what_half_of_the_clients_have_is_covered_by_half():

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from fedweave.engine.workers import Call, Pool, Workers
 from fedweave.local.batches import Job
 from fedweave.local.flat_module import made
 from fedweave.local.submodels import FleetTrainer
+from fedweave.local.threads import one_thread
 from fedweave.local.torch_trainer import EVALUATION_BATCH, ClientData, Score, TorchTrainer
 from fedweave.local.trainer import Piece, Recalled, Trained
 from fedweave.records import NOTHING, Array, Carried, Cohort, Mishap, Population, Replies, Trouble
@@ -201,14 +201,3 @@ def choose_device(wanted: str, engine: Literal["local", "ray"] = "local") -> tup
     if wanted == "cuda":
         raise BadInput("--device cuda: torch sees no CUDA device on this machine. Use --device auto or cpu.")
     return "cpu", "cpu (torch sees no CUDA device)"
-
-
-@contextmanager
-def one_thread() -> Generator[None]:
-    """Train with one thread, as the workers do: another number of threads would give other bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -33,15 +33,15 @@ def whole(count: int) -> int:
 def aligned(clients: int, shape: Shape, device: torch.device) -> Tensor:
     """Return room (clients, *shape) in which each client's part begins at a multiple of 16 bytes."""
     size = prod(shape)
-    return torch.empty(clients, whole(size), device=device)[:, :size].unflatten(1, shape)
+    return torch.empty(clients, whole(size), dtype=torch.float32, device=device)[:, :size].unflatten(1, shape)
 
 
 class Layer(ABC):
     """One layer of several clients. ``forward`` keeps what ``backward`` needs, until the next ``forward``."""
 
     names: tuple[str, ...] = ()  # its parameters
-    room: int = 0  # numbers in the patches of one sample
-    work: int = 0  # multiplications of one sample in a convolution
+    work: int = 0  # multiplications for one sample
+    room: int = 0  # numbers in the patches of one sample, if it has patches
 
     @abstractmethod
     def forward(self, x: Tensor, has: Tensors) -> Tensor:
@@ -55,8 +55,9 @@ class Layer(ABC):
 class Linear(Layer):
     """y = W x + b."""
 
-    def __init__(self, name: str):
-        self.names = self.weight, self.bias = f"{name}.weight", f"{name}.bias"
+    def __init__(self, name: str, linear: nn.Linear):
+        self.names = self.weight, self.bias = _names(name)
+        self.work = linear.weight.numel()
 
     def forward(self, x: Tensor, has: Tensors) -> Tensor:
         self.x = x
@@ -116,8 +117,8 @@ class Convolution(Layer):
     """
 
     def __init__(self, name: str, conv: nn.Conv2d, shape: Shape):
-        self.names = self.weight, self.bias = f"{name}.weight", f"{name}.bias"
-        self.padding, self.kernel = _pair(conv.padding), conv.kernel_size
+        self.names = self.weight, self.bias = _names(name)
+        self.kernel, self.padding = conv.kernel_size, tuple(map(int, conv.padding))
         (K, L), (channels, height, width) = self.kernel, shape
         self.rows = K if channels * L < FEW_ROWS else 1  # of a kernel, in the patches
         self.shifts = range(K - self.rows + 1)
@@ -134,7 +135,7 @@ class Convolution(Layer):
         shape = (clients, channels, self.rows, L, self.tall, self.run)
         patches = x.as_strided(shape, (channels * height * line, height * line, line, batch, line, 1))
         self.patches = patches.reshape(clients, -1, self.tall * self.run)
-        self.kernels = [self._part(has[self.weight], i, filled=True) for i in self.shifts]
+        self.kernels = [self._kernel(has[self.weight], i) for i in self.shifts]
         y = torch.baddbmm(has[self.bias][:, :, None], self.kernels[0], self._shifted(self.patches, 0))
         for i in self.shifts[1:]:
             y.baddbmm_(self.kernels[i], self._shifted(self.patches, i))
@@ -143,7 +144,7 @@ class Convolution(Layer):
     def backward(self, d: Tensor, has: Tensors, g: Tensors, wanted: bool) -> Tensor:
         d = d.flatten(2)
         for i in self.shifts:
-            part = self._part(g[self.weight], i, filled=False)
+            part = self._room(g[self.weight], i)
             part.baddbmm_(d, self._shifted(self.patches, i).mT, beta=0)
             if len(self.shifts) > 1:
                 g[self.weight][:, :, :, i] = part.unflatten(2, (-1, self.kernel[1]))
@@ -164,13 +165,13 @@ class Convolution(Layer):
         high, wide = self.padding
         return x.view(self.shape)[:, :, high : height - high, wide : width - wide].contiguous()
 
-    def _part(self, W: Tensor, i: int, filled: bool) -> Tensor:
-        """Return the kernels' rows from i on as matrices (clients, outputs, …): a view of all, or room for one row."""
-        if len(self.shifts) == 1:
-            return W.flatten(2)
-        row = W[:, :, :, i]
-        room = aligned(len(W), row.shape[1:], W.device)
-        return (room.copy_(row) if filled else room).flatten(2)
+    def _kernel(self, W: Tensor, i: int) -> Tensor:
+        """Return the kernels' rows from i on as matrices (clients, outputs, …)."""
+        return W.flatten(2) if len(self.shifts) == 1 else self._room(W, i).copy_(W[:, :, :, i].flatten(2))
+
+    def _room(self, W: Tensor, i: int) -> Tensor:
+        """Return where such matrices can be written: ``W`` itself if there is one for each client, else new room."""
+        return W.flatten(2) if len(self.shifts) == 1 else aligned(len(W), W[0, :, :, i].flatten(1).shape, W.device)
 
     def _shifted(self, patches: Tensor, i: int) -> Tensor:
         """Return the patches from row i on, as many as there are rows of outputs."""
@@ -181,8 +182,8 @@ WRITTEN_OUT = (nn.Identity, nn.ReLU, nn.Flatten, nn.Linear, nn.MaxPool2d, nn.Con
 
 
 @torch.no_grad()
-def layers(model: nn.Module, sample: Tensor) -> list[Layer] | None:
-    """Return the layers of ``model`` for such samples; None if it is not a chain of those above."""
+def layers(model: nn.Module, sample: Tensor, outputs: int = 0) -> list[Layer] | None:
+    """Return the layers of ``model`` for such samples; None if it is no chain of those above, to so many outputs."""
     found, x = list[Layer](), sample[None]
     for name, module in model.named_modules(remove_duplicate=False):  # of nested sequences, in the order of their work
         if _watched(module):
@@ -194,12 +195,15 @@ def layers(model: nn.Module, sample: Tensor) -> list[Layer] | None:
             return None
         found += step
         x = module(x)
-    return found if x.dim() == 2 else None
+    return found if x.dim() == 2 and x.shape[1] == (outputs or x.shape[1]) else None
+
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def _watched(module: nn.Module) -> bool:
     """Return whether somebody wants to see, or to change, what passes through a module."""
-    return any(vars(module)[hooks] for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"))
+    return any(vars(module)[hooks] for hooks in HOOKS) or "forward" in vars(module)
 
 
 def _layer(name: str, module: nn.Module, shape: Shape) -> list[Layer] | None:
@@ -212,7 +216,7 @@ def _layer(name: str, module: nn.Module, shape: Shape) -> list[Layer] | None:
         case nn.Flatten(start_dim=1, end_dim=-1):
             return [Flatten()]
         case nn.Linear(bias=nn.Parameter()) if shape == (module.in_features,):
-            return [Linear(name)]
+            return [Linear(name, module)]
         case nn.MaxPool2d(return_indices=False) if len(shape) == 3:
             return [MaxPool(module)]
         case nn.Conv2d(bias=nn.Parameter(), stride=(1, 1), dilation=(1, 1), groups=1, padding=(int(), int())) if (
@@ -223,5 +227,9 @@ def _layer(name: str, module: nn.Module, shape: Shape) -> list[Layer] | None:
             return None
 
 
-def _pair(value: int | tuple[int, ...] | str) -> list[int]:
-    return [value, value] if isinstance(value, int) else [int(v) for v in value]
+def _names(name: str) -> tuple[str, str]:
+    return f"{name}.weight".lstrip("."), f"{name}.bias".lstrip(".")  # a model that is one layer has no name
+
+
+def _pair(value: int | tuple[int, ...]) -> list[int]:
+    return [value, value] if isinstance(value, int) else list(value)

@@ -7,6 +7,7 @@ of the usual layers have their gradient written out (``chain``), other dense mod
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from torch.nn import functional as F
 from fedweave.local.batches import Batches, Job
 from fedweave.local.chain import Layer, aligned, layers, whole
 from fedweave.local.spread import Spread
+from fedweave.local.threads import one_thread
 from fedweave.records import Layout
 from fedweave.roles import Solver
 
@@ -39,7 +41,8 @@ ELIGIBLE = (
 )
 ENTRIES = 2**18  # parameters of one chunk: 1 MB of float32 stays in a core's cache
 ROOM = 2**21  # numbers in the patches of one chunk: 8 MB, beyond which memory is fetched anew at every step
-WORK = 2**20  # multiplications of a sample in all convolutions, beyond which the library's kernels are faster
+CONVOLUTIONS = 2**20  # multiplications of a sample in these, beyond which the library's kernels are faster
+WORTHWHILE = 2**22  # multiplications of a step of a chunk: about as long as its Python, so worth a worker
 
 Gradient = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # (x, y, weight) -> (G, loss) at the bound rows
 Begin = Callable[[Tensor], tuple[Tensor, ...]]
@@ -49,13 +52,12 @@ Bind = Callable[[Tensor], Gradient]  # takes the rows (c, D); later changes of t
 class Stack:
     """Trains chunks of clients in lockstep."""
 
-    def __init__(self, bind: Bind, dim: int, room: int | None = None):
-        """Train by ``bind``; ``room``: numbers in the patches of a sample, None if a client's place in a stack matters.
+    def __init__(self, bind: Bind, dim: int, work: int = 0, room: int = 0, placeless: bool = False):
+        """Train by ``bind`` with so much work and room for each sample (see ``chain``).
 
-        ``torch.func.vmap`` does not say where it puts things, so its last bits may depend on a client's neighbours.
+        ``placeless``: a client's bits are the same whoever stands beside it, so that chunks may suit the workers.
         """
-        self.bind, self.room = bind, room or 0
-        self.placeless = room is not None
+        self.bind, self.work, self.room, self.placeless = bind, work, room, placeless
         self.most = max(4, min(64, ENTRIES // dim))
 
     @classmethod
@@ -64,14 +66,23 @@ class Stack:
         uses = sum(p.requires_grad for _, p in model.named_parameters(remove_duplicate=False))
         if layout.parameters != layout.dim or uses != len(layout.names):  # running averages, or shared parameters
             return None
-        chain = layers(model, sample) or []
+        if any(getattr(p, "_backward_hooks", None) for p in model.parameters()):  # which only autograd calls
+            return None
+        chain = layers(model, sample, 0 if classify else 1) or []
         if tuple(n for layer in chain for n in layer.names) == layout.names:
-            small = sum(layer.work for layer in chain) <= (WORK if sample.device.type == "cpu" else 0)
-            room = sum(layer.room for layer in chain)
-            return cls(_written_out(chain, layout, classify), layout.dim, room) if small else None
+            room, convolved = sum(layer.room for layer in chain), sum(layer.work for layer in chain if layer.room)
+            if convolved > (CONVOLUTIONS if sample.device.type == "cpu" else 0):
+                return None
+            bind = _written_out(chain, layout, classify)
+            placeless = _placeless(bind, layout.dim, sample, classify)
+            return cls(bind, layout.dim, sum(layer.work for layer in chain), room, placeless)
         dense = all(isinstance(m, ELIGIBLE) for m in model.modules() if m is not model)
         bind = _general(model, layout, classify, sample) if dense else None
         return cls(bind, layout.dim) if bind else None
+
+    def suits(self, batch_size: int) -> bool:
+        """Return whether batches of this size leave room in a chunk; the library does larger ones better."""
+        return whole(batch_size) * self.room <= ROOM
 
     def chunks(self, jobs: Sequence[Job], hands: int) -> list[list[int]]:
         """Group jobs of the same batch size and cut each group into equal shares for the ``hands`` that train.
@@ -79,13 +90,13 @@ class Stack:
         Equal batches mean that no row is padded for another's sake, so a client's bits do not depend on its company.
         A group too large for one chunk per hand is cut by length first, so that long jobs train with their like.
         """
-        hands = hands if self.placeless else 1
         order = sorted(range(len(jobs)), key=lambda i: (jobs[i].batch_size, -jobs[i].steps, i))
         found = list[list[int]]()
         for size, group in groupby(order, key=lambda i: jobs[i].batch_size):
             mine = list(group)
             share = -(-hands * len(mine) // len(jobs))  # of the hands, for this group
-            most = max(1, min(self.most, ROOM // (size * self.room))) if self.room else self.most
+            share = max(1, min(share, len(mine) * whole(size) * self.work // WORTHWHILE)) if self.placeless else 1
+            most = max(1, min(self.most, ROOM // (whole(size) * self.room))) if self.room else self.most
             for some in np.array_split(mine, -(-len(mine) // (most * share))):
                 found += [some[i::share].tolist() for i in range(min(share, some.size))]
         return found
@@ -143,12 +154,12 @@ def _pad(plans: Sequence[Batches]) -> tuple[np.ndarray, np.ndarray]:
     return index, weight
 
 
-def _written_out(chain: Sequence[Layer], layout: Layout, classify: bool) -> Bind:
+def _written_out(layers: Sequence[Layer], layout: Layout, classify: bool) -> Bind:
     """Return the gradient of a chain, layer by layer."""
-    first = next(i for i, layer in enumerate(chain) if layer.names)  # what is before it needs no derivative
+    first = next(i for i, layer in enumerate(layers) if layer.names)  # what is before it needs no derivative
 
     def bind(P: Tensor) -> Gradient:
-        has = _split(P, layout)
+        chain, has = [copy(layer) for layer in layers], _split(P, layout)  # what they keep goes when the rows go
 
         def gradient(x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
             out = x.movedim(1, -1)
@@ -164,6 +175,28 @@ def _written_out(chain: Sequence[Layer], layout: Layout, classify: bool) -> Bind
         return gradient
 
     return bind
+
+
+@one_thread()
+@torch.no_grad()
+def _placeless(bind: Bind, dim: int, sample: Tensor, classify: bool) -> bool:
+    """Return whether three equal clients get equal bits, which one alone gets too: with this network, on this machine.
+
+    Where a library's products differ by place in yet another way than ``chain`` provides for, this finds out.
+    """
+    draw, device = torch.Generator().manual_seed(0), sample.device
+    row = 0.1 * torch.randn(dim, generator=draw)
+    for size in (4, 20):
+        x = torch.randn(size, *sample.shape, generator=draw).to(device)
+        found = list[Tensor]()
+        for count in (1, 3):
+            rows = aligned(count, (dim,), device).copy_(row)
+            y = torch.zeros(count, size, dtype=torch.int64 if classify else torch.float32, device=device)
+            weight = torch.full((count, size), 0.1, device=device)
+            found += bind(rows)(x.repeat(count, *[1] * x.dim()), y, weight)[0]
+        if not all(torch.equal(g, found[0]) for g in found):
+            return False
+    return True
 
 
 def _split(P: Tensor, layout: Layout) -> dict[str, Tensor]:

@@ -91,12 +91,22 @@ class TorchTrainer(Trainer):
 
     def chunks(self, jobs: Sequence[Job], hands: int) -> list[list[int]]:
         """Split jobs into pieces that train together, for as many ``hands``; no client's bits depend on its company."""
-        return self.stack.chunks(jobs, hands) if self.stack else [[i] for i in range(len(jobs))]
+        if self.stack is None:
+            return [[i] for i in range(len(jobs))]
+        sized = [job._replace(batch_size=self._width(job)) for job in jobs]
+        some = [i for i, job in enumerate(sized) if self.stack.suits(job.batch_size)]
+        together = self.stack.chunks([sized[i] for i in some], hands) if some else []
+        alone = [[i] for i, job in enumerate(sized) if not self.stack.suits(job.batch_size)]
+        return [*alone, *([some[i] for i in chunk] for chunk in together)]
+
+    def _width(self, job: Job) -> int:
+        """Return how many samples a client's batches have: no more than it owns."""
+        return min(job.batch_size, self.data.parts[job.client].size)
 
     def train(self, x: Array, piece: Piece) -> Trained:
         round, jobs, lr, recalled, measure, starts = piece
         self.flat.module.train()
-        if self.stack is None:
+        if self.stack is None or not self.stack.suits(max(map(self._width, jobs))):
             rows = [
                 self._train_one(x if starts is None else starts[i], round, job, lr, recalled, measure, i)
                 for i, job in enumerate(jobs)

@@ -79,7 +79,7 @@ def client(
     @app.query(HOW_DO_YOU_DO.partition(".")[2])
     def how_do_you_do(message: Message, context: Context) -> Message:
         """Tell the mean loss of the model on this client's own training samples."""
-        from fedweave.engine.simulator import one_thread
+        from fedweave.local.threads import one_thread
 
         who, of = identity(context)
         trainer = trainers.trainer(who, of, read_setting(message.content, "seed", 2**63), None)
@@ -219,8 +219,8 @@ def factory(model: Model, data: Dataset) -> Callable[[], nn.Module]:
 def _train(
     trainer: TorchTrainer, x: Array, task: Task, sent: Array | None, memory: Array | None, start: Array
 ) -> tuple[Array, float, float, float]:
-    from fedweave.engine.simulator import one_thread
     from fedweave.local.batches import Job
+    from fedweave.local.threads import one_thread
     from fedweave.local.trainer import Piece, Recalled
 
     recalled = None if memory is None else Recalled(memory[None], sent, np.array([task.share]))
