@@ -32,6 +32,7 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/rounds.py
+	$(BIN)/python benchmarks/steps.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/min_norm.py
 	$(BIN)/python benchmarks/draw.py

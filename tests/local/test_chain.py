@@ -187,12 +187,13 @@ def test_large_batches_make_small_chunks_and_larger_ones_go_one_by_one():
             assert len(chunk) * whole(batch) * stack.room <= 2**21
     assert stack.suits(1308)
     assert not stack.suits(1312)
+    assert stack.chunks([Job(i, 1, 1312) for i in range(3)], 2) == [[0], [1], [2]]
     data = image_data()
     data = data._replace(x=np.tile(data.x, (30, 1, 1, 1)), y=np.tile(data.y, 30))
     data = data._replace(parts=[np.arange(2000), np.arange(2000, 2040), np.arange(2040, 3390)])
     trainer, x = trainer_of(model, data)
     jobs = [Job(0, 1, 1312), Job(1, 1, 1312), Job(2, 1, 20)]
-    assert trainer.chunks(jobs, 1) == [[0], [2], [1]], "the second has no more than 40 samples"
+    assert trainer.chunks(jobs, 1) == [[2], [1], [0]], "the second has no more than 40 samples"
     for job in jobs:
         found = trainer.train(x, Piece(1, [job], LR))
         expected, loss = reference(model, data, x, job)

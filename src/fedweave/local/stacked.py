@@ -73,7 +73,7 @@ class Stack:
             room, convolved = sum(layer.room for layer in chain), sum(layer.work for layer in chain if layer.room)
             if convolved > (CONVOLUTIONS if sample.device.type == "cpu" else 0):
                 return None
-            bind = _written_out(chain, layout, classify)
+            bind = written_out(chain, layout, classify)
             placeless = _placeless(bind, layout.dim, sample, classify)
             return cls(bind, layout.dim, sum(layer.work for layer in chain), room, placeless)
         dense = all(isinstance(m, ELIGIBLE) for m in model.modules() if m is not model)
@@ -96,7 +96,9 @@ class Stack:
             mine = list(group)
             share = -(-hands * len(mine) // len(jobs))  # of the hands, for this group
             share = max(1, min(share, len(mine) * whole(size) * self.work // WORTHWHILE)) if self.placeless else 1
-            most = max(1, min(self.most, ROOM // (whole(size) * self.room))) if self.room else self.most
+            most = (
+                max(1, min(self.most, ROOM // (whole(size) * self.room))) if self.room else self.most
+            )  # 1: no ``suits``
             for some in np.array_split(mine, -(-len(mine) // (most * share))):
                 found += [some[i::share].tolist() for i in range(min(share, some.size))]
         return found
@@ -154,7 +156,7 @@ def _pad(plans: Sequence[Batches]) -> tuple[np.ndarray, np.ndarray]:
     return index, weight
 
 
-def _written_out(layers: Sequence[Layer], layout: Layout, classify: bool) -> Bind:
+def written_out(layers: Sequence[Layer], layout: Layout, classify: bool) -> Bind:
     """Return the gradient of a chain, layer by layer."""
     first = next(i for i, layer in enumerate(layers) if layer.names)  # what is before it needs no derivative
 

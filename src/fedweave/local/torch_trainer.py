@@ -93,11 +93,7 @@ class TorchTrainer(Trainer):
         """Split jobs into pieces that train together, for as many ``hands``; no client's bits depend on its company."""
         if self.stack is None:
             return [[i] for i in range(len(jobs))]
-        sized = [job._replace(batch_size=self._width(job)) for job in jobs]
-        some = [i for i, job in enumerate(sized) if self.stack.suits(job.batch_size)]
-        together = self.stack.chunks([sized[i] for i in some], hands) if some else []
-        alone = [[i] for i, job in enumerate(sized) if not self.stack.suits(job.batch_size)]
-        return [*alone, *([some[i] for i in chunk] for chunk in together)]
+        return self.stack.chunks([job._replace(batch_size=self._width(job)) for job in jobs], hands)
 
     def _width(self, job: Job) -> int:
         """Return how many samples a client's batches have: no more than it owns."""
