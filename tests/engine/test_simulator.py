@@ -1,6 +1,5 @@
 """The simulator: the same bits for any number of workers, lost links, workers that end, errors that arrive."""
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -10,9 +9,11 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 from torch import nn
 
 import fedweave as fw
+from fedweave.engine import nursery
 from fedweave.engine.simulator import Simulator, choose_device, workers_for
 from fedweave.engine.workers import WorkerDied, Workers
 from fedweave.local.batches import Job
@@ -77,7 +78,7 @@ class Unsendable(Exception):  # noqa: N818
 
 @pytest.fixture(scope="module")
 def two():
-    """Two workers for all tests that do not end them: starting some takes seconds."""
+    """Two workers for all tests that do not end them."""
     with Workers(2) as workers:
         yield workers
 
@@ -159,9 +160,10 @@ def test_nobody_asked_is_fine():
 
 
 def test_workers_end_with_the_simulator():
-    before = set(psutil.Process().children())
+    nursery.prepare()
+    before = set(psutil.Process().children(recursive=True))
     train(dense, 2)
-    assert set(psutil.Process().children()) <= before
+    assert set(psutil.Process().children(recursive=True)) <= before
 
 
 def test_a_dead_worker_is_an_error_that_says_so():
@@ -325,27 +327,15 @@ def test_constants_and_modes_of_own_modules_do_not_depend_on_workers(evaluate_ev
     assert fw.run(e).summary["digest"] == run_with(e, None, None, None, two).summary["digest"]
 
 
-def test_the_number_of_blas_threads_does_not_matter(tmp_path):
+def test_the_number_of_blas_threads_does_not_matter(digits):
     """Uneven weights and 60,000 parameters: a threaded product on the server would add up in another order."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import fedweave as fw\n"
-        "e = fw.Experiment(fw.methods.fedavg(10), 'digits', fw.partition.Dirichlet(20, 0.5), model='mlp', rounds=2,\n"
-        "    workers=1, steps=2)\n"
-        "import torch\n"
-        "big = lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 900), torch.nn.ReLU(),\n"
-        "    torch.nn.Linear(900, 10))\n"
-        "from dataclasses import replace\n"
-        "print(fw.run(replace(e, model=big)).summary['digest'])\n"
-    )
-    found = {
-        subprocess.run(
-            [sys.executable, str(script)],
-            env={**os.environ, "OPENBLAS_NUM_THREADS": n},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for n in ("1", "2")
-    }
+
+    def big():
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 900), nn.ReLU(), nn.Linear(900, 10))
+
+    e = fw.Experiment(fw.methods.fedavg(10), digits, fw.partition.Dirichlet(20, 0.5), model=big, rounds=2, steps=2)
+    found = set()
+    for threads in (1, 2):
+        with threadpool_limits(threads, user_api="blas"):
+            found.add(fw.run(replace(e, workers=1)).summary["digest"])
     assert len(found) == 1

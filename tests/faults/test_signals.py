@@ -115,7 +115,7 @@ def test_a_program_with_workers_is_stopped_by_its_terminal(by, tmp_path):
     deadline, workers = time.monotonic() + 60, []
     while not (workers and list(tmp_path.glob("c/*/run.sqlite-wal"))) and time.monotonic() < deadline:
         time.sleep(0.05)
-        workers = psutil.Process(program.pid).children()
+        workers = psutil.Process(program.pid).children(recursive=True)
     begin = time.monotonic()
     os.killpg(program.pid, signal.Signals[by])
     _, err = program.communicate(timeout=30)

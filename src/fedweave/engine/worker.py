@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -25,6 +26,9 @@ def main(descriptor: int) -> None:
                 link.send(answered(_load, serving, *arguments))
             else:
                 link.send(answered(serving.call, x, name, arguments))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # taking torch apart in good order would take longer than starting did
 
 
 def _load(serving: Serving, build: bytes, files: ClientData) -> None:

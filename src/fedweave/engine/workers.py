@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from multiprocessing.connection import Pipe, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
 import cloudpickle
 import numpy as np
 
+from fedweave.engine import nursery
 from fedweave.engine.serving import result_of
 from fedweave.local.submodels import FleetTrainer
 from fedweave.local.torch_trainer import ClientData, TorchTrainer
@@ -79,7 +78,7 @@ class Workers(AbstractContextManager["Workers"]):
         self.count, self.patience = count, patience
         self.asked = not patience  # a number that the user chose, not "auto"
         self.holds: Any = None  # the ``build`` whose trainer they have now
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[nursery.Process] = []
         self._links: list[Any] = []
         self._given: tuple[Build, ClientData] | None = None  # with the links, for more workers
 
@@ -107,11 +106,12 @@ class Workers(AbstractContextManager["Workers"]):
                     raise BadInput(f"The model cannot be sent to worker processes: {e}. Use workers=1.") from None
                 self.count = 1
                 return False
+            nursery.prepare()  # and lay out the data meanwhile
+            files = _share(data, Path(folder))
             while len(self._processes) < min(self.count, pieces):
-                process, link = _start()
+                process, link = nursery.start()
                 self._processes.append(process)
                 self._links.append(link)
-            files = _share(data, Path(folder))
             for link in self._links:
                 self._send(link, ("load", (blob, files)))
             for link in self._links:  # once all have mapped the files, their names can go
@@ -182,21 +182,6 @@ class Workers(AbstractContextManager["Workers"]):
                 process.wait()
         self._links, self._processes = [], []
         self.holds = None
-
-
-def _start() -> tuple[subprocess.Popen[bytes], Any]:
-    ours, theirs = Pipe()
-    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    env = {**os.environ, **one_thread, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
-    command = [sys.executable, "-P", "-m", "fedweave.engine.worker", str(theirs.fileno())]
-    # The child inherits what is blocked: Ctrl-C is not for it, from the start.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env, pass_fds=[theirs.fileno()])
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    theirs.close()
-    return process, ours
 
 
 class Mapped(NamedTuple):
