@@ -6,7 +6,7 @@ import platform
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
@@ -107,12 +107,17 @@ def nominal_population(experiment: Experiment, samples: Array) -> Population:
 def versions() -> dict[str, str]:
     """Return the versions that matter for repeating a run."""
     found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
-    for package in ("fedweave", "numpy", "scipy", "torch", "scikit-learn"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    packages = ("fedweave", "numpy", "scipy", "torch", "scikit-learn")
+    return found | {package: number for package in packages if (number := _installed(package))}
+
+
+@cache
+def _installed(package: str) -> str | None:
+    """Return the version of a package, or None; finding it takes as long as a small round."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def first_vector(name: str, model: Callable[[], nn.Module], data: Dataset, seed: int) -> Array:
