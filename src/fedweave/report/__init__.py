@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Sequence
@@ -16,12 +17,13 @@ from fedweave.results import Result
 def write(results: Sequence[Result], path: str | Path) -> Path:
     """Write the page to ``path`` in one step: a reader sees the old page or the new one, never half of it."""
     path = Path(path)
-    text = page(results)
+    if path.is_dir():  # whoever cannot have a page is told before it is drawn, which takes seconds
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(page(results))
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o644)  # mkstemp's 0600 would hide the page from colleagues
