@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 # Real MNIST and Fashion-MNIST for the tests that want them; without the folder those tests are skipped.
 FEDWEAVE_DATA ?= $(if $(wildcard ../shared/data),$(abspath ../shared/data),)
 export FEDWEAVE_DATA
+# The tests start dozens of programs: compile the modules once for all of them, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test faults lint format bench clean
 .DEFAULT_GOAL := test
@@ -33,6 +35,7 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/steps.py
+	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/min_norm.py
 	$(BIN)/python benchmarks/draw.py
