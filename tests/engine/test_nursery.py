@@ -127,6 +127,14 @@ def test_a_nursery_that_ends_at_once_is_an_error_that_says_so(pair, monkeypatch)
         told(pair, "number")
 
 
+@pytest.mark.skipif(not nursery.FORKS, reason="there is no nursery here")
+def test_an_environment_larger_than_a_pipe_arrives_whole(pair, monkeypatch):
+    for i in range(8):
+        monkeypatch.setenv(f"FEDWEAVE_LARGE_{i}", str(i) * 100_000)
+    for _, environment, _, _ in told(pair, "surroundings").values():
+        assert all(environment[f"FEDWEAVE_LARGE_{i}"] == str(i) * 100_000 for i in range(8))
+
+
 SCRIPT = """
 import os, sys
 import numpy as np

@@ -18,6 +18,7 @@ import sys
 import threading
 from contextlib import suppress
 from multiprocessing.connection import Pipe
+from multiprocessing.connection import wait as ready
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,7 +44,7 @@ class Forked:
     """A worker that a nursery forked; the nursery tells its number, and in the end its exit code, through a pipe."""
 
     def __init__(self, news: int):
-        """Hear of the worker through the pipe ``news``; EOFError says that there is no nursery any more."""
+        """Hear of the worker through the pipe ``news``; EOFError says that the nursery is gone."""
         self._news, self.returncode = open(news, "rb", buffering=0), None  # noqa: SIM115 - open until the worker ends
         if not (word := self._news.readline()):
             self._news.close()
@@ -59,7 +60,7 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit code, once there is one."""
         if self.returncode is None:
-            if not select.select([self._news], [], [], timeout)[0]:
+            if not ready([self._news.fileno()], timeout):
                 raise subprocess.TimeoutExpired("worker", timeout or 0)
             if not (word := self._news.readline()):  # without its nursery nobody would know when it ends
                 with suppress(ProcessLookupError):
@@ -87,18 +88,25 @@ class Nursery:
 
     def fork(self, pipe: int) -> Forked:
         """Return a worker that serves ``pipe``, with this process's folder, paths and environment as they are now."""
+        here = {"folder": os.getcwd(), "path": sys.path, "environment": _environment()}
+        message = json.dumps(here).encode()
+        message = len(message).to_bytes(4) + message
         news, theirs = os.pipe()
         try:
-            here = {"folder": os.getcwd(), "path": sys.path, "environment": _environment()}
-            message = json.dumps(here).encode()
-            socket.send_fds(self._socket, [len(message).to_bytes(4)], [pipe, theirs])
-            self._socket.sendall(message)
+            sent = socket.send_fds(self._socket, [message], [pipe, theirs])
+            self._socket.sendall(message[sent:])
         except ConnectionError:
             os.close(news)
-            raise EOFError from None
+            raise self._ended() from None
         finally:
             os.close(theirs)
-        return Forked(news)
+        try:
+            return Forked(news)
+        except EOFError:
+            raise self._ended() from None
+
+    def _ended(self) -> RuntimeError:
+        return RuntimeError(f"No worker process can be started: what starts them ended with {self.process.wait()}.")
 
     def close(self) -> None:
         """End it; its workers end with their pipes."""
@@ -153,16 +161,8 @@ def _forked(pipe: int) -> Process:
     with _one_at_a_time:
         try:
             return _current().fork(pipe)
-        except EOFError:  # it had just ended, being idle
-            there = _current()
-        except BaseException:  # it may have heard half a word
-            close()
-            raise
-        try:
-            return there.fork(pipe)
-        except EOFError:
-            code = there.process.wait()
-            raise RuntimeError(f"No training process can be started: what starts them ended with {code}.") from None
+        except RuntimeError:  # it had just ended, being idle
+            return _current().fork(pipe)
 
 
 def _program(name: str, descriptor: int, *arguments: str) -> subprocess.Popen[bytes]:
