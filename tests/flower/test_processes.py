@@ -19,7 +19,7 @@ from fedweave.engine.flower.new_app import write_app
 from fedweave.engine.flower.processes import QUIET, Processes
 from flower.rehearsal import reasons
 
-CLIENTS = 3
+CLIENTS = 2
 FEDWEAVE = [sys.executable, "-m", "fedweave"]
 
 
@@ -53,13 +53,14 @@ def fleets():
 def test_the_demonstration_over_tls_gives_the_simulators_bits_and_leaves_nothing(tmp_path):
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    command = [*FEDWEAVE, "flower", "demo", "--nodes", str(CLIENTS), "--method", "fedacs", "--per-round", "2"]
+    # Both are asked in both rounds, and what SCAFFOLD's clients remember outlives the process of each message.
+    command = [*FEDWEAVE, "flower", "demo", "--nodes", str(CLIENTS), "--method", "scaffold", "--per-round", "2"]
     command += ["--rounds", "2", "--answer-seconds", "120", "--secure", "--out", str(tmp_path / "run"), "--json"]
     env = {**os.environ, "TMPDIR": str(temporary), "FEDWEAVE_TEST": str(os.getpid())}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=230, check=False)
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
-    assert shown["digest"] == simulated(fw.methods.fedacs(2), 2).summary["digest"]
+    assert shown["digest"] == simulated(fw.methods.scaffold(CLIENTS), 2).summary["digest"]
     assert shown["failed"] == shown["killed"] == []
     assert shown["simulated_seconds"] > 1, "its clock is a real one"
     assert fw.load_result(tmp_path / "run").manifest["engine"] == "flower"
@@ -73,15 +74,17 @@ def test_strangers_get_nothing_and_a_run_outlives_its_nodes_and_its_server(tmp_p
     folder = tmp_path / "run"
     config = {"rounds": 2, "answer-seconds": 10.0, "start-seconds": 120.0, "out": str(folder)}
     with Processes(CLIENTS) as fleet:
-        stranger = fleet.start_node(7, key=keys.node_key(tmp_path, "stranger"))
-        plaintext = fleet.start_node(8, "--max-retries", "2", "--max-wait-time", "15", secure=False)
+        alone = "--isolation", "process"  # without the process that would start its app: none gets that far
+        stranger = fleet.start_node(7, *alone, key=keys.node_key(tmp_path, "stranger"))
+        plaintext = fleet.start_node(8, *alone, "--max-retries", "2", "--max-wait-time", "15", secure=False)
         killed_at_the_deadline(fleet, tmp_path, config)
         assert {p.environ()[name] for p in fleet.members() for name in QUIET} == {"0", "1"}
         first = fw.load_result(folder)
         assert first.rounds["round"].tolist() == [1]
         assert first.clients["received"][1] == 0
         assert (1, "client 1: did not answer within 10 s") in reasons(folder)
-        fleet.run(tmp_path / "trial", {**config, "answer-seconds": 30.0})
+        # For a minute Flower takes the killed node for present: the new server waits for its name, but not for ever.
+        fleet.run(tmp_path / "trial", {**config, "start-seconds": 20.0, "answer-seconds": 60.0})
         assert stranger.wait(timeout=60) != 0, "a key that nobody registered is refused"
         assert stranger.returncode > 0
         assert plaintext.wait(timeout=60) != 0
@@ -91,7 +94,7 @@ def test_strangers_get_nothing_and_a_run_outlives_its_nodes_and_its_server(tmp_p
     result = fw.load_result(folder)
     assert result.rounds["round"].tolist() == [1, 2], "each round once: the finished one was kept"
     second = result.clients["round"] == 2
-    assert set(result.clients["client"][second & (result.clients["received"] == 1)]) == {0, 2}, "training goes on"
+    assert set(result.clients["client"][second & (result.clients["received"] == 1)]) == {0}, "training goes on"
     assert not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in members)
     assert not folder_of_fleet.exists()
 

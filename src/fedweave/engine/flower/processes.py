@@ -36,12 +36,22 @@ QUIET = {  # nothing that we start calls anyone outside, or installs anything
 DIRECT = dict.fromkeys(("NO_PROXY", "no_proxy"), f"{HOST},localhost")
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
+# Several commands in one process: Flower's command line takes seconds to load.
 REGISTER = """
 import sys
 from flwr.cli.app import app
 for path in sys.argv[2:]:
     app(["supernode", "register", path, sys.argv[1]], standalone_mode=False)
-"""  # in one process: Flower's command line takes seconds to load
+"""
+RUN = """
+import os, sys
+from flwr.cli.app import app
+name, status, path, *options = sys.argv[1:]
+app(["run", path, name, "--stream", *options], standalone_mode=False)
+sys.stdout.flush()
+os.dup2(os.open(status, os.O_WRONLY | os.O_CREAT), 1)
+app(["list", name, "--format", "json"], standalone_mode=False)
+"""
 
 
 class Processes(AbstractContextManager["Processes"]):
@@ -57,6 +67,7 @@ class Processes(AbstractContextManager["Processes"]):
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
         self.link: subprocess.Popen[bytes] | None = None
         self.port = free_port()
+        self._status = self.folder / "status.json"  # how the last run ended, in Flower's words
         self._files = keys.server_files(self.folder / "keys", ["localhost", HOST]) if secure else None
         tools = str(Path(sys.executable).parent)  # Flower starts its own commands by name
         own = {guard.MARK: self.mark, "FLWR_HOME": str(self.folder / "home")}
@@ -149,7 +160,8 @@ class Processes(AbstractContextManager["Processes"]):
 
     def begin(self, app: Path, config: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         """Submit an app; the process ends when the run has ended."""
-        command = ["flwr", "run", str(app), NAME, "--stream"]
+        self._status.unlink(missing_ok=True)
+        command = [sys.executable, "-c", RUN, NAME, str(self._status), str(app)]
         for key, value in config.items():
             command += ["-c", f"{key}={json.dumps(value)}"]
         return self._start(command, "run")
@@ -168,12 +180,10 @@ class Processes(AbstractContextManager["Processes"]):
 
     def finished(self) -> None:
         """Raise if the last run did not end well: Flower's own exit code does not tell."""
-        command = ["flwr", "list", NAME, "--format", "json"]
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=90, check=False)
         try:
-            status = json.loads(done.stdout)["runs"][0]["status"]
-        except (ValueError, KeyError, IndexError):
-            status = f"unknown ({done.stdout[-300:]} {done.stderr[-300:]})"
+            status = json.loads(self._status.read_text(encoding="utf-8"))["runs"][0]["status"]
+        except (OSError, ValueError, KeyError, IndexError):
+            status = f"unknown ({self.log('run')})"
         if status != "finished:completed":
             raise RuntimeError(f"The run ended as {status!r}:\n{self.log('superlink')}")
 
