@@ -213,6 +213,39 @@ def test_a_fleet_may_take_longer_to_come_together_than_to_answer():
     assert result.rounds["received"].tolist() == [3]
 
 
+def test_a_node_that_does_not_say_who_it_is_is_waited_for_once_and_asked_again():
+    """Flower takes a dead node for present for a while: rounds go on without it."""
+    clock, asked = VirtualClock(), []
+
+    def fate(client, message):
+        if client == 5 and not asked_in(message):
+            asked.append(clock.now())
+            return "silent"
+        return ""
+
+    fleet = SlowGrid(clock, lambda client: 15.0, app(), CLIENTS, fate=fate)
+    result = run(experiment(rounds=9), fleet, Terms(connected=5), clock)
+    assert result.rounds["received"].tolist() == [3] * 9
+    assert clock.now() == pytest.approx(60 + 9 * 15, abs=3)
+    assert asked == pytest.approx([0, 90, 150], abs=16), "when nobody can answer the last question any more"
+
+
+def test_who_says_late_who_it_is_takes_part_from_then_on():
+    clock = VirtualClock()
+
+    class Late(SlowGrid):
+        def push_messages(self, messages):
+            names = super().push_messages(messages)
+            for name, message in zip(names, messages, strict=True):
+                late = not asked_in(message) and message.metadata.dst_node_id == self.nodes[5]
+                self._due[name] += 70 if late else 0
+            return names
+
+    fleet = Late(clock, lambda client: 15.0, app(), CLIENTS)
+    result = run(experiment(fw.methods.fedavg(6), rounds=3), fleet, Terms(connected=5), clock)
+    assert result.rounds["received"].tolist() == [5, 6, 6]
+
+
 def test_whoever_is_there_is_enough_if_the_terms_say_so():
     fleet = flower.LocalGrid(app(), CLIENTS)
     fleet.online = set(fleet.nodes[:3])

@@ -20,14 +20,16 @@ from fedweave.settings import BadInput
 MOST_CLIENTS, MOST_CLASSES = 10**7, 10**6
 TRIES = 3  # how often a node is asked who it is before it is taken for something else
 HELLO_SECONDS = 60.0  # to answer the first question: Flower starts a process for it
+LATE = 30.0  # how long a question lives after it was waited for
 
 
 class Roster:
     """The clients by number, as their nodes introduce themselves; Flower's node ids are random and change.
 
-    A node is asked once who it is. One that comes back under another id takes its old place. With ``needs``, a
-    sentence, a node that runs another app than ours is an error at once. With ``classes`` clients are also asked how
-    well their samples cover so many classes, or 0: as many as each one knows.
+    A node is asked once who it is, and waited for once: Flower lists a dead one for a minute, and rounds go on. One
+    that comes back under another id takes its old place. With ``needs``, a sentence, a node that runs another app than
+    ours is an error at once. With ``classes`` clients are also asked how well their samples cover so many classes, or
+    0: as many as each one knows.
     """
 
     def __init__(self, grid: Grid, terms: Terms, clock: Clock, needs: str = "", classes: int | None = None):
@@ -36,6 +38,7 @@ class Roster:
         self._needs, self._tries = needs, Counter[int]()
         self._grid, self._terms, self._clock = grid, terms, clock
         self._client: dict[int, int] = {}  # node id -> client; −1 for a node that is no client
+        self._silent: dict[int, tuple[str, float]] = {}  # node id -> the question it has not answered, and its end
         self.node: dict[int, int] = {}  # client -> node id
         self.samples = np.zeros(0, np.int64)  # of each client; 0: has never been here
         self.news: list[str] = []  # what was odd about those who came, a sentence each
@@ -86,7 +89,8 @@ class Roster:
     def _look(self, deadline: float) -> Array:
         """Return who is there now, after asking those who came since."""
         nodes = list(self._grid.get_node_ids())
-        if new := [node for node in nodes if node not in self._client]:
+        self._hear_the_late(nodes)
+        if new := [node for node in nodes if node not in self._client and node not in self._silent]:
             # Nobody waits for newcomers longer than for answers, but all wait for the fleet to come together.
             most = HELLO_SECONDS if self._incomplete else min(HELLO_SECONDS, self._terms.answer_seconds)
             self._greet(new, min(most, deadline - self._clock.now()))
@@ -95,22 +99,44 @@ class Roster:
         return there
 
     def _greet(self, nodes: list[int], seconds: float) -> None:
-        life = seconds + 30
-        messages = [
+        messages, end = self._questions(nodes, seconds + LATE), self._clock.now() + seconds + LATE
+        waiting = dict(zip(nodes, messages, strict=True))
+        for row, reply, _ in collect(self._grid, messages, seconds, len(nodes), self._terms, self._clock):
+            del waiting[nodes[row]]
+            self._hear(nodes[row], reply)
+        self._silent |= {node: (message.metadata.message_id, end) for node, message in waiting.items()}
+
+    def _hear_the_late(self, nodes: list[int]) -> None:
+        """Hear who answers after all, and ask those again whose question has lost its life; nobody is waited for."""
+        node_of = {name: node for node, (name, _) in self._silent.items() if name}
+        for reply in self._grid.pull_messages(list(node_of)) if node_of else ():
+            node = node_of.pop(reply.metadata.reply_to_message_id, None)
+            if node is not None:  # else it has answered twice
+                del self._silent[node]
+                self._hear(node, reply)
+        now = self._clock.now()
+        self._silent = {node: asked for node, asked in self._silent.items() if node in nodes}
+        if again := [node for node, (_, end) in self._silent.items() if end <= now]:
+            names = self._grid.push_messages(self._questions(again, HELLO_SECONDS))
+            self._silent |= {node: (name, now + HELLO_SECONDS) for node, name in zip(again, names, strict=True)}
+
+    def _questions(self, nodes: list[int], life: float) -> list[Message]:
+        return [
             Message(RecordDict({**self._hello}), node, MessageType.QUERY, group_id="hello", ttl=life) for node in nodes
         ]
-        for row, reply, _ in collect(self._grid, messages, seconds, len(nodes), self._terms, self._clock):
-            node = nodes[row]
-            try:
-                self._client[node] = self._introduced(node, reply)
-            except BadInput as e:
-                self._tries[node] += 1
-                if self._tries[node] < TRIES:  # it may have been an accident
-                    continue
-                if self._needs:
-                    raise BadInput(f"{self._needs} A node of this fleet is none: {e}") from None
-                self._client[node] = -1
-                self._note(f"A node is no client: {e}")
+
+    def _hear(self, node: int, reply: Message) -> None:
+        """Take in who a node says it is; one that does not say it time and again is none of ours."""
+        try:
+            self._client[node] = self._introduced(node, reply)
+        except BadInput as e:
+            self._tries[node] += 1
+            if self._tries[node] < TRIES:  # it may have been an accident
+                return
+            if self._needs:
+                raise BadInput(f"{self._needs} A node of this fleet is none: {e}") from None
+            self._client[node] = -1
+            self._note(f"A node is no client: {e}")
 
     def _note(self, sentence: str) -> None:
         self.news.append(sentence)
