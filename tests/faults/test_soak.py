@@ -19,7 +19,7 @@ from fedweave.engine.quadratic import QuadraticEngine
 from fedweave.options import experiments_of
 from fedweave.records import Trouble
 
-ROUNDS = 20_000 if THOROUGH else 2_000
+ROUNDS = 20_000 if THOROUGH else 1_000
 BAD = np.array([3, 11])  # of 20 clients
 HONEST = QuadraticEngine.train
 

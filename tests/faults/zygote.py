@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import gc
 import json
 import os
+import pickle
 import resource
 import signal
 import sys
@@ -17,15 +19,17 @@ import traceback
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+import scipy.linalg
 
 import fedweave.store.run_folder as run_folder
 from fedweave import cli, comparing, fault, report
+from fedweave.models import nets
 from fedweave.options import experiments_of
-from fedweave.running import resume, run
+from fedweave.running import load_result, resume, run
 
-assert comparing
-assert report  # loaded before the first fork
+assert all((comparing, nets, report, scipy.linalg))  # loaded before the first fork
 run_folder.SAVE_SECONDS, run_folder.SAVE_SHARE = 0, 1  # a state after every round
 
 
@@ -84,6 +88,11 @@ def offline(log: Path) -> None:
     exec(compile(guard.read_text(), str(guard), "exec"), {})
 
 
+def refuse(*_: Any, **__: Any) -> NoReturn:
+    """Stand where something was that must not be used."""
+    raise RuntimeError("pickle was asked to load")
+
+
 GUARD = """
 import socket, sys
 
@@ -119,7 +128,7 @@ def command(job: dict[str, Any]) -> int:
 
 
 def child(job: dict[str, Any]) -> int:
-    """Begin a run, or go on with it where there is one; or do a command."""
+    """Begin a run, go on with it where there is one, or only read it, without pickle; or do a command."""
     if job.get("strike"):
         fault.strike = armed(**job["strike"])
     if job.get("as_anyone"):
@@ -132,7 +141,10 @@ def child(job: dict[str, Any]) -> int:
         return command(job)
     folder = Path(job["folder"])
     try:
-        if folder.exists():
+        if job.get("only_read"):
+            pickle.load = pickle.loads = pickle.Unpickler = refuse
+            load_result(folder)
+        elif folder.exists():
             resume(folder)
         else:
             (experiment,), _ = experiments_of([job["method"]], job["options"])
@@ -159,6 +171,7 @@ def ended(job: dict[str, Any]) -> int:
 
 def main() -> None:
     """Do jobs until there are no more."""
+    gc.freeze()  # a child that looks for garbage would copy all the memory that it shares
     for line in sys.stdin:
         job = json.loads(line)
         pid = os.fork()
@@ -174,3 +187,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # taking everything apart again would take a second
