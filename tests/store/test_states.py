@@ -193,31 +193,46 @@ def test_a_save_that_breaks_off_anywhere_leaves_the_states_before(where, step, t
 
 
 PROGRAM = """
-import sys
-sys.path.insert(0, sys.argv[2])
+import os, sys
+sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from test_states import first, following, new
 
-store = new(Path(sys.argv[1]))
-state = store.start(first(), sys.argv[3])
-while True:
-    state = following(state)
-    store.save(state, always=True)
+for line in sys.stdin:
+    where, folder = line.rstrip("\\n").split(" ", 1)
+    pid = os.fork()
+    if not pid:
+        store = new(Path(folder))
+        state = store.start(first(), where)
+        while True:
+            state = following(state)
+            store.save(state, always=True)
+    print(pid, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
 
 
+@pytest.fixture(scope="module")
+def writer():
+    """A program that forks for every line, a place for tables and a folder: it saves until it is killed."""
+    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        yield program
+
+
 @pytest.mark.parametrize("where", ["ram", "disk"])
-def test_a_kill_at_any_moment_leaves_a_whole_state(where, tmp_path):
+def test_a_kill_at_any_moment_leaves_a_whole_state(where, writer, tmp_path):
     """kill -9 while tables are being saved as fast as they can; what is left goes on to the same bits."""
     for turn in range(4):
         folder = tmp_path / f"run{turn}"
-        command = [sys.executable, "-c", PROGRAM, str(folder), str(Path(__file__).parent), where]
-        program = subprocess.Popen(command, stderr=subprocess.PIPE)
+        writer.stdin.write(f"{where} {folder}\n")
+        writer.stdin.flush()
+        pid = int(writer.stdout.readline())
         deadline = time.monotonic() + 60
         while not list(folder.glob(f"state-*{turn + 3}.safetensors")) and time.monotonic() < deadline:
             time.sleep(0.001 * turn)
-        program.kill()
-        assert program.wait() == -signal.SIGKILL, program.stderr.read()
+        os.kill(pid, signal.SIGKILL)
+        assert int(writer.stdout.readline()) == -signal.SIGKILL
         store = RunFolder.open(folder)
         state = store.load_state(where)
         assert state.round >= 2
