@@ -17,6 +17,10 @@ demo: $(VENV)/.demo
 	  --per-round 10 --model cnn_small --system dynamic --rounds 40 --batch-size 20 --lr 0.05 --target 0.9 --seeds 2 --out demo
 	@echo "Open demo/report.html in a browser."
 
+# Two processes with one thread each: more threads than cores would only wait for each other.
+test faults: export OMP_NUM_THREADS := 1
+test faults: export OPENBLAS_NUM_THREADS := 1
+test faults: export MKL_NUM_THREADS := 1
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST)
 

@@ -107,8 +107,17 @@ def test_a_round_is_cut_to_suit_the_workers(count, pieces, monkeypatch):
     assert len([some for some in clients if not set(some) & {0, 3}]) == pieces
 
 
+@pytest.fixture
+def threads():
+    """Two threads for torch in this process, as users have them; a worker has one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("model", [dense, conv, small])
-def test_one_two_and_four_workers_give_the_same_bits(model, two):
+def test_one_two_and_four_workers_give_the_same_bits(model, two, threads):
     four = train(model, 4) if model is conv else train_with(Workers(4, patience=1e9), model)  # cut for four, done here
     (one, score), *others = train(model, 1), train_with(two, model), four
     for more, score2 in others:
@@ -120,7 +129,7 @@ def test_one_two_and_four_workers_give_the_same_bits(model, two):
 
 
 @pytest.mark.parametrize("model", [dense, conv])
-def test_probes_and_variances_are_the_same_for_any_number_of_workers(model, two):
+def test_probes_and_variances_are_the_same_for_any_number_of_workers(model, two, threads):
     torch.manual_seed(0)
     x, asked, ids = initial_vector(model()), Carried(measure=True), np.array([1, 4, 6])
     found = []

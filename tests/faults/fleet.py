@@ -55,7 +55,8 @@ class Zygote:
 
     def __init__(self) -> None:
         program = [sys.executable, str(Path(__file__).with_name("zygote.py"))]
-        self._process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # every child would start threads again
+        self._process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
 
     def __call__(self, name: str, folder: Path, **how: Any) -> int:
         """Begin or go on with a run; return its exit code, or minus the signal that ended it."""
