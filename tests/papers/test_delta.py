@@ -10,7 +10,6 @@ import fedweave as fw
 from fedweave import methods, papers
 from fedweave.aggregate import InverseProbability
 from fedweave.engine.workers import Workers
-from fedweave.papers import parallel
 from fedweave.papers.delta import combined, images, judge, motivation, regression, stage
 from fedweave.papers.delta.stage import BENCHES, Course, heaviest, observe
 from fedweave.records import Carried, Cohort, Population
@@ -29,8 +28,7 @@ def mnist5k():
 
 @pytest.fixture
 def here(monkeypatch, mnist5k):
-    """Run the smallest of runs in this process, on digits that pretend to be the other data sets."""
-    monkeypatch.setattr(parallel, "PROCESSES", 1)
+    """Run the smallest of runs, on digits that pretend to be the other data sets."""
     group = np.arange(len(mnist5k.y)) % 12
     colour = {"mean": mnist5k.mean * 3, "std": mnist5k.std * 3}
 

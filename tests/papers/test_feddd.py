@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedweave.data import load
-from fedweave.papers import ITEMS, parallel, reproduce
+from fedweave.papers import ITEMS, reproduce
 from fedweave.papers import feddd as paper
 from fedweave.papers.feddd import judge, stage, variants
 from fedweave.papers.feddd.single import with_share
@@ -21,8 +21,7 @@ def mnist5k():
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch, mnist5k):
-    """Run in this process, others take seconds to start, and read the data once."""
-    monkeypatch.setattr(parallel, "PROCESSES", 1)
+    """Read the data once."""
     monkeypatch.setattr(stage, "load", lambda name: mnist5k)
     monkeypatch.setitem(stage.SIZES, "smoke", stage.SIZES["smoke"]._replace(seeds=1))
 

@@ -7,7 +7,7 @@ import pytest
 
 import fedweave as fw
 from fedweave import papers
-from fedweave.papers import latency, latency_alpha, latency_table, latency_training, latency_weights, parallel
+from fedweave.papers import latency, latency_alpha, latency_table, latency_training, latency_weights
 from fedweave.papers.latency_training import Job, Size, Walk, clock, priced, smoothed, target_of
 from fedweave.settings import BadInput
 from fedweave.theory import expected_round_seconds
@@ -23,8 +23,7 @@ def embedded():
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch, embedded):
-    """Work in this process, and on the digits that are embedded instead of on Fashion-MNIST."""
-    monkeypatch.setattr(parallel, "PROCESSES", 1)
+    """Work on the digits that are embedded instead of on Fashion-MNIST."""
     monkeypatch.setattr(latency_training, "EPOCHS", 1)
     latency_training._samples.cache_clear()
 

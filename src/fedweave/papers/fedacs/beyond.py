@@ -29,7 +29,7 @@ LINKS: dict[str, Method] = {
     "fedacs, estimated, never forgets": Method(ACS(6, links="estimated", memory=1.0), aggregator=Anonymous()),
     "fedacs, estimated, forgets fast": Method(ACS(6, links="estimated", memory=0.9), aggregator=Anonymous()),
 }
-LINKS_SIZES: dict[Scale, tuple[int, int]] = {"smoke": (2, 1500), "laptop": (6, 6000), "paper": (6, 6000)}
+LINKS_SIZES: dict[Scale, tuple[int, int]] = {"smoke": (1, 600), "laptop": (6, 6000), "paper": (6, 6000)}
 
 
 def links(scale: Scale, told: Told | None = None) -> Outcome:

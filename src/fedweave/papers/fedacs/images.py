@@ -63,7 +63,7 @@ class Task(NamedTuple):
     reported: Sequence[tuple[float, float]]  # by NAMES: rounds to the threshold, device time relative to FedACS
 
 
-SMOKE = Size(400, 100, 2, 20, 3, 2)
+SMOKE = Size(200, 100, 2, 20, 2, 2)
 GREY: dict[Scale, Size] = {
     "smoke": SMOKE,
     "laptop": Size(1000, 1000, 2, 50, 160, 5, threshold=0.4),

@@ -125,7 +125,7 @@ FIGURE7: dict[str, Method] = {
     "os": methods.fedos(6),
     "fedacs": methods.fedacs(6),
 }
-FIGURE7_SIZES: dict[Scale, tuple[int, int]] = {"smoke": (2, 1500), "laptop": (6, 3000), "paper": (6, 6000)}
+FIGURE7_SIZES: dict[Scale, tuple[int, int]] = {"smoke": (1, 1000), "laptop": (6, 3000), "paper": (6, 6000)}
 
 
 def fig7(scale: Scale, told: Told | None = None) -> Outcome:
@@ -182,7 +182,7 @@ FIGURE4: dict[str, Method] = {
     "momentum": replace(methods.fedavg_is(15), solver=SGD(momentum=0.3)),
     "fedacs": methods.fedacs(15),
 }
-FIGURE4_SIZES: dict[Scale, tuple[int, int]] = {"smoke": (2, 900), "laptop": (3, 1500), "paper": (3, 1500)}
+FIGURE4_SIZES: dict[Scale, tuple[int, int]] = {"smoke": (1, 600), "laptop": (3, 1500), "paper": (3, 1500)}
 
 
 class _Equal(Uniform):

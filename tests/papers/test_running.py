@@ -1,0 +1,28 @@
+"""How items are run: on one core or on several, from Python or from the command."""
+
+import json
+
+import pytest
+
+from fedweave import papers
+from fedweave.cli import app
+from fedweave.papers import parallel
+
+
+def test_processes_change_nothing_but_the_time(monkeypatch):
+    told = []
+    alone = papers.reproduce("latency/fig3", "smoke", lambda done, total: told.append((done, total)))
+    assert told == [(n, told[-1][1]) for n in range(len(told))]
+    monkeypatch.setattr(parallel, "PROCESSES", 2)
+    again = []
+    beside = papers.reproduce("latency/fig3", "smoke", lambda done, total: again.append((done, total)))
+    assert beside.plain() == alone.plain()
+    assert again == told
+
+
+def test_the_command_prints_the_verdicts(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        app(["reproduce", "delta/fig3", "--json"])
+    found = json.loads(capsys.readouterr().out)  # and nothing else: how far it is goes elsewhere
+    assert found == json.loads(json.dumps(papers.reproduce("delta/fig3").plain()))
+    assert {claim["verdict"] for claim in found["claims"]} == {"confirmed", "not confirmed"}
