@@ -21,6 +21,7 @@ from fedweave.engine.simulator import Simulator, choose_device
 from fedweave.engine.workers import Pool
 from fedweave.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
 from fedweave.local.flat_module import initial_vector, made
+from fedweave.local.threads import one_thread
 from fedweave.local.torch_trainer import ClientData
 from fedweave.method import Method
 from fedweave.randomness import Stream, rng_for
@@ -106,6 +107,11 @@ def nominal_population(experiment: Experiment, samples: Array) -> Population:
 
 def versions() -> dict[str, str]:
     """Return the versions that matter for repeating a run."""
+    return dict(_installed())
+
+
+@cache  # reading them takes as long as a small round
+def _installed() -> dict[str, str]:
     found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
     packages = ("fedweave", "numpy", "scipy", "torch", "scikit-learn")
     return found | {package: number for package in packages if (number := _installed(package))}
@@ -129,7 +135,8 @@ def first_vector(name: str, model: Callable[[], nn.Module], data: Dataset, seed:
         raise BadInput(f"The 'model' of an Experiment must be a name or make a torch module. It made {module!r}.")
     shape = "×".join(map(str, data.shape))
     try:
-        out = module.eval()(torch.zeros(2, *data.shape))
+        with one_thread():  # two samples are not worth waking the others
+            out = module.eval()(torch.zeros(2, *data.shape))
     except Exception as e:
         raise BadInput(f"The model {name} does not take samples of shape {shape}: {e}") from None
     wanted = (2, data.classes) if data.classes else (2,)

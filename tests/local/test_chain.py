@@ -228,6 +228,7 @@ def test_nothing_is_kept_after_training():
 
 def test_a_place_that_matters_is_found_out(monkeypatch):
     """Without room at multiples of 16 bytes, clients of this network differ by place: then workers do not count."""
+    monkeypatch.setattr("fedweave.local.stacked.PLACELESS", {})
     monkeypatch.setattr("fedweave.local.stacked.aligned", lambda n, shape, device: torch.empty(n, *shape))
     model = nn.Sequential(nn.Flatten(), nn.Linear(65, 17), nn.ReLU(), nn.Linear(17, 10))
     stack = Stack.of(model, FlatModule(model).layout, torch.zeros(1, 5, 13), True)

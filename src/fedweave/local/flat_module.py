@@ -113,7 +113,9 @@ def travelling(module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, Te
 def made(model: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return a new module whose random values are drawn at the seed's own address, in every process alike."""
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
-        torch.manual_seed(int(rng_for(seed, 0, Stream.MODEL).integers(2**63)))
+        # Where there is no accelerator, torch would note down the seed for each kind of one, with the whole call stack.
+        sown = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
+        sown(int(rng_for(seed, 0, Stream.MODEL).integers(2**63)))
         return model()
 
 

@@ -6,7 +6,7 @@ of the usual layers have their gradient written out (``chain``), other dense mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from functools import partial
 from itertools import groupby
@@ -42,6 +42,7 @@ ELIGIBLE = (
 ENTRIES = 2**18  # parameters of one chunk: 1 MB of float32 stays in a core's cache
 ROOM = 2**21  # numbers in the patches of one chunk: 8 MB, beyond which memory is fetched anew at every step
 CONVOLUTIONS = 2**20  # multiplications of a sample in these, beyond which the library's kernels are faster
+PLACELESS: dict[Hashable, bool] = {}  # by kind of network: trying it takes as long as a few rounds of a small one
 WORTHWHILE = 2**22  # multiplications of a step of a chunk: about as long as its Python, so worth a worker
 
 Gradient = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # (x, y, weight) -> (G, loss) at the bound rows
@@ -74,8 +75,10 @@ class Stack:
             if convolved > (CONVOLUTIONS if sample.device.type == "cpu" else 0):
                 return None
             bind = written_out(chain, layout, classify)
-            placeless = _placeless(bind, layout.dim, sample, classify)
-            return cls(bind, layout.dim, sum(layer.work for layer in chain), room, placeless)
+            kind = repr([(type(layer), vars(layer)) for layer in chain]), layout, sample.shape, sample.device, classify
+            if kind not in PLACELESS:
+                PLACELESS[kind] = _placeless(bind, layout.dim, sample, classify)
+            return cls(bind, layout.dim, sum(layer.work for layer in chain), room, PLACELESS[kind])
         dense = all(isinstance(m, ELIGIBLE) for m in model.modules() if m is not model)
         bind = _general(model, layout, classify, sample) if dense else None
         return cls(bind, layout.dim) if bind else None
