@@ -1,6 +1,7 @@
 """The latency paper's figures and table in small: arithmetic with its claims, trainings with their prices."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -21,9 +22,23 @@ def embedded():
     return replace(whole, x=whole.x[::5], y=whole.y[::5], test_x=whole.test_x[::10], test_y=whole.test_y[::10])
 
 
+@pytest.fixture(scope="module")
+def kept():
+    """Return what trains, each walk once for all tests, with the jobs asked for since the last look."""
+    once, asked = cache(latency_training.trained), []
+
+    def trained(*job):
+        asked.append(job)
+        return once(*job)
+
+    return trained, asked
+
+
 @pytest.fixture(autouse=True)
-def here(monkeypatch, embedded):
+def here(monkeypatch, embedded, kept):
     """Work on the digits that are embedded instead of on Fashion-MNIST."""
+    for module in (latency_alpha, latency_training, latency_weights):
+        monkeypatch.setattr(module, "trained", kept[0])
     monkeypatch.setattr(latency_training, "EPOCHS", 1)
     latency_training._samples.cache_clear()
 
@@ -120,8 +135,12 @@ def test_ratios_over_seeds():
     assert not latency_table.Ratio.of([4.0]).above_one, "one seed proves nothing"
 
 
-def test_table1_trains_once_and_prices_twice():
+def test_table1_trains_once_and_prices_twice(kept):
+    kept[1].clear()
     study = latency_training.studied("fashion_mnist", ("dir",), TINY, None)
+    assert [(job.method, job.world) for job, _ in kept[1]] == [
+        ("ours", "uniform"), ("ours", "log-normal"), ("uniform", None), ("norm", None), ("ratio", None),
+    ]  # fmt: skip
     two = [study["dir", world, 0] for world in latency_training.WORLDS]
     for method in ("uniform", "norm", "ratio"):
         assert two[0][method] is two[1][method]

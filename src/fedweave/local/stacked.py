@@ -62,6 +62,7 @@ class Stack:
         self.most = max(4, min(64, ENTRIES // dim))
 
     @classmethod
+    @one_thread()  # a few samples are not worth waking the others, which would change bits besides
     def of(cls, model: nn.Module, layout: Layout, sample: Tensor, classify: bool) -> Stack | None:
         """Return a stack for ``model``; None where one by one is faster (large convolutions) or needed (dropout)."""
         uses = sum(p.requires_grad for _, p in model.named_parameters(remove_duplicate=False))
@@ -182,7 +183,6 @@ def written_out(layers: Sequence[Layer], layout: Layout, classify: bool) -> Bind
     return bind
 
 
-@one_thread()
 @torch.no_grad()
 def _placeless(bind: Bind, dim: int, sample: Tensor, classify: bool) -> bool:
     """Return whether three equal clients get equal bits, which one alone gets too: with this network, on this machine.
