@@ -21,9 +21,9 @@ RNG = np.random.default_rng(3)
 N, D = 6, 4
 
 
-def bent(n=N, d=D):
-    roots = RNG.standard_normal((n, d, d))
-    return Quadratics(RNG.standard_normal((n, d)), roots @ roots.transpose(0, 2, 1) / d + 0.3 * np.eye(d))
+def bent(n=N, d=D, rng=RNG):
+    roots = rng.standard_normal((n, d, d))
+    return Quadratics(rng.standard_normal((n, d)), roots @ roots.transpose(0, 2, 1) / d + 0.3 * np.eye(d))
 
 
 def world(n=N, loss=None, steps=None):
@@ -90,32 +90,45 @@ METHODS = {
     "consistent": Method(Fixed((0.3, 0.1, 0.1, 0.2, 0.2, 0.1), 4), aggregator=Consistent()),
 }
 # FedACS 1.2: mean weights c of each method on static links and work, up to scale.
+FORMS = {
+    "w": lambda w, q, a: w,
+    "w(1−q)": lambda w, q, a: w * (1 - q),
+    "w/a": lambda w, q, a: w / a,
+    "w(1−q)/a": lambda w, q, a: w * (1 - q) / a,
+}
 EXPECTED = {
-    "fedavg_is": lambda w, q, a: w * (1 - q),
-    "fedavg_us": lambda w, q, a: w * (1 - q),
-    "fedavg_full": lambda w, q, a: w * (1 - q),
-    "fedavg_ca": lambda w, q, a: w,
-    "fednova": lambda w, q, a: w * (1 - q) / a,
-    "fedvarp": lambda w, q, a: w,
-    "fedvarp_reuse": lambda w, q, a: w,
-    "fedau": lambda w, q, a: w,
-    "fedos": lambda w, q, a: w * (1 - q),
-    "fedacs": lambda w, q, a: w / a,
-    "consistent": lambda w, q, a: w / a,
+    "fedavg_is": "w(1−q)",
+    "fedavg_us": "w(1−q)",
+    "fedavg_full": "w(1−q)",
+    "fedavg_ca": "w",
+    "fednova": "w(1−q)/a",
+    "fedvarp": "w",
+    "fedvarp_reuse": "w",
+    "fedau": "w",
+    "fedos": "w(1−q)",
+    "fedacs": "w/a",
+    "consistent": "w/a",
 }
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_settles_on_its_closed_form(name):
-    """The averaged iterate after burn-in lies within 4 standard errors (by batch means) of the finite-η fixed point."""
-    problem, population, lr = bent(), world(), 0.01
-    path = walk(METHODS[name], problem, population, lr, rounds=4000)[1000:]
-    c = EXPECTED[name](population.weight, population.loss_rate, population.steps.astype(float))
-    settled = theory.fixed_point(c, list(problem.curvature), problem.optimum, population.steps.tolist(), lr)
-    batches = path.reshape(15, -1, D).mean(1)
+    """The averaged iterate after burn-in is at the finite-η fixed point of its weights, and at that of no others.
+
+    At: within 4.5 standard errors (by batch means) in all 16 coordinates.
+    """
+    problem, population, lr = bent(d=16, rng=np.random.default_rng(3)), world(), 0.02
+    path = walk(METHODS[name], problem, population, lr, rounds=1500)[300:]
+    batches = path.reshape(12, -1, 16).mean(1)
     error = batches.std(0, ddof=1) / np.sqrt(len(batches))
     slack = 0.02 if name in ("fedau", "fedvarp") else 0.0  # ratios: unbiased only to first order
-    assert (np.abs(path.mean(0) - settled) < 4.5 * error + slack + 1e-9).all()
+    near = []
+    for form, weights in FORMS.items():
+        c = weights(population.weight, population.loss_rate, population.steps.astype(float))
+        settled = theory.fixed_point(c, list(problem.curvature), problem.optimum, population.steps.tolist(), lr)
+        if (np.abs(path.mean(0) - settled) < 4.5 * error + slack + 1e-9).all():
+            near.append(form)
+    assert near == [EXPECTED[name]]
 
 
 def test_nova_undoes_work_ca_undoes_links_only_acs_undoes_both():
@@ -158,8 +171,8 @@ def test_full_participation_makes_varp_the_mean():
 @pytest.mark.parametrize("name", [n for n in METHODS if n not in ("fedau", "fedvarp", "fedvarp_reuse")])
 def test_calibrated_methods_take_equally_long_steps(name):
     """Where all clients agree the mean step of every method is FedAvg's, η Σ ω(1−q)‖a‖₁ times the gradient."""
-    problem, population, lr = Quadratics(np.full((N, D), 1.0)), world(), 1e-6
-    steps = [walk(METHODS[name], problem, population, lr, 1, seed, calibrate=True)[0, 0] for seed in range(1500)]
+    problem, population, lr = Quadratics(np.full((N, D), 1.0)), world(), 1e-9  # so short that nobody comes any nearer
+    steps = np.diff(walk(METHODS[name], problem, population, lr, 1500, calibrate=True)[:, 0], prepend=0.0)
     fedavg = lr * population.weight @ ((1 - population.loss_rate) * population.steps)
     assert np.mean(steps) == pytest.approx(fedavg, abs=4.5 * np.std(steps) / np.sqrt(len(steps)))
 
