@@ -54,6 +54,10 @@ def test_data_that_is_not_there_is_said_and_costs_nothing_else(monkeypatch):
 def test_learned_links_come_close_to_known_ones():
     outcome = papers.reproduce("fedacs/links", "smoke")
     assert [claim.verdict for claim in outcome.claims] == ["confirmed", "confirmed"]
+    away = {(row["world"], row["method"]): row["averaged"] for row in outcome.rows}
+    for world in ("static", "dynamic"):
+        assert away[world, "fedacs, known"] < away[world, "fedavg"] / 2
+        assert away[world, "fedacs, estimated"] < away[world, "fedavg"] / 2
 
 
 def test_effort_is_tried_with_both_deals():

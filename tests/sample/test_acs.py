@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 
-from fedweave import estimate, methods, theory
+from fedweave import estimate, theory
 from fedweave.aggregate import AU, Consistent
 from fedweave.engine.links import heard
-from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.local.solvers import SGD
 from fedweave.records import Cohort, Layout, Population, Replies, View
-from fedweave.round import first_state, run_round
 from fedweave.sample import ACS, Optimal, Weighted
 from fedweave.sample.laws import capped
 
@@ -68,13 +66,17 @@ def test_a_server_that_has_seen_nothing_samples_by_weight():
 
 
 def test_estimates_become_the_known_law():
-    """10,000 rounds of Bernoulli links without forgetting: the learned law is the known one within a few per cent."""
-    rng, q, steps = np.random.default_rng(0), np.array([0.0, 0.2, 0.4, 0.6, 0.8]), [1, 3, 5, 7, 9]
-    sampler, p = ACS(4, links="estimated", memory=1.0), population(q, steps)
-    state = sampler.init(p)
-    for _ in range(10_000):
-        state = sampler.learn(state, view(p), everyone(), replies(rng.random(N) >= q))
-    assert np.allclose(sampler.law(state, view(p)), ACS(4).law({}, view(p)), rtol=0.06)
+    """1,000 rounds of Bernoulli links without forgetting: the learned law is the known one within a few per cent.
+
+    Twenty clients of each kind, and the mean over them.
+    """
+    rng, q, steps = np.random.default_rng(0), np.tile([0.0, 0.2, 0.4, 0.6, 0.8], 20), np.tile([1, 3, 5, 7, 9], 20)
+    sampler, p = ACS(4, links="estimated", memory=1.0), population(q, steps, n=100)
+    state, now, all_of_them = sampler.init(p), view(p), everyone(100)
+    for answered in rng.random((1000, 100)) >= q:
+        state = sampler.learn(state, now, all_of_them, replies(answered))
+    learned, known = (law.reshape(20, N).mean(0) for law in (sampler.law(state, now), ACS(4).law({}, now)))
+    assert np.allclose(learned, known, rtol=0.03)
 
 
 def test_forgetting_follows_a_link_that_changes():
@@ -132,40 +134,15 @@ def test_a_client_never_heard_from_is_corrected_like_the_others():
     assert law[4] / law[0] == pytest.approx(0.5)
 
 
-def walk(method, world, rounds, lr=0.002, seed=0):
-    problem = Quadratics.random(20, 10, seed)
-    base = population(n=20)
-    engine = QuadraticEngine(problem, method.solver, seed, base.weight)
-    state = first_state(method, np.zeros(10), base, 10)
-    mean = np.zeros(10)
-    for r in range(rounds):
-        state, _ = run_round(method, state, world.population(base, r + 1, seed), engine, lr, seed)
-        mean += state.x * (r >= rounds // 3) / (rounds - rounds // 3)
-    return np.linalg.norm(mean - problem.minimiser(base.weight))
-
-
-@pytest.mark.parametrize("world", ["Static", "Dynamic"])
-def test_learned_links_come_close_to_known_ones_and_far_from_none(world):
-    """FedACS figure 7's worlds: distance of the averaged iterate from the true optimum, one seed, 4500 rounds."""
-    from fedweave import system
-
-    known, learned, none = (
-        walk(m, getattr(system, world)(), 4500)
-        for m in (methods.fedacs(6), methods.fedacs_estimated(6), methods.fedavg_is(6))
-    )
-    assert known < none / 2
-    assert learned < none / 2
-
-
 def test_au_learns_the_mean_interval():
     """Bernoulli(p) participation: the mean interval tends to (1 − (1 − p)^cutoff)/p."""
     rng, p, cutoff = np.random.default_rng(0), np.array([0.05, 0.2, 0.5, 0.9, 1.0]), 30
-    aggregator, pop = AU(cutoff), population()
-    state = aggregator.init(pop, 2)
-    for _ in range(20_000):
-        heard = rng.random(N) < p
-        _, state = aggregator.combine(state, view(pop), everyone(), replies(heard))
-    assert np.allclose(state["mean"], (1 - (1 - p) ** cutoff) / p, rtol=0.05)
+    aggregator, pop = AU(cutoff), population(n=40 * N)
+    state, now, all_of_them = aggregator.init(pop, 2), view(pop), everyone(40 * N)
+    for answered in rng.random((1000, 40 * N)) < np.tile(p, 40):
+        _, state = aggregator.combine(state, now, all_of_them, replies(answered))
+    mean = state["mean"].reshape(40, N).mean(0)  # of forty clients of each kind
+    assert np.allclose(mean, (1 - (1 - p) ** cutoff) / p, rtol=0.03)
 
 
 def test_au_is_the_mean_when_everybody_always_answers():
@@ -187,7 +164,7 @@ def test_optimal_sampling_goes_by_the_last_norms_and_the_mean_for_the_unseen():
 @pytest.mark.parametrize("sampler", [Weighted(6), ACS(6)])
 def test_the_surrogate_of_theory_is_what_a_hundred_thousand_draws_weigh(sampler):
     """Ω (eq. 6) against what the anonymous sum really gave each client: draws, links, counts and efforts together."""
-    n, rounds, rng = 8, 100_000, np.random.default_rng(1)
+    n, rounds, rng = 8, 17_000, np.random.default_rng(1)  # of six draws each
     p = population(np.linspace(0.6, 0.0, n), np.arange(1, n + 1) ** 2, n=n)
     now = view(p)
     times = np.zeros(n)
@@ -197,7 +174,7 @@ def test_the_surrogate_of_theory_is_what_a_hundred_thousand_draws_weigh(sampler)
     given = times * now.effort
     law = sampler.law({}, now)
     omega = theory.surrogate_weight(law / law.sum(), p.loss_rate, now.effort)
-    assert (np.abs(given / given.sum() - omega) < 5 * omega / np.sqrt(times)).all()  # five standard errors: 1 to 10 %
+    assert (np.abs(given / given.sum() - omega) < 5 * omega / np.sqrt(times)).all()  # five standard errors: 3 to 23 %
     if isinstance(sampler, ACS):
         assert np.allclose(omega, p.weight)
 
@@ -255,10 +232,10 @@ def test_independent_draws_are_unbiased():
     law = sampler.law(state, view(p))
     assert law.sum() == pytest.approx(2)
     assert law[4] == 1
-    counts = np.zeros(N)
-    for _ in range(20_000):
-        cohort = sampler.draw(state, view(p), rng)
+    counts, rounds, now = np.zeros(N), 8000, view(p)
+    for _ in range(rounds):
+        cohort = sampler.draw(state, now, rng)
         counts[cohort.ids] += 1
         assert np.array_equal(cohort.expected, law[cohort.ids])
-    assert np.allclose(counts / 20_000, law, atol=0.02)
+    assert (np.abs(counts / rounds - law) <= 5 * np.sqrt(law * (1 - law) / rounds)).all()
     assert np.array_equal(capped(np.array([0.0, 3.0, 1.0]), 5), [0, 1, 1])  # fewer than wanted: all who can

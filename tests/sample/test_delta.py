@@ -333,10 +333,14 @@ def test_practical_updates_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("cls", "floor", "start"),
-    [(PracticalIS, 1e-3, "equal"), (PracticalDelta, 1e-3, "equal"), (PracticalDelta, 0.1, "weights")],
+    ("cls", "floor", "start", "rounds"),
+    [
+        (PracticalIS, 1e-3, "equal", 10_000),
+        (PracticalDelta, 1e-3, "equal", 3000),
+        (PracticalDelta, 0.1, "weights", 3000),
+    ],
 )
-def test_ten_thousand_rounds_keep_the_sum_the_floor_and_the_shares_of_the_unseen(cls, floor, start):
+def test_thousands_of_rounds_keep_the_sum_the_floor_and_the_shares_of_the_unseen(cls, floor, start, rounds):
     rng, n = np.random.default_rng(1), 30
     weight = rng.dirichlet(np.ones(n))
     one = np.ones(n)
@@ -344,17 +348,21 @@ def test_ten_thousand_rounds_keep_the_sum_the_floor_and_the_shares_of_the_unseen
     at = View(1, np.zeros(2), population, Layout(("w",), ((2,),), 2), LR, lambda s: s.astype(float), lambda ids: ids)
     sampler = cls(5, floor=floor, start=start)
     state = first = sampler.init(population)
-    for _ in range(10_000):
-        ids = np.sort(rng.choice(n - 2, rng.integers(1, 8), replace=False))  # the last two are never asked
-        heard = rng.random(ids.size) < 0.8
-        updates = rng.standard_normal((ids.size, 2)) * 10.0 ** rng.uniform(-8, 8, (ids.size, 1))
-        updates[rng.random(ids.size) < 0.1] = 0  # somebody has nothing to say
-        variance = np.where(rng.random(ids.size) < 0.1, np.nan, rng.exponential(1, ids.size) ** 4)
-        nothing = np.zeros(ids.size)
-        told = Replies(heard, updates * heard[:, None], nothing, nothing, nothing, nothing, nothing, None, variance)
-        before, state = state, sampler.learn(state, at, of(*ids), told)
-        silent = np.setdiff1d(np.arange(n), ids[heard])
-        assert np.array_equal(before["probability"][silent], state["probability"][silent])
+    most = 7
+    asked = rng.permuted(np.tile(np.arange(n - 2), (rounds, 1)), axis=1)[:, :most]  # the last two are never asked
+    answers = rng.random((rounds, most)) < 0.8
+    updates = rng.standard_normal((rounds, most, 2)) * 10.0 ** rng.uniform(-8, 8, (rounds, most, 1))
+    updates[rng.random((rounds, most)) < 0.1] = 0  # somebody has nothing to say
+    updates *= answers[..., None]
+    variances = np.where(rng.random((rounds, most)) < 0.1, np.nan, rng.exponential(1, (rounds, most)) ** 4)
+    nothing = np.zeros(most)
+    for r, k in enumerate(rng.integers(1, most + 1, rounds)):
+        cohort, heard = of(*np.sort(asked[r, :k])), answers[r, :k]
+        told = Replies(heard, updates[r, :k], *[nothing[:k]] * 5, None, variances[r, :k])
+        before, state = state, sampler.learn(state, at, cohort, told)
+        kept = before["probability"] == state["probability"]
+        kept[cohort.ids[heard]] = True
+        assert kept.all()
     p = state["probability"]
     assert abs(p.sum() - 1) < 1e-12
     assert p.min() >= floor / n * (1 - 1e-9)
@@ -502,9 +510,12 @@ UNBIASED = [methods.fedis, methods.feddelta, methods.fedpracis, methods.fedpracd
 
 @pytest.mark.parametrize("make", UNBIASED, ids=lambda f: f.__name__)
 def test_unbiased_methods_settle_at_the_minimum_of_the_weighted_objective(make):
-    """Exact clients of equal work: the averaged iterate is the minimiser, whatever the law."""
-    mean, best = walked(make(2), 2500)
-    assert np.linalg.norm(mean - best) < 0.08
+    """Exact clients of equal work: the averaged iterate is the minimiser, whatever the law.
+
+    Three a round: of two, each is as far from their mean as the other, and practical DELTA would learn nothing.
+    """
+    mean, best = walked(make(3), 1000)
+    assert np.linalg.norm(mean - best) < 0.05  # a plain sum by these laws, all but fedmd's, ends 0.06 to 0.2 away
 
 
 def test_power_of_choice_settles_elsewhere():
