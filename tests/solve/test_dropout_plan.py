@@ -1,7 +1,5 @@
 """The dropout plan against a hand example, brute force on a grid and an independent linear program, and its laws."""
 
-import itertools
-
 import numpy as np
 import pytest
 from scipy.optimize import linprog
@@ -51,17 +49,19 @@ def test_no_plan_on_a_grid_is_better(n):
     for _ in range(20):
         p, worth, keep, most, penalty = instance(rng, n)
         ours = value(dropout_plan(*p, worth, keep, most, penalty), p, worth, penalty)
-        dropped, grid = (1 - keep) * p[0].sum(), np.linspace(0, most, 101 if n == 3 else 2001)
-        for first in itertools.product(grid, repeat=n - 1):
-            last = (dropped - np.dot(first, p[0][:-1])) / p[0][-1]
-            if 0 <= last <= most:
-                assert ours <= value(np.append(first, last), p, worth, penalty) + 1e-9
+        size, compute, up, down = p
+        grid = np.linspace(0, most, 101 if n == 3 else 2001)
+        first = np.stack(np.meshgrid(*[grid] * (n - 1)), -1).reshape(-1, n - 1)
+        last = ((1 - keep) * size.sum() - first @ size[:-1]) / size[-1]
+        rate = np.column_stack([first, last])[(last >= 0) & (last <= most)]
+        seconds = (compute + size * (1 - rate) * (1 / up + 1 / down)).max(1)
+        assert ours <= (seconds + penalty * rate @ worth).min(initial=np.inf) + 1e-9
 
 
-def test_five_hundred_plans_are_as_good_as_an_independent_linear_program():
+def test_two_hundred_plans_are_as_good_as_an_independent_linear_program():
     """The other formulation: variables are the bits that each sends, not the rates, and an interior-point solver."""
     rng, exact = np.random.default_rng(0), {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
-    for _ in range(500):
+    for _ in range(200):
         p, worth, keep, most, penalty = instance(rng)
         size, compute, up, down = p
         found = linprog(
