@@ -107,11 +107,6 @@ def nominal_population(experiment: Experiment, samples: Array) -> Population:
 
 def versions() -> dict[str, str]:
     """Return the versions that matter for repeating a run."""
-    return dict(_installed())
-
-
-@cache  # reading them takes as long as a small round
-def _installed() -> dict[str, str]:
     found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
     packages = ("fedweave", "numpy", "scipy", "torch", "scikit-learn")
     return found | {package: number for package in packages if (number := _installed(package))}
