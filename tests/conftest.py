@@ -30,7 +30,7 @@ def tiny(digits):
             "partition": fw.partition.Dirichlet(clients=6, alpha=0.5),
             "system": fw.system.Dynamic(),
             "rounds": 6,
-            "epochs": 0.2,
+            "epochs": None if "steps" in changes else 0.2,
             "workers": 1,
         }
         return fw.Experiment(method=method or fw.methods.fedavg(3), **(settings | changes))
