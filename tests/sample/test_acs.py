@@ -76,7 +76,7 @@ def test_estimates_become_the_known_law():
     for answered in rng.random((1000, 100)) >= q:
         state = sampler.learn(state, now, all_of_them, replies(answered))
     learned, known = (law.reshape(20, N).mean(0) for law in (sampler.law(state, now), ACS(4).law({}, now)))
-    assert np.allclose(learned, known, rtol=0.03)
+    assert np.allclose(learned, known, rtol=0.06)  # four standard errors of the worst link
 
 
 def test_forgetting_follows_a_link_that_changes():
@@ -142,7 +142,7 @@ def test_au_learns_the_mean_interval():
     for answered in rng.random((1000, 40 * N)) < np.tile(p, 40):
         _, state = aggregator.combine(state, now, all_of_them, replies(answered))
     mean = state["mean"].reshape(40, N).mean(0)  # of forty clients of each kind
-    assert np.allclose(mean, (1 - (1 - p) ** cutoff) / p, rtol=0.03)
+    assert np.allclose(mean, (1 - (1 - p) ** cutoff) / p, rtol=0.05)
 
 
 def test_au_is_the_mean_when_everybody_always_answers():
