@@ -28,9 +28,8 @@ def tiny(digits):
         settings = {
             "data": digits,
             "partition": fw.partition.Dirichlet(clients=6, alpha=0.5),
-            "system": fw.system.Dynamic(),
+            "system": fw.system.Dynamic(slow_work=(1, 2), fast_work=(4, 6)),
             "rounds": 6,
-            "epochs": None if "steps" in changes else 0.2,
             "workers": 1,
         }
         return fw.Experiment(method=method or fw.methods.fedavg(3), **(settings | changes))

@@ -137,7 +137,7 @@ def test_a_killed_program_is_continued_bit_for_bit(tiny, tmp_path):
     left = fw.load_result(tmp_path / "run").rounds["round"]
     assert 6 <= left.size < 120
     assert left.tolist() == list(range(1, left.size + 1))
-    assert_same(fw.resume(tmp_path / "run"), fw.run(tiny(methods.scaffold(3), rounds=120)))
+    assert_same(fw.resume(tmp_path / "run"), fw.run(tiny(methods.scaffold(3), rounds=120, system=fw.system.Dynamic())))
 
 
 def test_resuming_a_finished_run_changes_nothing(tiny, tmp_path):
@@ -210,7 +210,7 @@ def test_methods_that_reduce_to_fedavg_are_fedavg_bit_for_bit(method, tiny):
 
 
 def test_updates_that_are_not_finite_are_refused_and_move_nothing(tiny):
-    result = fw.run(tiny(lr=1e38, rounds=2))
+    result = fw.run(tiny(lr=1e38, rounds=2, system=fw.system.Dynamic()))
     start = fw.run(tiny(lr=1e-30, rounds=1))
     assert result.summary["refused"] == result.rounds["refused"].sum() > 0
     assert result.rounds["received"].tolist() == [0, 0]
