@@ -17,12 +17,13 @@ demo: $(VENV)/.demo
 	  --per-round 10 --model cnn_small --system dynamic --rounds 40 --batch-size 20 --lr 0.05 --target 0.9 --seeds 2 --out demo
 	@echo "Open demo/report.html in a browser."
 
-# Two processes with one thread each: more threads than cores would only wait for each other.
+# One thread in each process: more threads than cores would only wait for each other. One process more than two cores
+# need, since the tests of real fleets mostly wait.
 test faults: export OMP_NUM_THREADS := 1
 test faults: export OPENBLAS_NUM_THREADS := 1
 test faults: export MKL_NUM_THREADS := 1
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST)
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST)
 
 faults: $(VENV)/.dev  # every kill point, a hundred random times, a hundred thousand broken files, as many messages: a quarter of an hour
 	FEDWEAVE_FAULTS=1 $(BIN)/python -m pytest -n 2 tests/faults $(PYTEST)

@@ -94,7 +94,8 @@ def test_a_nursery_has_one_thread_or_its_children_might_wait_for_others(pair):
 
 
 @pytest.mark.skipif(not nursery.FORKS, reason="there is no nursery here")
-def test_workers_outlive_their_nursery_and_the_next_come_from_another(pair):
+def test_workers_outlive_their_nursery_and_the_next_come_from_another_that_ends_once_idle(pair, monkeypatch):
+    monkeypatch.setattr(nursery, "IDLE_SECONDS", 0.05)  # of the next one
     before = set(told(pair, "number").values())
     first = nursery._nursery.process
     first.kill()
@@ -104,19 +105,12 @@ def test_workers_outlive_their_nursery_and_the_next_come_from_another(pair):
     pair._stop(patience=0)
     assert not psutil.wait_procs(old, timeout=30)[1]
     assert not set(told(pair, "number").values()) & before
-    assert nursery._nursery.process.pid != first.pid
-
-
-@pytest.mark.skipif(not nursery.FORKS, reason="there is no nursery here")
-def test_an_idle_nursery_ends_but_not_while_it_has_workers(pair, monkeypatch):
-    nursery.close()
-    monkeypatch.setattr(nursery, "IDLE_SECONDS", 0.05)
-    told(pair, "number")
-    process = nursery._nursery.process
+    second = nursery._nursery.process
+    assert second.pid != first.pid
     with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(timeout=0.5)
+        second.wait(timeout=0.5)  # it has workers
     pair._stop(patience=5)
-    assert process.wait(timeout=30) == 0
+    assert second.wait(timeout=30) == 0
 
 
 @pytest.mark.skipif(not nursery.FORKS, reason="there is no nursery here")

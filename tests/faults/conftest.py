@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from fleet import RUNS, Zygote
+from fleet import CHOSEN, Zygote
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +21,6 @@ def zygote():
 def whole(zygote, tmp_path_factory):
     """The undisturbed runs, by name."""
     base = tmp_path_factory.mktemp("whole")
-    for name in RUNS:
+    for name in CHOSEN:
         assert zygote(name, base / name) == 0
-    return {name: base / name for name in RUNS}
+    return {name: base / name for name in CHOSEN}

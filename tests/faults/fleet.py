@@ -48,6 +48,7 @@ RUNS: dict[str, tuple[str, dict[str, str]]] = {  # what each one puts at stake i
     "delta": ("fedpracdelta", WORLD),
     "dropout": ("feddd", {**WORLD, "system": "wireless", "tables": "disk"}),
 }
+CHOSEN = list(RUNS) if THOROUGH else ["scaffold", "aware"]
 
 
 class Zygote:

@@ -7,13 +7,12 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from fleet import POINTS, RUNS, THOROUGH, assert_same, gone
+from fleet import CHOSEN, POINTS, RUNS, THOROUGH, assert_same, gone
 
 from fedweave.store.run_folder import RunFolder
 
 KILLED = -signal.SIGKILL
 ONLY_ON_RESUME = {"rewinding", "audit rewinding"}
-CHOSEN = RUNS if THOROUGH else ["scaffold", "aware"]
 
 
 def test_there_are_points():

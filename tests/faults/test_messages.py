@@ -296,7 +296,7 @@ TOO_LARGE = {
     "a part 10 times the model": {"part": ArrayRecord({"part": packed(TEN.view(np.uint8))})},
     "a list for a number": {
         "update": ArrayRecord({"w": FITTING}),
-        "more": MetricRecord({"num-examples": [0.5] * 10**6}),
+        "more": MetricRecord({"num-examples": [0.5] * 10**5}),
     },
 }
 
