@@ -23,6 +23,7 @@ from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 import psutil
 
 from fedweave.engine.flower import guard, keys
+from fedweave.engine.nursery import ONE_THREAD
 
 HOST = "127.0.0.1"
 NAME = "fleet"  # of the connection in Flower's configuration
@@ -34,7 +35,6 @@ QUIET = {  # nothing that we start calls anyone outside, or installs anything
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 DIRECT = dict.fromkeys(("NO_PROXY", "no_proxy"), f"{HOST},localhost")
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 # Several commands in one process: Flower's command line takes seconds to load.
 REGISTER = """
