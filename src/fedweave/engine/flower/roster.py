@@ -8,6 +8,7 @@ from typing import cast
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
@@ -21,6 +22,8 @@ MOST_CLIENTS, MOST_CLASSES = 10**7, 10**6
 TRIES = 3  # how often a node is asked who it is before it is taken for something else
 HELLO_SECONDS = 60.0  # to answer the first question: Flower starts a process for it
 LATE = 30.0  # how long a question lives after it was waited for
+# What Flower itself says in the name of a node that has not answered.
+UNHEARD = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
 
 
 class Roster:
@@ -102,19 +105,24 @@ class Roster:
         messages, end = self._questions(nodes, seconds + LATE), self._clock.now() + seconds + LATE
         waiting = dict(zip(nodes, messages, strict=True))
         for row, reply, _ in collect(self._grid, messages, seconds, len(nodes), self._terms, self._clock):
-            del waiting[nodes[row]]
-            self._hear(nodes[row], reply)
+            if not _unheard(reply):
+                del waiting[nodes[row]]
+                self._hear(nodes[row], reply)
         self._silent |= {node: (message.metadata.message_id, end) for node, message in waiting.items()}
 
     def _hear_the_late(self, nodes: list[int]) -> None:
         """Hear who answers after all, and ask those again whose question has lost its life; nobody is waited for."""
-        node_of = {name: node for node, (name, _) in self._silent.items() if name}
+        node_of, now = {name: node for node, (name, _) in self._silent.items() if name}, self._clock.now()
         for reply in self._grid.pull_messages(list(node_of)) if node_of else ():
-            node = node_of.pop(reply.metadata.reply_to_message_id, None)
-            if node is not None:  # else it has answered twice
+            name = reply.metadata.reply_to_message_id
+            node = node_of.pop(name, None)
+            if node is None:  # it has answered twice
+                continue
+            if _unheard(reply):
+                self._silent[node] = name, now
+            else:
                 del self._silent[node]
                 self._hear(node, reply)
-        now = self._clock.now()
         self._silent = {node: asked for node, asked in self._silent.items() if node in nodes}
         if again := [node for node, (_, end) in self._silent.items() if end <= now]:
             names = self._grid.push_messages(self._questions(again, HELLO_SECONDS))
@@ -169,3 +177,7 @@ class Roster:
             self._note(f"Client {client} has come back, or two nodes have partition-id={client}.")
         self.samples[client], self.node[client] = samples, node
         return client
+
+
+def _unheard(reply: Message) -> bool:
+    return reply.has_error() and reply.error.code in UNHEARD
