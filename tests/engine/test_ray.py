@@ -91,7 +91,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_ray_gives_the_bits_of_one_process(name, small, pool):
+def test_ray_gives_the_bits_of_one_process(name, small, pool, threads):
     method, changes = METHODS[name]
     there, here = (run(small(method, **changes)) for run in (lambda e: at(pool, e), alone))
     assert there.summary["digest"] == here.summary["digest"]

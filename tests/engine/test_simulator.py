@@ -107,15 +107,6 @@ def test_a_round_is_cut_to_suit_the_workers(count, pieces, monkeypatch):
     assert len([some for some in clients if not set(some) & {0, 3}]) == pieces
 
 
-@pytest.fixture
-def threads():
-    """Two threads for torch in this process, as users have them; a worker has one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("model", [dense, conv, small])
 def test_one_two_and_four_workers_give_the_same_bits(model, two, threads):
     four = train(model, 4) if model is conv else train_with(Workers(4, patience=1e9), model)  # cut for four, done here
@@ -330,7 +321,7 @@ class Features(nn.Module):
 
 
 @pytest.mark.parametrize("evaluate_every", [1, 4])
-def test_constants_and_modes_of_own_modules_do_not_depend_on_workers(evaluate_every, digits, two):
+def test_constants_and_modes_of_own_modules_do_not_depend_on_workers(evaluate_every, digits, two, threads):
     e = fw.Experiment(fw.methods.fedavg(6), digits, fw.partition.IID(8), model=Features, rounds=4)
     e = replace(e, workers=1, evaluate_every=evaluate_every)
     assert fw.run(e).summary["digest"] == run_with(e, None, None, None, two).summary["digest"]

@@ -90,7 +90,7 @@ def offline(log: Path) -> None:
 
 def refuse(*_: Any, **__: Any) -> NoReturn:
     """Stand where something was that must not be used."""
-    raise RuntimeError("pickle was asked to load")
+    raise SystemExit("pickle was asked to load")  # which nobody takes for a file of another kind
 
 
 GUARD = """

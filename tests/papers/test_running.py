@@ -20,9 +20,9 @@ def test_processes_change_nothing_but_the_time(monkeypatch):
     assert again == told
 
 
-def test_the_command_prints_the_verdicts(capsys):
+def test_the_command_prints_the_verdicts(capfd):
     with pytest.raises(SystemExit, match="0"):
         app(["reproduce", "delta/fig3", "--json"])
-    found = json.loads(capsys.readouterr().out)  # and nothing else: how far it is goes elsewhere
+    found = json.loads(capfd.readouterr().out)  # and nothing else: how far it is goes elsewhere
     assert found == json.loads(json.dumps(papers.reproduce("delta/fig3").plain()))
     assert {claim["verdict"] for claim in found["claims"]} == {"confirmed", "not confirmed"}

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from contextlib import suppress
-from multiprocessing.connection import Pipe
-from multiprocessing.connection import wait as ready
+from multiprocessing.connection import Pipe, wait
 from typing import Any, Protocol
 
 import numpy as np
@@ -45,11 +44,17 @@ class Forked:
 
     def __init__(self, news: int):
         """Hear of the worker through the pipe ``news``; EOFError says that the nursery is gone."""
-        self._news, self.returncode = open(news, "rb", buffering=0), None  # noqa: SIM115 - open until the worker ends
-        if not (word := self._news.readline()):
+        self._news, self._owner = open(news, "rb", buffering=0), os.getpid()  # noqa: SIM115 - open until it ends
+        self.returncode: int | None = None
+        try:
+            if not (word := self._news.readline()):
+                raise EOFError
+        except BaseException:
             self._news.close()
-            raise EOFError
-        self.pid = int(word)
+            raise
+        self.pid, self._handle = int(word), None
+        with suppress(OSError):  # a number may come to mean another process; old systems know nothing better
+            self._handle = os.pidfd_open(self.pid)
 
     def poll(self) -> int | None:
         """Return the exit code, or None while it lives."""
@@ -60,20 +65,33 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit code, once there is one."""
         if self.returncode is None:
-            if not ready([self._news.fileno()], timeout):
-                raise subprocess.TimeoutExpired("worker", timeout or 0)
-            if not (word := self._news.readline()):  # without its nursery nobody would know when it ends
-                with suppress(ProcessLookupError):
-                    os.kill(self.pid, signal.SIGKILL)
-            self.returncode = int(word or -signal.SIGKILL)
+            self.returncode = self._ended(timeout)
             self._news.close()
+            if self._handle is not None:
+                os.close(self._handle)
         return self.returncode
+
+    def _ended(self, timeout: float | None) -> int:
+        if self._owner != os.getpid():  # a fork of the main process: the worker is none of its business
+            return 0
+        if not wait([self._news.fileno()], timeout):
+            raise subprocess.TimeoutExpired("worker", timeout or 0)
+        if word := self._news.readline():
+            return int(word)
+        self._kill()  # without its nursery nobody would know when it ends
+        return -signal.SIGKILL
 
     def kill(self) -> None:
         """End it at once."""
         if self.poll() is None:
-            with suppress(ProcessLookupError):
+            self._kill()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            if self._handle is None:
                 os.kill(self.pid, signal.SIGKILL)
+            else:
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
 
 class Nursery:
@@ -88,18 +106,24 @@ class Nursery:
 
     def fork(self, pipe: int) -> Forked:
         """Return a worker that serves ``pipe``, with this process's folder, paths and environment as they are now."""
-        here = {"folder": os.getcwd(), "path": sys.path, "environment": _environment()}
+        outputs = [n for n in (1, 2) if _is_open(n)]
+        here = {"outputs": outputs, "path": [p or os.getcwd() for p in sys.path], "environment": _environment()}
         message = json.dumps(here).encode()
         message = len(message).to_bytes(4) + message
         news, theirs = os.pipe()
+        folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
         try:
-            sent = socket.send_fds(self._socket, [message], [pipe, theirs])
+            sent = socket.send_fds(self._socket, [message], [pipe, theirs, folder, *outputs])
             self._socket.sendall(message[sent:])
-        except ConnectionError:
+        except BaseException as e:
             os.close(news)
-            raise self._ended() from None
+            if isinstance(e, ConnectionError):
+                raise self._ended() from None
+            self.close()  # it may have heard half a word
+            raise
         finally:
             os.close(theirs)
+            os.close(folder)
         try:
             return Forked(news)
         except EOFError:
@@ -122,6 +146,15 @@ class Nursery:
 
 _nursery: Nursery | None = None  # one for all pools of this process: that is what it is for
 _one_at_a_time = threading.RLock()
+
+
+def _after_fork() -> None:
+    """Let a fork of the main process start workers, whatever another thread was about to do."""
+    global _one_at_a_time
+    _one_at_a_time = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def prepare() -> None:
@@ -153,6 +186,9 @@ def start() -> tuple[Process, Any]:
     ours, theirs = Pipe()
     try:
         return (_forked(theirs.fileno()) if FORKS else _program("worker", theirs.fileno())), ours
+    except BaseException:
+        ours.close()  # a worker that has begun all the same sees it
+        raise
     finally:
         theirs.close()
 
@@ -195,20 +231,21 @@ def _birth(requests: socket.socket, idle_seconds: float) -> int | None:
     wake.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})  # the main process may have blocked it
     news: dict[int, int] = {}  # where to tell of each child
     while True:
-        ready, _, _ = select.select([requests, woken], [], [], None if news else idle_seconds)
+        ready = wait([requests, woken], None if news else idle_seconds)
         if not ready:
             return None
         if woken in ready:
             woken.recv(4096)
             _tell(news)
         if requests in ready:
-            size, descriptors, _, _ = socket.recv_fds(requests, 4, 2)
-            if not size:
+            size, descriptors, _, _ = socket.recv_fds(requests, 4, 5)
+            message = _received(requests, int.from_bytes(size))
+            if not message:
                 return None
-            pipe, tell = descriptors
-            here = json.loads(requests.recv(int.from_bytes(size), socket.MSG_WAITALL))
+            pipe, tell, *rest = descriptors
             if not (child := os.fork()):
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -216,11 +253,22 @@ def _birth(requests: socket.socket, idle_seconds: float) -> int | None:
                     other.close()
                 for other in (tell, *news.values()):
                     os.close(other)
-                _settle(**here)
+                _settle(*rest, **json.loads(message))
                 return pipe
-            os.close(pipe)
+            for other in (pipe, *rest):
+                os.close(other)
             news[child] = tell
             _write(tell, child)
+
+
+def _received(requests: socket.socket, size: int) -> bytes:
+    """Return so many bytes, or none if the other end is gone."""
+    found = b""
+    while len(found) < size:
+        if not (more := requests.recv(size - len(found))):
+            return b""
+        found += more
+    return found
 
 
 def _tell(news: dict[int, int]) -> None:
@@ -229,8 +277,9 @@ def _tell(news: dict[int, int]) -> None:
         child, status = os.waitpid(-1, os.WNOHANG)
         if not child:
             return
-        _write(news[child], os.waitstatus_to_exitcode(status))
-        os.close(news.pop(child))
+        if (tell := news.pop(child, None)) is not None:
+            _write(tell, os.waitstatus_to_exitcode(status))
+            os.close(tell)
 
 
 def _write(tell: int, number: int) -> None:
@@ -238,13 +287,26 @@ def _write(tell: int, number: int) -> None:
         os.write(tell, f"{number}\n".encode())
 
 
-def _settle(folder: str, path: list[str], environment: dict[str, str]) -> None:
+def _settle(where: int, *streams: int, outputs: list[int], path: list[str], environment: dict[str, str]) -> None:
     """Take over where the main process is, what it sees, and randomness of one's own, as a new program would have."""
     os.environ.clear()
     os.environ.update(environment)
-    os.chdir(folder)
-    sys.path[:] = [p or folder for p in path]
+    os.fchdir(where)
+    for stream, number in zip(streams, outputs, strict=True):
+        os.dup2(stream, number)
+    for descriptor in (where, *streams):
+        os.close(descriptor)
+    sys.path[:] = path
+    importlib.invalidate_caches()
     np.random.seed()  # noqa: NPY002 - the one of users' modules that draw without a seed
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -26,8 +27,10 @@ def main(descriptor: int) -> None:
                 link.send(answered(_load, serving, *arguments))
             else:
                 link.send(answered(serving.call, x, name, arguments))
-    sys.stdout.flush()
-    sys.stderr.flush()
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] - as multiprocessing's children do
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # it may be closed, or gone
+            stream.flush()
     os._exit(0)  # taking torch apart in good order would take longer than starting did
 
 

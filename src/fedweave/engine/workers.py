@@ -179,7 +179,8 @@ class Workers(AbstractContextManager["Workers"]):
         for process in self._processes:
             if process.poll() is None:
                 process.kill()
-                process.wait()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=5)
         self._links, self._processes = [], []
         self.holds = None
 
