@@ -12,7 +12,7 @@ def one_process(monkeypatch):
     real = parallel._labelled
 
     def as_sent(work, n, call):
-        if hasattr(work, "cache_info"):  # trainings that a test shares with others stay here
+        if hasattr(work, "shared"):  # what a test keeps for others stays here
             return real(work, n, call)
         return real(*cloudpickle.loads(cloudpickle.dumps((work, n, call))))
 

@@ -31,6 +31,7 @@ def kept():
         asked.append(job)
         return once(*job)
 
+    trained.shared = True
     return trained, asked
 
 
