@@ -44,12 +44,13 @@ for path in sys.argv[2:]:
     app(["supernode", "register", path, sys.argv[1]], standalone_mode=False)
 """
 RUN = """
-import os, sys
+import os, signal, sys
 from flwr.cli.app import app
 name, status, path, *options = sys.argv[1:]
 app(["run", path, name, "--stream", *options], standalone_mode=False)
 sys.stdout.flush()
 os.dup2(os.open(status, os.O_WRONLY | os.O_CREAT), 1)
+signal.alarm(90)  # how it ended is known at once, or never
 app(["list", name, "--format", "json"], standalone_mode=False)
 """
 
