@@ -1,7 +1,8 @@
 """A pool of training processes with one thread each, and the data laid out once for all of them.
 
-Workers are plain child processes at the other end of a pipe, so a user's script needs no ``if __name__ == "__main__"``
-guard; a worker ends by itself when the main process is gone. What crosses the pipe never leaves this machine and user.
+Workers are processes at the other end of a pipe, not ``multiprocessing`` ones, so a user's script needs no
+``if __name__ == "__main__"`` guard; a worker ends by itself when the main process is gone. What crosses the pipe never
+leaves this machine and user.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Pool(Protocol):
 
 
 class Workers(AbstractContextManager["Workers"]):
-    """Child processes that each hold a trainer and do one call at a time; started when first needed, then kept."""
+    """Processes that each hold a trainer and do one call at a time; started when first needed, then kept."""
 
     supported = os.name == "posix"  # pipes are handed over as file descriptors
 

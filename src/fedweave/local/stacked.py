@@ -100,9 +100,8 @@ class Stack:
             mine = list(group)
             share = -(-hands * len(mine) // len(jobs))  # of the hands, for this group
             share = max(1, min(share, len(mine) * whole(size) * self.work // WORTHWHILE)) if self.placeless else 1
-            most = (
-                max(1, min(self.most, ROOM // (whole(size) * self.room))) if self.room else self.most
-            )  # 1: no ``suits``
+            fits = ROOM // (whole(size) * self.room) if self.room else self.most
+            most = max(1, min(self.most, fits))  # one by one what does not ``suit``
             for some in np.array_split(mine, -(-len(mine) // (most * share))):
                 found += [some[i::share].tolist() for i in range(min(share, some.size))]
         return found
