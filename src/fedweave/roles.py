@@ -101,18 +101,33 @@ class Solver(ABC):
         solver itself, run once on that line, is the table.
         """
         top = int(steps.max(initial=1))
-        return _reach(self, lr, 1 << (top - 1).bit_length())[steps]  # rounded up, so that few tables serve all rounds
+        if top <= TABLE:
+            return _reach(self, lr, 1 << (top - 1).bit_length())[0][steps]  # rounded up: few tables serve all rounds
+        reach, last, ratio = _reach(self, lr, TABLE)
+        beyond = np.maximum(steps - TABLE, 0).astype(np.float64)
+        grown = beyond if ratio == 1 else ratio * np.expm1(beyond * np.log(ratio)) / (ratio - 1) if ratio > 0 else 0.0
+        return reach[np.minimum(steps, TABLE)] + last * grown
+
+
+TABLE = 1 << 16  # local steps that are run one by one; what follows is a geometric series
 
 
 @lru_cache(maxsize=64)
-def _reach(solver: Solver, lr: float, top: int) -> Array:
-    """Return the distance under a constant gradient after 0, 1, …, top steps, in units of lr."""
-    reach, y, state = np.zeros(top + 1), np.float64(0), solver.begin(np.float64(0))
+def _reach(solver: Solver, lr: float, top: int) -> tuple[Array, float, float]:
+    """Return the distance under a constant gradient after 0, 1, …, top steps, in units of lr, and how it goes on.
+
+    Momentum has settled long before ``TABLE`` steps, and a pull or a decaying step makes each step a fixed ratio of the
+    one before: so the last step and that ratio say how far any number of further steps gets.
+    """
+    reach, step = np.zeros(top + 1), np.zeros(top)
+    y, state = np.float64(0), solver.begin(np.float64(0))
     for t in range(top):
-        d, state = solver.direction(state, np.float64(1), y, np.float64(0), lr, t)
-        y = y - lr * d
+        step[t], state = solver.direction(state, np.float64(1), y, np.float64(0), lr, t)
+        y = y - lr * step[t]
         reach[t + 1] = -y / lr
-    return reach
+    last, half = float(step[-1]), float(step[(top - 1) // 2])
+    ratio = (last / half) ** (1 / (top - 1 - (top - 1) // 2)) if top > 1 and last * half > 0 else 0.0
+    return reach, last, ratio
 
 
 class Upload(ABC):

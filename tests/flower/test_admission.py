@@ -109,7 +109,7 @@ UPDATES = {
 }
 NUMBERS = {
     "num-examples": [1e15, 0, -1, float("nan"), float("inf")],
-    "steps": [-3, float("inf")],
+    "steps": [-3, float("inf"), 2.0**31, 1000.0],
     "loss": [float("inf")],
     "first-gradient": [-1.0],
 }

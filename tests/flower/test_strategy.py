@@ -102,6 +102,15 @@ def test_an_existing_app_gets_fedacs_by_one_line_and_its_clients_their_own_setti
     assert failing[4] > 0.2 > failing[:4].max()
 
 
+@pytest.mark.parametrize(("steps", "fine"), [(10, True), (11, False), (2**31, False)])
+def test_an_app_cannot_claim_more_steps_than_its_samples_allow(steps, fine):
+    """Else one client makes the server compute for hours: efforts of unheard-of numbers of steps."""
+    strategy = flower.Strategy(fw.methods.fednova(N), clock=VirtualClock())
+    result = start(strategy, 1, flower.LocalGrid(plain(steps=steps), N))
+    told = result.train_metrics_clientapp[1]
+    assert told["refused"] == (0 if fine else sum(steps > SAMPLES))
+
+
 @pytest.mark.parametrize("harm", ["cut", "type", "refused"])
 def test_whole_numbers_of_a_bad_answer_are_not_passed_on(harm):
     """They are outside of the vector that is checked; the next round would carry them to everyone."""

@@ -32,6 +32,33 @@ def test_effort_is_the_closed_form(solver, closed_form):
     assert np.allclose(solver.effort(STEPS, 0.1), closed_form(STEPS.astype(float)), rtol=1e-12)
 
 
+FAR = np.array([70_000, 10**6, 2**31 - 1])
+
+
+@pytest.mark.parametrize(
+    ("solver", "closed_form"),
+    [
+        (SGD(), lambda T: T),
+        (SGD(momentum=0.9), lambda T: momentum_effort(T, 0.9)),
+        (SGD(decay=1e-5), lambda T: (1 - (1 - 1e-5) ** T) / 1e-5),
+        (Prox(1e-5), lambda T: -np.expm1(T * np.log1p(-1e-6)) / 1e-6),
+        (Prox(1.0), lambda T: -np.expm1(T * np.log1p(-0.1)) / 0.1),
+        (SGD(weight_decay=1e-4), lambda T: -np.expm1(T * np.log1p(-1e-5)) / 1e-5),
+    ],
+    ids=lambda v: str(v) if isinstance(v, Solver) else "",
+)
+def test_effort_of_billions_of_steps_is_the_closed_form_too(solver, closed_form):
+    assert np.allclose(solver.effort(FAR, 0.1), closed_form(FAR.astype(float)), rtol=1e-6)
+
+
+def test_effort_far_out_of_a_pull_with_momentum_by_matrix_powers():
+    """One step maps (y, v, 1) linearly: v ← ρ v + 1 + μ y, y ← y − η v."""
+    rho, mu, lr = 0.5, 1e-4, 0.1
+    step = np.array([[1 - lr * mu, -lr * rho, -lr], [mu, rho, 1], [0, 0, 1.0]])
+    wanted = [-np.linalg.matrix_power(step, int(T))[0, 2] / lr for T in FAR]
+    assert np.allclose(Prox(mu, SGD(momentum=rho)).effort(FAR, lr), wanted, rtol=1e-6)
+
+
 def test_nesterov_effort_by_its_accumulation_vector():
     """d_t = g_t + ρ v_t: gradient s moves y once by itself and by ρ^(t−s+1) at each step t ≥ s."""
     rho, T = 0.6, 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from sys import getrefcount
 
@@ -9,7 +10,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 
 from fedweave.admit import admit
-from fedweave.engine.flower.answers import read_answer, size
+from fedweave.engine.flower.answers import Answer, read_answer, size
 from fedweave.engine.flower.client import digest
 from fedweave.engine.flower.seal import check_seal
 from fedweave.engine.flower.terms import Terms
@@ -102,10 +103,10 @@ class Asker:
     def box(self, q: Question) -> Box:
         """Return an empty box for the answers."""
         steps = q.population.steps[q.cohort.ids]
-        strangers = bool(self._strangers)
         sent = None if q.has.dropout is None else np.zeros((q.cohort.ids.size, q.x.size), bool)
-        room, measured = self._rows(q), q.has.measure and not strangers
-        about = self.tensors, q.x, steps, self._terms.most_samples, room, q.round, strangers, measured, sent
+        room, measured = self._rows(q), q.has.measure and not self._strangers
+        passes = self._strangers[1] if self._strangers else None
+        about = self.tensors, q.x, steps, self._terms.most_samples, room, q.round, passes, measured, sent
         return Box(q.cohort.ids, *about)
 
     def _rows(self, q: Question) -> Array:
@@ -159,12 +160,12 @@ class Box:
         most_samples: float,
         room: Array,
         round: int,
-        strangers: bool = False,  # whether nobody was called by its number
+        epochs: float | None = None,  # of apps that count their steps themselves; None: ``steps`` were asked of each
         measured: bool = False,  # whether everyone must report its variance
         sent: Array | None = None,  # (k, D) room for which entries came, where a part is enough
     ):
         k, self._measured, self.sent = ids.size, measured, sent
-        self._round, self._strangers = round, strangers
+        self._round, self._epochs = round, epochs
         self.ids, self.received, self.answered = ids, np.zeros(k, bool), np.zeros(k, bool)
         self._tensors, self._x, self._most_samples = tensors, x, most_samples
         self.updates = room
@@ -185,11 +186,12 @@ class Box:
             return
         self.bytes_up[row] = size(reply.content)
         try:
-            check_seal(reply.content, self._round, ANYONE if self._strangers else client)
+            check_seal(reply.content, self._round, client if self._epochs is None else ANYONE)
             part = None if self.sent is None else self.sent[row]
             about = read_answer(reply.content, self._tensors, self._x, self.updates[row], self._most_samples, part)
             if self._measured and np.isnan(about.variance):
                 raise Unfit("does not report the variance that it was asked for")
+            self._check_steps(row, about)
         except Unfit as e:
             self.refused.append(Mishap(client, str(e)))
             return
@@ -197,6 +199,16 @@ class Box:
         self.loss[row], self.first[row], self.samples[row] = about.loss, about.first_gradient, about.samples
         self.told[row], self.variance[row] = not np.isnan(about.steps), about.variance
         self.steps[row] = int(about.steps) if self.told[row] else self.steps[row]
+
+    def _check_steps(self, row: int, about: Answer) -> None:
+        """Refuse more steps than were asked, or than an app of its own can take: its samples, one at a time."""
+        if self._epochs is None:
+            most, why = float(self.steps[row]), "what it was asked"
+        else:
+            most = math.ceil(self._epochs) * about.samples
+            why = f"epochs={self._epochs:g} over its samples, one at a time; Strategy(epochs=…) says how many passes"
+        if about.steps > most:
+            raise Unfit(f"reports steps = {about.steps:g}, more than {most:g}: {why}")
 
     def close(self, waited: float, enough: bool) -> None:
         """Book those who were not heard: what was waited for them counts as their seconds."""
