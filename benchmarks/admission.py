@@ -12,11 +12,11 @@ import time
 import numpy as np
 from rounds import WORKS, fedweave_round, made_data, seconds
 
-from fedweave.admit import admit
-from fedweave.engine.workers import Workers
-from fedweave.local.flat_module import FlatModule
+from fedweave.core.records import Cohort, Replies
+from fedweave.engine.pool.processes import Workers
+from fedweave.local.torch.flat_module import FlatModule
 from fedweave.models import build
-from fedweave.records import Cohort, Replies
+from fedweave.round.admission import admit
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Digest and rows of every method of the zoo: does a change of the code change a result?
 
-Each method runs three rounds on digits and, where it can, on quadratics, and a few in further settings. With --against the same
-is done with another checkout of fedweave in this environment, and every difference is listed.
+Each method runs three rounds on digits and, where it can, on quadratics, and a few in further settings. With
+--against the same is done with another checkout of fedweave in this environment, and every difference is listed.
 
 Use: python benchmarks/digests.py --against ../another-checkout
 """
@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 import fedweave as fw
-
 
 parse = fw.partition.parse
 ALIASES = {"fedmd"}  # old names of methods that are listed under their new name

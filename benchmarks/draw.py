@@ -13,8 +13,8 @@ import tracemalloc
 
 import numpy as np
 
+from fedweave.core.records import Array, Layout, Population, View
 from fedweave.local.solvers import SGD
-from fedweave.records import Array, Layout, Population, View
 from fedweave.sample import ACS
 from fedweave.system import Dynamic
 

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 import fedweave as fw
-from fedweave.running import run
+from fedweave.runs.loop import run
 
 MB = 2**20
 

@@ -15,8 +15,8 @@ from contextlib import ExitStack
 import numpy as np
 from rounds import WORKS, fedweave_round, made_data, seconds
 
-from fedweave.engine.ray import RayActors
-from fedweave.engine.workers import Workers
+from fedweave.engine.pool.processes import Workers
+from fedweave.engine.pool.ray import RayActors
 
 
 def main() -> None:

@@ -28,13 +28,13 @@ from torch.nn import functional as F
 
 from fedweave import methods, models
 from fedweave.aggregate import InverseProbability
+from fedweave.core.records import Population
+from fedweave.engine.pool.processes import Pool, Workers
 from fedweave.engine.simulator import Simulator
-from fedweave.engine.workers import Pool, Workers
-from fedweave.local.flat_module import initial_vector
-from fedweave.local.torch_trainer import ClientData
+from fedweave.local.torch.flat_module import initial_vector
+from fedweave.local.torch.trainer import ClientData
 from fedweave.method import Method
-from fedweave.records import Population
-from fedweave.round import first_state, run_round
+from fedweave.round.steps import first_state, run_round
 from fedweave.sample import PracticalDelta, PracticalIS
 
 

@@ -25,9 +25,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fedweave.aggregate import Aware
-from fedweave.records import Cohort, Layout, Population, Replies, View
-from fedweave.rows import Rows, Where
-from fedweave.running import same_bits
+from fedweave.core.records import Cohort, Layout, Population, Replies, View
+from fedweave.runs.loop import same_bits
+from fedweave.tables.rows import Rows, Where
 
 CLIENTS, DIM, ANSWERS, TURNS, SHIFT = 1_000, 10**6, 100, 3, 977
 AWARE = Aware()

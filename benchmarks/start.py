@@ -16,10 +16,10 @@ import psutil
 from torch import nn
 
 import fedweave as fw
-from fedweave.engine import nursery
-from fedweave.engine.workers import Workers
+from fedweave.engine.pool import zygote
+from fedweave.engine.pool.processes import Workers
 from fedweave.local.solvers import SGD
-from fedweave.local.torch_trainer import ClientData, TorchTrainer
+from fedweave.local.torch.trainer import ClientData, TorchTrainer
 
 MB = 2**20
 
@@ -49,13 +49,13 @@ def main() -> None:
     data = ClientData(digits.x, digits.y, digits.test_x, digits.test_y, digits.classes, digits.mean, digits.std, parts)
     found: dict[str, list[tuple[float, float]]] = {"programs": [], "forked, first": [], "forked, next": []}
     for _ in range(options.turns):
-        nursery.FORKS = False
+        zygote.FORKS = False
         found["programs"].append(pool(data, options.workers))
-        nursery.FORKS = True
-        nursery.close()
+        zygote.FORKS = True
+        zygote.close()
         found["forked, first"].append(pool(data, options.workers))
         found["forked, next"].append(pool(data, options.workers))
-        nursery.close()
+        zygote.close()
     plain = [seconds for seconds, _ in found["programs"]]
     for name, pairs in found.items():
         ratio = median(seconds / whole for (seconds, _), whole in zip(pairs, plain, strict=True))

@@ -2,7 +2,7 @@
 
 Both sides in one process with one thread, alternating; a turn is one step of all clients. The figure is the median over
 turns of the ratio, for the networks around the border at which fedweave changes from one way to the other
-(``fedweave.local.stacked.CONVOLUTIONS``). Use: python benchmarks/steps.py [--turns 40] [--clients 5] [--batch 20]
+(``fedweave.local.torch.stacked.CONVOLUTIONS``). Use: python benchmarks/steps.py [--turns 40] [--clients 5] [--batch 20]
 
 --glue: what one call of torch's convolution costs that has next to nothing to compute, forward and backward.
 """
@@ -20,9 +20,9 @@ import torch
 from torch.nn import functional as F
 
 from fedweave import models
-from fedweave.local.chain import aligned, layers, whole
-from fedweave.local.flat_module import FlatModule, initial_vector
-from fedweave.local.stacked import CONVOLUTIONS, written_out
+from fedweave.local.torch.chain import aligned, layers, whole
+from fedweave.local.torch.flat_module import FlatModule, initial_vector
+from fedweave.local.torch.stacked import CONVOLUTIONS, written_out
 
 NETWORKS = [
     ("mlp", (1, 28, 28)),

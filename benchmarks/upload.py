@@ -19,9 +19,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fedweave import models
-from fedweave.local.flat_module import FlatModule
+from fedweave.local.torch.flat_module import FlatModule
 from fedweave.upload.channels import Channels, channels_of
-from fedweave.upload.choose import channel_counts, most_important
+from fedweave.upload.importance import channel_counts, most_important
 from fedweave.upload.wire import decode, encode
 
 MODELS = ("cnn2", "feddd_a1", "resnet18")

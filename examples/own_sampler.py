@@ -10,9 +10,9 @@ from pydantic import PositiveInt
 
 import fedweave as fw
 from fedweave import Method
-from fedweave.records import Cohort, Population, Replies, State, View
-from fedweave.roles import Sampler
-from fedweave.settings import settings
+from fedweave.core.records import Cohort, Population, Replies, State, View
+from fedweave.core.roles import Sampler
+from fedweave.core.settings import settings
 
 
 @settings

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fedweave as fw
-from fedweave.roles import Aggregator, Sampler, ServerOptimizer, Solver
-from fedweave.settings import settings
+from fedweave.core.roles import Aggregator, Sampler, ServerOptimizer, Solver
+from fedweave.core.settings import settings
 
 
 @settings
@@ -63,7 +63,7 @@ def test_a_part_without_settings_is_refused_when_the_method_is_built():
         def draw(self, state, view, rng):
             return None
 
-    with pytest.raises(fw.BadInput, match="@settings"):
+    with pytest.raises(fw.BadInput, match=r"@fedweave\.settings"):
         fw.Method(Plain())
 
 
@@ -116,9 +116,9 @@ class Watches(Sampler):
 
 def test_parts_see_the_calibrated_learning_rate(tiny):
     """Measured effort divides by the step that clients really took, not by the nominal one."""
-    from fedweave.engine.workers import Workers
-    from fedweave.round import first_state, run_round
-    from fedweave.session import prepare
+    from fedweave.engine.pool.processes import Workers
+    from fedweave.round.steps import first_state, run_round
+    from fedweave.runs.session import prepare
 
     method = fw.Method(Watches(), aggregator=fw.aggregate.LinkAware())
     session = prepare(tiny(method, weights="equal"), Workers(1))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedweave.records import Layout
+from fedweave.core.records import Layout
 from fedweave.server import Adagrad, Adam, Descent, Momentum, Yogi, advance
 
 ONE = np.ones(1, np.float32)

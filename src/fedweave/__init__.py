@@ -18,22 +18,22 @@ from fedweave import solve as solve
 from fedweave import system as system
 from fedweave import theory as theory
 from fedweave import upload as upload
+from fedweave.core.settings import BadInput as BadInput
+from fedweave.core.settings import settings as settings
 from fedweave.data import partition as partition
-from fedweave.experiment import Experiment as Experiment
 from fedweave.local import solvers as solvers
 from fedweave.method import Method as Method
-from fedweave.results import Result as Result
-from fedweave.settings import BadInput as BadInput
-from fedweave.settings import settings as settings
+from fedweave.runs.experiment import Experiment as Experiment
+from fedweave.runs.results import Result as Result
 
 if TYPE_CHECKING:
-    from fedweave.comparing import Comparison as Comparison
-    from fedweave.comparing import compare as compare
-    from fedweave.comparing import resume_comparison as resume_comparison
-    from fedweave.running import Interrupted as Interrupted
-    from fedweave.running import load_result as load_result
-    from fedweave.running import resume as resume
-    from fedweave.running import run as run
+    from fedweave.runs.compare import Comparison as Comparison
+    from fedweave.runs.compare import compare as compare
+    from fedweave.runs.compare import resume_comparison as resume_comparison
+    from fedweave.runs.loop import Interrupted as Interrupted
+    from fedweave.runs.loop import load_result as load_result
+    from fedweave.runs.loop import resume as resume
+    from fedweave.runs.loop import run as run
 
 __version__ = "0.1.0"
 
@@ -45,7 +45,8 @@ def __getattr__(name: str) -> Any:
     if name not in _NEEDS_TORCH:
         raise AttributeError(f"module 'fedweave' has no attribute {name!r}")
     try:
-        from fedweave import comparing, running
+        from fedweave.runs import compare as comparing
+        from fedweave.runs import loop as running
     except ModuleNotFoundError as e:
         if e.name not in ("torch", "cloudpickle"):
             raise

@@ -10,22 +10,22 @@ if find_spec("flwr") is None:
     raise ImportError("fedweave.flower needs Flower: pip install 'fedweave[flower]'")
 
 if TYPE_CHECKING:
-    from fedweave.engine.flower.client import client as client
-    from fedweave.engine.flower.client import dealt as dealt
-    from fedweave.engine.flower.local_grid import LocalGrid as LocalGrid
-    from fedweave.engine.flower.serve import run as run
-    from fedweave.engine.flower.serve import server as server
-    from fedweave.engine.flower.strategy import Strategy as Strategy
-    from fedweave.engine.flower.terms import Terms as Terms
+    from fedweave.fleet.client import client as client
+    from fedweave.fleet.client import dealt as dealt
+    from fedweave.fleet.local.grid import LocalGrid as LocalGrid
+    from fedweave.fleet.server.app import run as run
+    from fedweave.fleet.server.app import server as server
+    from fedweave.fleet.server.terms import Terms as Terms
+    from fedweave.fleet.strategy import Strategy as Strategy
 
 _HOME = {
     "client": "client",
     "dealt": "client",
-    "LocalGrid": "local_grid",
-    "run": "serve",
-    "server": "serve",
+    "LocalGrid": "local.grid",
+    "run": "server.app",
+    "server": "server.app",
     "Strategy": "strategy",
-    "Terms": "terms",
+    "Terms": "server.terms",
 }
 
 
@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Any:
     """Import a part when it is used: Flower starts a process for every message, and torch takes seconds to load."""
     if name not in _HOME:
         raise AttributeError(f"module 'fedweave.flower' has no attribute {name!r}")
-    return getattr(import_module(f"fedweave.engine.flower.{_HOME[name]}"), name)
+    return getattr(import_module(f"fedweave.fleet.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -8,11 +8,11 @@ from dataclasses import is_dataclass
 from pydantic import Field
 
 from fedweave.aggregate.linear import Mean
+from fedweave.core.roles import Aggregator, Sampler, ServerOptimizer, Solver, Upload
+from fedweave.core.settings import settings
+from fedweave.core.spec import kinds
 from fedweave.local.solvers import SGD
-from fedweave.roles import Aggregator, Sampler, ServerOptimizer, Solver, Upload
 from fedweave.server import Descent
-from fedweave.settings import settings
-from fedweave.spec import kinds
 from fedweave.upload.everything import Everything
 
 
@@ -32,8 +32,8 @@ class Method:
         for part in (self.sampler, self.solver, self.aggregator, self.server, self.upload):
             if not is_dataclass(part):
                 raise ValueError(
-                    f"{type(part).__name__} must be declared with @settings (fedweave.settings), so that it is frozen, "
-                    "checked and kept with the run."
+                    f"{type(part).__name__} must be declared with @fedweave.settings, so that it is frozen, checked "
+                    "and kept with the run."
                 )
         if self.solver.remembers != self.aggregator.expects:
             raise ValueError(_misfit(self.solver, self.aggregator))

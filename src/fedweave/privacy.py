@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from fedweave.settings import BadInput
+from fedweave.core.settings import BadInput
 
 
 def needs_library() -> None:

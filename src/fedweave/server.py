@@ -7,9 +7,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from fedweave.records import Array, Layout, State
-from fedweave.roles import ServerOptimizer
-from fedweave.settings import settings
+from fedweave.core.records import Array, Layout, State
+from fedweave.core.roles import ServerOptimizer
+from fedweave.core.settings import settings
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedweave.records import Array
+from fedweave.core.records import Array
 
 
 def acs_probability(weight: Array, loss_rate: Array, effort: Array) -> Array:

@@ -9,13 +9,13 @@ import pytest
 import fedweave as fw
 from fedweave import methods
 from fedweave.aggregate import MGDA, Aware, Mean, aware
-from fedweave.cli import app
+from fedweave.cli.app import app
+from fedweave.core.records import Cohort, Layout, Population, Replies, View
+from fedweave.core.settings import BadInput
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.method import Method
-from fedweave.records import Cohort, Layout, Population, Replies, View
-from fedweave.round import first_state, run_round
+from fedweave.round.steps import first_state, run_round
 from fedweave.sample import Everyone, FirstEveryone, Uniform
-from fedweave.settings import BadInput
 from fedweave.solve import min_norm_point
 
 N, D = 6, 5

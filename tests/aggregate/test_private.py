@@ -9,8 +9,8 @@ from scipy.stats import binom, norm
 
 from fedweave import privacy
 from fedweave.aggregate import Anonymous, Private
-from fedweave.records import Cohort, Layout, Population, Replies, View
-from fedweave.settings import BadInput
+from fedweave.core.records import Cohort, Layout, Population, Replies, View
+from fedweave.core.settings import BadInput
 
 
 def happened(updates, count, received, round=1, seed=0):

@@ -8,8 +8,8 @@ import pytest
 from fedweave import methods
 from fedweave.aggregate import Anonymous, InverseProbability, Mean, Robust, Scaffold, Varp
 from fedweave.aggregate.robust import clipped, trimmed
-from fedweave.records import Cohort, Layout, Population, Replies, View
-from fedweave.settings import BadInput
+from fedweave.core.records import Cohort, Layout, Population, Replies, View
+from fedweave.core.settings import BadInput
 
 
 def answers(updates: np.ndarray, received: np.ndarray | None = None) -> tuple[View, Cohort, Replies]:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedweave.core.settings import BadInput
 from fedweave.data import from_arrays, from_torch, load, synthetic
 from fedweave.data.arrays import pixel_stats
-from fedweave.settings import BadInput
 
 
 def rng() -> np.random.Generator:

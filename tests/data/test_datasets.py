@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedweave.core.settings import BadInput
 from fedweave.data import Dataset, cinic10, datasets, image_folder, info, load, names
 from fedweave.data.idx import read_idx
-from fedweave.settings import BadInput
 
 REAL = os.environ.get("FEDWEAVE_DATA", "")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from fedweave.core.settings import BadInput
 from fedweave.data.fetch import Offer, data_root, fetch, locate, verify
-from fedweave.settings import BadInput
 
 CONTENT = b"the published file" * 1000
 MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from fedweave.core.settings import BadInput
 from fedweave.data import Dataset, from_arrays, imbalance, synthetic
 from fedweave.data.deal import apportion, dirichlet, filled, follow, stratified
 from fedweave.data.partition import (
@@ -24,7 +25,6 @@ from fedweave.data.partition import (
     label_counts,
     parse,
 )
-from fedweave.settings import BadInput
 
 
 def rng(seed: int = 0) -> np.random.Generator:

@@ -9,13 +9,13 @@ from torch import nn
 import fedweave as fw
 from engine.test_simulator import N, data, dense, everyone, population
 from fedweave import methods
+from fedweave.core.records import NOTHING, Carried
+from fedweave.engine.pool.processes import Workers
 from fedweave.engine.simulator import Simulator
-from fedweave.engine.workers import Workers
-from fedweave.local.flat_module import initial_vector, made
 from fedweave.local.solvers import SGD, ControlVariate, Dyn
-from fedweave.records import NOTHING, Carried
-from fedweave.round import first_state, run_round
-from fedweave.rows import Rows
+from fedweave.local.torch.flat_module import initial_vector, made
+from fedweave.round.steps import first_state, run_round
+from fedweave.tables.rows import Rows
 
 LR = 0.1
 

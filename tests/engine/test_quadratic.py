@@ -8,14 +8,14 @@ import pytest
 import fedweave as fw
 from fedweave import methods, theory
 from fedweave.aggregate import Consistent, Nova
+from fedweave.core.records import Population
+from fedweave.core.settings import BadInput
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.local.solvers import SGD, Adam, Prox
 from fedweave.method import Method
 from fedweave.models.flat import Quadratic
-from fedweave.records import Population
-from fedweave.round import first_state, run_round
+from fedweave.round.steps import first_state, run_round
 from fedweave.sample import Everyone, Fixed, Weighted
-from fedweave.settings import BadInput
 
 RNG = np.random.default_rng(3)
 N, D = 6, 4

@@ -20,18 +20,18 @@ import torch
 from torch import nn
 
 import fedweave as fw
-from fedweave.engine import ray as ours
-from fedweave.engine.ray import RayActors
+from fedweave.core.settings import BadInput
+from fedweave.engine.pool import ray as ours
+from fedweave.engine.pool.processes import WorkerDied
+from fedweave.engine.pool.ray import RayActors
 from fedweave.engine.simulator import Simulator
-from fedweave.engine.workers import WorkerDied
-from fedweave.local.flat_module import initial_vector
 from fedweave.local.solvers import SGD
-from fedweave.local.torch_trainer import ClientData
-from fedweave.running import Interrupted, resume_with, run_with
-from fedweave.settings import BadInput
+from fedweave.local.torch.flat_module import initial_vector
+from fedweave.local.torch.trainer import ClientData
+from fedweave.runs.loop import Interrupted, resume_with, run_with
 from fedweave.store.run_folder import RunFolder
 
-PROGRAM = [sys.executable, "-c", "from fedweave.cli import main; main()"]
+PROGRAM = [sys.executable, "-c", "from fedweave.cli.app import main; main()"]
 
 
 @pytest.fixture(scope="module")

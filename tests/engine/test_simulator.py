@@ -13,17 +13,17 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 import fedweave as fw
-from fedweave.engine import nursery
+from fedweave.core.randomness import Stream, rng_for
+from fedweave.core.records import Carried, Cohort, Population
+from fedweave.core.settings import BadInput
+from fedweave.engine.pool import zygote
+from fedweave.engine.pool.processes import WorkerDied, Workers
 from fedweave.engine.simulator import Simulator, choose_device, workers_for
-from fedweave.engine.workers import WorkerDied, Workers
 from fedweave.local.batches import Job
-from fedweave.local.flat_module import initial_vector
 from fedweave.local.solvers import SGD
-from fedweave.local.torch_trainer import ClientData
-from fedweave.randomness import Stream, rng_for
-from fedweave.records import Carried, Cohort, Population
-from fedweave.running import run_with
-from fedweave.settings import BadInput
+from fedweave.local.torch.flat_module import initial_vector
+from fedweave.local.torch.trainer import ClientData
+from fedweave.runs.loop import run_with
 
 N = 8
 
@@ -160,7 +160,7 @@ def test_nobody_asked_is_fine():
 
 
 def test_workers_end_with_the_simulator():
-    nursery.prepare()
+    zygote.prepare()
     before = set(psutil.Process().children(recursive=True))
     train(dense, 2)
     assert set(psutil.Process().children(recursive=True)) <= before

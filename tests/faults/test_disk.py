@@ -10,7 +10,7 @@ import pytest
 from fleet import POINTS, THOROUGH, assert_same
 
 import fedweave as fw
-from fedweave.store.files import NotStored, storing, write_file
+from fedweave.tables.files import NotStored, storing, write_file
 
 WRITES = dict.fromkeys(["file opened", "file written", "file synced", "file renamed"], 5)  # two of the new folder first
 WRITES |= dict.fromkeys(["row being written", "rows being synced", "committing", "committed", "state forgotten"], 3)

@@ -16,9 +16,10 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as Proto
 
 import fedweave as fw
-from fedweave.engine.flower.answers import Answer, answer, read_answer, read_loss, size
-from fedweave.engine.flower.seal import check_seal, sealed
-from fedweave.engine.flower.wire import (
+from fedweave.core.records import Layout
+from fedweave.fleet.wire.answer import Answer, answer, read_answer, read_loss, size
+from fedweave.fleet.wire.seal import check_seal, sealed
+from fedweave.fleet.wire.tensors import (
     NUMPY,
     Task,
     Tensors,
@@ -32,7 +33,6 @@ from fedweave.engine.flower.wire import (
     read_vectors,
     solver_of,
 )
-from fedweave.records import Layout
 from fedweave.upload.channels import channels_of
 from fedweave.upload.wire import decode, encode
 

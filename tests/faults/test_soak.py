@@ -13,11 +13,11 @@ from flwr.clientapp import ClientApp
 
 import fedweave as fw
 from fedweave import flower
-from fedweave.engine.flower.terms import VirtualClock
-from fedweave.engine.flower.wire import packed
+from fedweave.cli.options import experiments_of
+from fedweave.core.records import Trouble
 from fedweave.engine.quadratic import QuadraticEngine
-from fedweave.options import experiments_of
-from fedweave.records import Trouble
+from fedweave.fleet.server.terms import VirtualClock
+from fedweave.fleet.wire.tensors import packed
 
 ROUNDS = 20_000 if THOROUGH else 1_000
 BAD = np.array([3, 11])  # of 20 clients

@@ -24,10 +24,13 @@ from typing import Any, NoReturn
 import scipy.linalg
 
 import fedweave.store.run_folder as run_folder
-from fedweave import cli, comparing, fault, report
+from fedweave import report
+from fedweave.cli import app as cli
+from fedweave.cli.options import experiments_of
+from fedweave.core import crash_points
 from fedweave.models import nets
-from fedweave.options import experiments_of
-from fedweave.running import load_result, resume, run
+from fedweave.runs import compare as comparing
+from fedweave.runs.loop import load_result, resume, run
 
 assert all((comparing, nets, report, scipy.linalg))  # loaded before the first fork
 run_folder.SAVE_SECONDS, run_folder.SAVE_SHARE = 0, 1  # a state after every round
@@ -130,7 +133,7 @@ def command(job: dict[str, Any]) -> int:
 def child(job: dict[str, Any]) -> int:
     """Begin a run, go on with it where there is one, or only read it, without pickle; or do a command."""
     if job.get("strike"):
-        fault.strike = armed(**job["strike"])
+        crash_points.strike = armed(**job["strike"])
     if job.get("as_anyone"):
         as_anyone()
     if job.get("no_data"):

@@ -7,9 +7,9 @@ import numpy as np
 
 import fedweave as fw
 from fedweave import flower
-from fedweave.engine.flower.terms import VirtualClock
 from fedweave.engine.links import heard
-from fedweave.session import nominal_population
+from fedweave.fleet.server.terms import VirtualClock
+from fedweave.runs.session import nominal_population
 
 CLIENTS = 6
 FORM = "dirichlet:0.5"

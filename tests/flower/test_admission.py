@@ -12,10 +12,10 @@ from hypothesis.extra import numpy as hnp
 
 import fedweave as fw
 from fedweave import flower
-from fedweave.engine.flower.seal import sealed
-from fedweave.engine.flower.terms import Terms
-from fedweave.engine.flower.wire import Tensors, Unfit, opened, packed
-from fedweave.records import Layout
+from fedweave.core.records import Layout
+from fedweave.fleet.server.terms import Terms
+from fedweave.fleet.wire.seal import sealed
+from fedweave.fleet.wire.tensors import Tensors, Unfit, opened, packed
 from flower.rehearsal import CLIENTS, app, asked_in, experiment, reasons, run
 
 BAD = 2  # the client that does not behave

@@ -5,8 +5,8 @@ import pytest
 
 import fedweave as fw
 from fedweave import flower
-from fedweave.engine.flower.terms import Terms, VirtualClock
 from fedweave.engine.simulator import Simulator
+from fedweave.fleet.server.terms import Terms, VirtualClock
 from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, experiment, reasons, run
 
 
@@ -74,7 +74,7 @@ def test_the_simulator_does_not_care_whose_result_comes_first(tiny, monkeypatch)
 
     monkeypatch.setattr(Simulator, "_each", shuffled)
     monkeypatch.setattr(
-        "fedweave.local.torch_trainer.TorchTrainer.chunks", lambda self, jobs, hands: [[i] for i in range(len(jobs))]
+        "fedweave.local.torch.trainer.TorchTrainer.chunks", lambda self, jobs, hands: [[i] for i in range(len(jobs))]
     )
     found = fw.run(tiny(fw.methods.scaffold(5)))
     assert any(order != sorted(order) for order in orders)

@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 import fedweave as fw
-from fedweave import cli, flower
-from fedweave.engine.flower.terms import VirtualClock
+from fedweave import flower
+from fedweave.cli import app as cli
+from fedweave.fleet.server.terms import VirtualClock
 
 
 def run(monkeypatch, capsys, *words):

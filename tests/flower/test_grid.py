@@ -8,13 +8,14 @@ from flwr.common.constant import ErrorCode
 import fedweave as fw
 import fedweave.store.run_folder
 from fedweave import flower
-from fedweave.engine.flower.client import KEPT, LEARNED
-from fedweave.engine.flower.engine import FlowerEngine
-from fedweave.engine.flower.serve import prepare
-from fedweave.engine.flower.terms import Terms, VirtualClock
-from fedweave.options import method_names
-from fedweave.rules import over_selected
-from fedweave.running import Interrupted
+from fedweave.cli.options import method_names
+from fedweave.fleet.client import KEPT, LEARNED
+from fedweave.fleet.server.app import prepare
+from fedweave.fleet.server.engine import FlowerEngine
+from fedweave.fleet.server.terms import Terms, VirtualClock
+from fedweave.round.closing import over_selected
+from fedweave.round.steps import run_round
+from fedweave.runs.loop import Interrupted
 from fedweave.sample import Everyone, FirstEveryone, Uniform
 from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, digits, experiment, fate_of, reasons, run
 
@@ -113,7 +114,7 @@ def test_failures_become_links_and_seconds_become_latencies():
     )
     state = session.start
     for r in (1, 2):
-        state, _ = fw.round.run_round(session.experiment.method, state, session.world(r), session.engine, 0.05, 0)
+        state, _ = run_round(session.experiment.method, state, session.world(r), session.engine, 0.05, 0)
     seen = session.world(3)
     asked, heard = np.full(CLIENTS, 1.99), np.array([1.99, 0, 1.99, 1.99, 0.99, 1.99])
     common = (heard.sum() + 1) / (asked.sum() + 1)

@@ -9,16 +9,17 @@ from flwr.app import ArrayRecord
 
 import fedweave as fw
 from fedweave import flower
-from fedweave.engine.flower.client import OWN
-from fedweave.engine.flower.seal import sealed
-from fedweave.engine.flower.serve import prepare
-from fedweave.engine.flower.terms import Terms, VirtualClock
-from fedweave.engine.flower.wire import Task, Tensors, client_half, opened, packed, upload_of
-from fedweave.local.flat_module import FlatModule, initial_vector, made
+from fedweave.core.records import Layout
+from fedweave.core.roles import Aggregator, System
+from fedweave.fleet.client import OWN
+from fedweave.fleet.server.app import prepare
+from fedweave.fleet.server.terms import Terms, VirtualClock
+from fedweave.fleet.wire.seal import sealed
+from fedweave.fleet.wire.tensors import Task, Tensors, client_half, opened, packed, upload_of
 from fedweave.local.solvers import SGD
-from fedweave.records import Layout
-from fedweave.roles import Aggregator, System
-from fedweave.round import run_round
+from fedweave.local.torch.flat_module import FlatModule, initial_vector, made
+from fedweave.round.steps import run_round
+from fedweave.runs.experiment import model_factory
 from fedweave.upload import DifferentialDropout
 from fedweave.upload.channels import channels_of
 from fedweave.upload.wire import decode, encode, encoded_size
@@ -129,7 +130,7 @@ def test_a_server_that_was_stopped_finds_the_parts_where_they_were(tmp_path):
 
 
 def whole_message():
-    layout = FlatModule(made(fw.experiment.model_factory(parts(), digits())[1], 0)).layout
+    layout = FlatModule(made(model_factory(parts(), digits())[1], 0)).layout
     channels = channels_of(layout)
     return encode(channels, np.zeros(layout.dim, np.float32), np.ones(channels.count, bool))
 
@@ -208,7 +209,7 @@ def test_what_a_real_fleet_does_not_do_with_parts_is_refused_before_it_begins():
 def test_the_strategy_with_our_clients_gives_the_simulators_bits():
     method = dropping(100, unit="seconds")
     same = parts(method, rounds=4, epochs=1, steps=None, batch_size=20, lr=0.05)
-    _, model = fw.experiment.model_factory(same, digits())
+    _, model = model_factory(same, digits())
     tensors = Tensors.of_layout(FlatModule(made(model, 0)).layout)
     strategy = flower.Strategy(method, lr=0.05, epochs=1, batch_size=20, clients=CLIENTS, clock=VirtualClock())
     result = strategy.start(grid(bytes=True), tensors.record(initial_vector(made(model, 0))), num_rounds=4)

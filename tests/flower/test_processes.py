@@ -14,9 +14,9 @@ import pytest
 
 import fedweave as fw
 import fedweave.store.run_folder
-from fedweave.engine.flower import guard, keys
-from fedweave.engine.flower.new_app import write_app
-from fedweave.engine.flower.processes import QUIET, Processes
+from fedweave.fleet.local import guard, keys
+from fedweave.fleet.local.new_app import write_app
+from fedweave.fleet.local.processes import QUIET, Processes
 from flower.rehearsal import reasons
 
 CLIENTS = 2

@@ -8,14 +8,14 @@ import pytest
 import fedweave as fw
 from fedweave import methods
 from fedweave.aggregate import DynMean, Mean, Nova, Scaffold
+from fedweave.core.records import Population
+from fedweave.core.roles import ServerOptimizer
+from fedweave.core.settings import settings
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.local.solvers import SGD, ControlVariate, Dyn, Prox
 from fedweave.method import Method
-from fedweave.records import Population
-from fedweave.roles import ServerOptimizer
-from fedweave.round import first_state, run_round
+from fedweave.round.steps import first_state, run_round
 from fedweave.sample import Everyone, Uniform
-from fedweave.settings import settings
 
 N, D, LR = 8, 5, 0.02
 STEPS = np.array([1, 20, 3, 7, 14, 2, 10, 5])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedweave.aggregate import Anonymous, Consistent, InverseProbability, LinkAware, Mean, Models, Nova
-from fedweave.records import Layout, Population, Replies, View
+from fedweave.core.records import Layout, Population, Replies, View
 from fedweave.sample import ACS, Everyone, Fixed, Optimal, Uniform, UniformDraws, Weighted
 from fedweave.theory import acs_probability
 

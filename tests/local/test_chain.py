@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedweave.local.batches import Job
-from fedweave.local.chain import Convolution, Linear, aligned, layers, whole
-from fedweave.local.flat_module import FlatModule, initial_vector
 from fedweave.local.solvers import SGD, Adam
-from fedweave.local.stacked import Stack
+from fedweave.local.torch.chain import Convolution, Linear, aligned, layers, whole
+from fedweave.local.torch.flat_module import FlatModule, initial_vector
+from fedweave.local.torch.stacked import Stack
 from fedweave.local.trainer import Piece
 from local.test_trainer import LR, image_data, reference, regression_data, strided, trainer_of
 
@@ -228,8 +228,8 @@ def test_nothing_is_kept_after_training():
 
 def test_a_place_that_matters_is_found_out(monkeypatch):
     """Without room at multiples of 16 bytes, clients of this network differ by place: then workers do not count."""
-    monkeypatch.setattr("fedweave.local.stacked.PLACELESS", {})
-    monkeypatch.setattr("fedweave.local.stacked.aligned", lambda n, shape, device: torch.empty(n, *shape))
+    monkeypatch.setattr("fedweave.local.torch.stacked.PLACELESS", {})
+    monkeypatch.setattr("fedweave.local.torch.stacked.aligned", lambda n, shape, device: torch.empty(n, *shape))
     model = nn.Sequential(nn.Flatten(), nn.Linear(65, 17), nn.ReLU(), nn.Linear(17, 10))
     stack = Stack.of(model, FlatModule(model).layout, torch.zeros(1, 5, 13), True)
     assert stack is not None

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedweave.core.roles import Solver
 from fedweave.local.solvers import SGD, Adam, Prox
-from fedweave.roles import Solver
 
 STEPS = np.array([0, 1, 2, 7, 40])
 

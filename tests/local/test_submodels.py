@@ -10,17 +10,17 @@ from torch import nn
 import fedweave as fw
 from engine.test_simulator import N, data, everyone, population
 from fedweave import models
+from fedweave.core.records import Carried
+from fedweave.core.settings import BadInput
+from fedweave.engine.pool.processes import Workers
 from fedweave.engine.simulator import Simulator
-from fedweave.engine.workers import Workers
 from fedweave.local.batches import Job
-from fedweave.local.flat_module import FlatModule, initial_vector, made
 from fedweave.local.solvers import SGD
 from fedweave.local.submodels import FleetTrainer, places, shrunk
-from fedweave.local.threads import one_thread
-from fedweave.local.torch_trainer import TorchTrainer
+from fedweave.local.torch.flat_module import FlatModule, initial_vector, made
+from fedweave.local.torch.threads import one_thread
+from fedweave.local.torch.trainer import TorchTrainer
 from fedweave.local.trainer import Piece
-from fedweave.records import Carried
-from fedweave.settings import BadInput
 from fedweave.upload import DifferentialDropout
 
 

@@ -7,9 +7,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedweave.local.batches import Job, batches
-from fedweave.local.flat_module import FlatModule, initial_vector
 from fedweave.local.solvers import SGD, Adam, Prox
-from fedweave.local.torch_trainer import ClientData, TorchTrainer
+from fedweave.local.torch.flat_module import FlatModule, initial_vector
+from fedweave.local.torch.trainer import ClientData, TorchTrainer
 from fedweave.local.trainer import Piece
 
 RNG = np.random.default_rng(0)

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from fedweave import models
+from fedweave.core.settings import BadInput
 from fedweave.models.nets import FACTORIES
-from fedweave.settings import BadInput
 
 GREY, RGB, CELEBA = (1, 28, 28), (3, 32, 32), (3, 84, 84)
 REGRESSIONS = {"linear_regression": (5,), "log_quadratic": (1,), "quadratic": (4,)}

@@ -3,7 +3,7 @@
 import cloudpickle
 import pytest
 
-from fedweave.papers import parallel
+from fedweave.papers.common import parallel
 
 
 @pytest.fixture(autouse=True)

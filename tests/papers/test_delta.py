@@ -9,13 +9,13 @@ import pytest
 import fedweave as fw
 from fedweave import methods, papers
 from fedweave.aggregate import InverseProbability
-from fedweave.engine.workers import Workers
+from fedweave.core.records import Carried, Cohort, Population
+from fedweave.core.settings import BadInput
+from fedweave.engine.pool.processes import Workers
 from fedweave.papers.delta import combined, images, judge, motivation, regression, stage
 from fedweave.papers.delta.stage import BENCHES, Course, heaviest, observe
-from fedweave.records import Carried, Cohort, Population
-from fedweave.round import run_round
-from fedweave.session import prepare
-from fedweave.settings import BadInput
+from fedweave.round.steps import run_round
+from fedweave.runs.session import prepare
 
 HERE = [i for i in papers.ITEMS if i.startswith("delta/")]
 

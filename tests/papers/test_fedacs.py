@@ -5,9 +5,9 @@ import pytest
 
 import fedweave as fw
 from fedweave import papers
-from fedweave.papers.deep import follow, smaller
+from fedweave.core.settings import BadInput
+from fedweave.papers.common.training import follow, smaller
 from fedweave.papers.fedacs.images import NAMES
-from fedweave.settings import BadInput
 
 
 def test_figure4_only_fedacs_reaches_the_optimum():

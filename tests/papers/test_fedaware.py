@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from fedweave import papers
-from fedweave.cli import app
+from fedweave.cli.app import app
+from fedweave.core.randomness import Stream, rng_for
+from fedweave.core.settings import BadInput
 from fedweave.data import load
 from fedweave.data.partition import label_counts
-from fedweave.papers.deep import leads
+from fedweave.papers.common.training import leads
 from fedweave.papers.fedaware import items, judge, stage
 from fedweave.papers.fedaware.items import ALL, FEW, TABLE1
 from fedweave.papers.fedaware.stage import GRIDS, METHODS, SETTINGS, SIZES, Stage
-from fedweave.randomness import Stream, rng_for
-from fedweave.results import Result, summarise
-from fedweave.session import nominal_population
-from fedweave.settings import BadInput
+from fedweave.runs.results import Result, summarise
+from fedweave.runs.session import nominal_population
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from fedweave.papers import feddd as paper
 from fedweave.papers.feddd import judge, stage, variants
 from fedweave.papers.feddd.single import with_share
 from fedweave.papers.feddd.stage import Stage, contenders
-from fedweave.results import Result
+from fedweave.runs.results import Result
 
 
 @pytest.fixture(scope="module")

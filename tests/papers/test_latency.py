@@ -8,9 +8,13 @@ import pytest
 
 import fedweave as fw
 from fedweave import papers
-from fedweave.papers import latency, latency_alpha, latency_table, latency_training, latency_weights
-from fedweave.papers.latency_training import Job, Size, Walk, clock, priced, smoothed, target_of
-from fedweave.settings import BadInput
+from fedweave.core.settings import BadInput
+from fedweave.papers.latency import estimated_alpha as latency_alpha
+from fedweave.papers.latency import estimators as latency_weights
+from fedweave.papers.latency import planning as latency
+from fedweave.papers.latency import table as latency_table
+from fedweave.papers.latency import training as latency_training
+from fedweave.papers.latency.training import Job, Size, Walk, clock, priced, smoothed, target_of
 from fedweave.theory import expected_round_seconds
 
 TINY = Size(seeds=1, rounds=3, trial=1, per_client=20, tested=50, batch_size=20)

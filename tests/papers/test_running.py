@@ -5,8 +5,8 @@ import json
 import pytest
 
 from fedweave import papers
-from fedweave.cli import app
-from fedweave.papers import parallel
+from fedweave.cli.app import app
+from fedweave.papers.common import parallel
 
 
 def test_processes_change_nothing_but_the_time(monkeypatch):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.results import Result, summarise
+from fedweave.runs.results import Result, summarise
 
 
 def tiny(

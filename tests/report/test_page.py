@@ -15,7 +15,7 @@ import pytest
 from fedweave import report
 from fedweave.report.repeat import flatten, split_settings
 from fedweave.report.summary import by_method
-from fedweave.results import Result
+from fedweave.runs.results import Result
 from report.fabricate import comparison, realistic, tiny
 
 VOID = {"meta", "input", "br", "hr", "img", "link"}

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedweave.report import compare_rows, terminal_table, units
 from fedweave.report.headline import headline
-from fedweave.results import Result, stalled_since
+from fedweave.runs.results import Result, stalled_since
 from report.fabricate import comparison, tiny
 
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from fedweave import estimate, theory
+from fedweave import theory
 from fedweave.aggregate import AU, Consistent
+from fedweave.core.records import Cohort, Layout, Population, Replies, View
 from fedweave.engine.links import heard
 from fedweave.local.solvers import SGD
-from fedweave.records import Cohort, Layout, Population, Replies, View
-from fedweave.sample import ACS, Optimal, Weighted
-from fedweave.sample.laws import capped
+from fedweave.sample import ACS, Optimal, Weighted, estimates
+from fedweave.sample.fixed import capped
 
 N = 5
 
@@ -84,7 +84,7 @@ def test_forgetting_follows_a_link_that_changes():
     state = sampler.init(p)
     for good in [True] * 200 + [False] * 60:
         state = sampler.learn(state, view(p), everyone(), replies([good, True, True, True, True]))
-    rate = estimate.success_rate(state, sampler.prior, sampler.floor)
+    rate = estimates.success_rate(state, sampler.prior, sampler.floor)
     assert rate[0] < 0.1 < 0.9 < rate[1]
 
 
@@ -122,7 +122,7 @@ def test_measured_effort_is_bounded(length, first):
     p, sampler = population(), ACS(4, effort="measured")
     state = sampler.learn(sampler.init(p), view(p), everyone(), replies([True] * N, length, first))
     reach = state["reach"] / state["heard"]
-    assert (reach >= estimate.SMALLEST_SHARE * 4).all()
+    assert (reach >= estimates.SMALLEST_SHARE * 4).all()
     assert (reach <= 4).all()
     assert np.isfinite(sampler.law(state, view(p))).all()
 

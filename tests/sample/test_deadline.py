@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import fedweave as fw
-from fedweave.records import Cohort, Layout, Population, Replies, View
+from fedweave.core.records import Cohort, Layout, Population, Replies, View
+from fedweave.core.settings import BadInput
 from fedweave.sample import Deadline, Oort
 from fedweave.sample.deadline import within
-from fedweave.settings import BadInput
 
 N = 8
 SIZE = np.array([1, 1, 2, 2, 1, 1, 4, 4]) * 100

@@ -11,15 +11,15 @@ import pytest
 import fedweave as fw
 from fedweave import methods, theory
 from fedweave.aggregate import Anonymous, Consistent, InverseProbability, LinkAware, Nova
+from fedweave.core.records import Cohort, Layout, Population, Replies, View
+from fedweave.core.settings import BadInput
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.local.solvers import SGD
 from fedweave.method import Method
-from fedweave.records import Cohort, Layout, Population, Replies, View
-from fedweave.round import first_state, run_round, view_of
+from fedweave.round.steps import first_state, run_round, view_of
 from fedweave.sample import IS, ClusterIS, Delta, PowerOfChoice, PracticalDelta, PracticalIS, Uniform, Weighted
 from fedweave.sample.cluster import clustered
-from fedweave.sample.laws import capped, draw_without_replacement, proportional
-from fedweave.settings import BadInput
+from fedweave.sample.fixed import capped, draw_without_replacement, proportional
 
 RNG = np.random.default_rng(0)
 N, D, LR = 5, 3, 0.1

@@ -9,7 +9,7 @@ import pytest
 import fedweave as fw
 from fedweave import methods, theory
 from fedweave.aggregate import InverseProbability, Models
-from fedweave.records import Cohort, Layout, Population, Replies, View
+from fedweave.core.records import Cohort, Layout, Population, Replies, View
 from fedweave.sample import LatencyOptimal, UniformDraws, Weighted
 from fedweave.solve import latency_plan
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from fedweave.settings import BadInput
+from fedweave.core.settings import BadInput
 from fedweave.solve import dropout_plan
 from fedweave.solve.dropout_plan import round_seconds
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import fedweave as fw
-from fedweave.options import experiments_of
-from fedweave.records import Mishap
-from fedweave.running import resume, run
+from fedweave.cli.options import experiments_of
+from fedweave.cli.verify import verify
+from fedweave.core.records import Mishap
+from fedweave.runs.loop import resume, run
 from fedweave.store.audit import FILE
-from fedweave.verify_command import verify
 
 ROUNDS = 5
 WORLD = {

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedweave.records import Mishap, ServerState
-from fedweave.settings import BadInput
+from fedweave.core.records import Mishap, ServerState
+from fedweave.core.settings import BadInput
 from fedweave.store import run_folder
 from fedweave.store.run_folder import RunFolder, refuse_used, write_file
 from fedweave.store.states import pack, unpack
@@ -146,7 +146,7 @@ CRASH = """
 import os, sys
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
-from fedweave.records import Mishap
+from fedweave.core.records import Mishap
 from test_run_folder import clients, new, row, state
 
 store = new(Path(sys.argv[1]))

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedweave.records import ServerState
-from fedweave.rows import STORED, Rows
-from fedweave.settings import BadInput
+from fedweave.core.records import ServerState
+from fedweave.core.settings import BadInput
 from fedweave.store import run_folder
 from fedweave.store.run_folder import RunFolder
-from fedweave.store.slots import SlotFile
+from fedweave.tables.rows import STORED, Rows
+from fedweave.tables.slots import SlotFile
 
 N, D = 6, 50
 EVERYONE = np.arange(N)

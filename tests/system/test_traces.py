@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedweave.records import Population
-from fedweave.settings import BadInput
+from fedweave.core.records import Population
+from fedweave.core.settings import BadInput
 from fedweave.system import Trace
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fedweave as fw
-from fedweave.records import Population
-from fedweave.settings import BadInput
+from fedweave.core.records import Population
+from fedweave.core.settings import BadInput
 from fedweave.system import Shannon, Wireless
 from fedweave.system.wireless import compute_seconds, shannon_rate
 

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fedweave.records import Population
-from fedweave.settings import BadInput
+from fedweave.core.records import Population
+from fedweave.core.settings import BadInput
 from fedweave.system import Dynamic, HybridPlus, Latency, Static, Uniform
 from fedweave.system.worlds import steps_of
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedweave.local.flat_module import FlatModule
-from fedweave.settings import BadInput
+from fedweave.core.settings import BadInput
+from fedweave.local.torch.flat_module import FlatModule
 from fedweave.upload.channels import channels_of
-from fedweave.upload.choose import channel_counts, importance, most_important, scores
+from fedweave.upload.importance import channel_counts, importance, most_important, scores
 from fedweave.upload.wire import decode, encode, encoded_size
 
 

@@ -11,17 +11,18 @@ from engine.test_simulator import N, data, everyone, population
 from fedweave import methods
 from fedweave.aggregate import Anonymous, InverseProbability, Mean, Nova, Varp
 from fedweave.aggregate.linear import weigh
+from fedweave.core.records import Carried, Population, Replies
+from fedweave.core.settings import BadInput
+from fedweave.engine.pool.processes import Workers
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.engine.simulator import Simulator
-from fedweave.engine.workers import Workers
-from fedweave.local.flat_module import initial_vector, made
 from fedweave.local.solvers import SGD, ControlVariate, Dyn
+from fedweave.local.torch.flat_module import initial_vector, made
 from fedweave.method import Method
-from fedweave.records import Carried, Population, Replies
-from fedweave.round import first_state, run_round
-from fedweave.rows import Rows
+from fedweave.round.steps import first_state, run_round
+from fedweave.runs.session import prepare
 from fedweave.sample import Everyone, Uniform
-from fedweave.settings import BadInput
+from fedweave.tables.rows import Rows
 from fedweave.upload import DifferentialDropout
 from fedweave.upload.channels import channels_of
 from fedweave.upload.dropout import contribution
@@ -227,7 +228,7 @@ def test_a_round_lasts_as_long_as_the_plan_says(tiny):
     rows = result.clients
     base = fw.Experiment(method=method, data="digits")
     mine = rows["round"] == 4
-    session = fw.session.prepare(tiny(method, **world), Workers(1))
+    session = prepare(tiny(method, **world), Workers(1))
     p = session.experiment.system.population(session.base, 4, 0)
     whole_bytes = p.model_bytes
     compute = p.latency - 8 * whole_bytes / p.up_rate - 8 * whole_bytes / p.down_rate

@@ -9,12 +9,12 @@ import numpy as np
 from pydantic import Field
 
 from fedweave.aggregate.linear import Mean, weigh
-from fedweave.measure import STALLED
-from fedweave.records import Array, Cohort, Population, Replies, State, View
-from fedweave.roles import Aggregator
-from fedweave.rows import Precision, Rows
-from fedweave.settings import settings
+from fedweave.core.records import Array, Cohort, Population, Replies, State, View
+from fedweave.core.roles import Aggregator
+from fedweave.core.settings import settings
+from fedweave.round.measures import STALLED
 from fedweave.solve import min_norm_weights
+from fedweave.tables.rows import Precision, Rows
 from fedweave.theory import chi_square, diversity_ratio
 
 Share = Annotated[float, Field(ge=0, lt=1)]

@@ -7,9 +7,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedweave.aggregate.linear import weigh
-from fedweave.records import Array, Cohort, Population, Replies, State, View
-from fedweave.roles import Aggregator
-from fedweave.settings import settings
+from fedweave.core.records import Array, Cohort, Population, Replies, State, View
+from fedweave.core.roles import Aggregator
+from fedweave.core.settings import settings
 
 
 @settings

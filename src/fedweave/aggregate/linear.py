@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedweave import estimate
-from fedweave.records import Array, Cohort, Population, Replies, State, View
-from fedweave.roles import Aggregator
-from fedweave.settings import settings
+from fedweave.core.records import Array, Cohort, Population, Replies, State, View
+from fedweave.core.roles import Aggregator
+from fedweave.core.settings import settings
+from fedweave.sample import estimates
 
 COLUMNS = 2**15  # of a mask that are turned into numbers at a time
 
@@ -187,7 +187,7 @@ class Consistent(Aggregator):
     Undoes links and uneven work together: the mean is τ Σ ω_i u_i/‖a_i‖₁ for *every* law. FedACS is the law that makes
     this weight the same for everyone, so that an anonymous sum will do; τ = 1/Σ ω/((1 − q)‖a‖₁) is its step.
     ``effort``: "counted" takes ‖a‖₁ of the steps; "measured" what clients moved on their visits before this one
-    (``fedweave.estimate``), smoothed by ``memory``. (The un-smoothed length of the very update would cancel it: every
+    (``sample.estimates``), smoothed by ``memory``. (The un-smoothed length of the very update would cancel it: every
     update would count alike however large, and training diverges.)
     """
 
@@ -197,14 +197,14 @@ class Consistent(Aggregator):
     masks: ClassVar[bool] = True
 
     def init(self, population: Population, dim: int) -> State:
-        return estimate.fresh(population.size) if self.effort == "measured" else {}
+        return estimates.fresh(population.size) if self.effort == "measured" else {}
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
-        effort = view.effort if self.effort == "counted" else estimate.mean_effort(state, "reach", view.effort)
+        effort = view.effort if self.effort == "counted" else estimates.mean_effort(state, "reach", view.effort)
         reach = view.population.arrival_rate * effort
         tau = 1 / (view.population.weight @ (1 / reach))
         w = view.population.weight[cohort.ids] * cohort.count / (cohort.expected * reach[cohort.ids])
-        after = estimate.remember(state, view, cohort, replies, self.memory) if self.effort == "measured" else state
+        after = estimates.remember(state, view, cohort, replies, self.memory) if self.effort == "measured" else state
         return weigh(tau * w, replies), after
 
     def coefficients(self, view: View, law: Array) -> Array:

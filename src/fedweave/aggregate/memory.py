@@ -7,10 +7,10 @@ from typing import ClassVar
 import numpy as np
 
 from fedweave.aggregate.linear import weigh
-from fedweave.records import Array, Cohort, Population, Replies, State, View
-from fedweave.roles import Aggregator
-from fedweave.rows import Precision, Rows
-from fedweave.settings import settings
+from fedweave.core.records import Array, Cohort, Population, Replies, State, View
+from fedweave.core.roles import Aggregator
+from fedweave.core.settings import settings
+from fedweave.tables.rows import Precision, Rows
 
 
 def _refreshed(last: Rows, cohort: Cohort, replies: Replies) -> State:

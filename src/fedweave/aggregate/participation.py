@@ -6,9 +6,9 @@ import numpy as np
 from pydantic import PositiveInt
 
 from fedweave.aggregate.linear import weigh
-from fedweave.records import Array, Cohort, Population, Replies, State, View
-from fedweave.roles import Aggregator
-from fedweave.settings import settings
+from fedweave.core.records import Array, Cohort, Population, Replies, State, View
+from fedweave.core.roles import Aggregator
+from fedweave.core.settings import settings
 
 
 @settings

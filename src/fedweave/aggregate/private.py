@@ -10,11 +10,11 @@ from pydantic import Field, PositiveFloat
 
 from fedweave.aggregate.linear import weigh
 from fedweave.aggregate.robust import clipped
+from fedweave.core.randomness import Stream, rng_for
+from fedweave.core.records import Array, Cohort, Population, Replies, State, View
+from fedweave.core.roles import Aggregator
+from fedweave.core.settings import settings
 from fedweave.privacy import epsilon_participation_known, needs_library
-from fedweave.randomness import Stream, rng_for
-from fedweave.records import Array, Cohort, Population, Replies, State, View
-from fedweave.roles import Aggregator
-from fedweave.settings import settings
 
 
 @settings

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, PositiveFloat
 
-from fedweave.records import Array, Cohort, Population, Replies, State, View
-from fedweave.roles import Aggregator
-from fedweave.settings import settings
+from fedweave.core.records import Array, Cohort, Population, Replies, State, View
+from fedweave.core.roles import Aggregator
+from fedweave.core.settings import settings
 
 COLUMNS = 2**15  # of one piece: sorting makes a few copies of it
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from fedweave.core.settings import BadInput
 from fedweave.data.dataset import Array, Dataset
 from fedweave.data.deal import deal, stratified
-from fedweave.settings import BadInput
 
 TEST_SHARE = 0.2  # of data that comes without a test set
 MOST_CLASSES = 1_000_000  # a larger label is an id, not a class

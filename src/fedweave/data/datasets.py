@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedweave.core.settings import BadInput, choice
 from fedweave.data import synthetic
 from fedweave.data.arrays import build, from_arrays
 from fedweave.data.dataset import Array, Dataset
@@ -16,7 +17,6 @@ from fedweave.data.fetch import Offer, locate
 from fedweave.data.folders import image_folder, labelled, read_images
 from fedweave.data.idx import read_idx
 from fedweave.data.leaf import celeba, femnist
-from fedweave.settings import BadInput, choice
 
 Part = tuple[Array, Array, None]
 

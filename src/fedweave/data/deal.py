@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedweave.core.settings import BadInput
 from fedweave.data.dataset import Array, Dataset
-from fedweave.settings import BadInput
 
 
 class Shares(NamedTuple):

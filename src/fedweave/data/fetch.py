@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedweave.settings import BadInput
+from fedweave.core.settings import BadInput
 
 TIMEOUT = 30.0  # seconds without a byte
 

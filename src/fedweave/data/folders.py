@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from fedweave.core.settings import BadInput
 from fedweave.data.arrays import build, from_arrays
 from fedweave.data.dataset import Array, Dataset
-from fedweave.settings import BadInput
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 LAYOUT = "Expected train/CLASS/*.png|jpg with test/CLASS/*.png|jpg, or CLASS/*.png|jpg"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedweave.core.settings import BadInput
 from fedweave.data.dataset import Array
-from fedweave.settings import BadInput
 
 
 def read_idx(path: Path) -> Array:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedweave.core.settings import BadInput
 from fedweave.data.arrays import build
 from fedweave.data.dataset import Array, Dataset
 from fedweave.data.fetch import Offer, locate
 from fedweave.data.folders import read_images
-from fedweave.settings import BadInput
 
 CELEBA_SIZE = (84, 84)  # as in LEAF
 

@@ -13,12 +13,12 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, PositiveInt
 
+from fedweave.core.settings import BadInput, choice, settings
 from fedweave.data.arrays import imbalance as imbalance
 from fedweave.data.dataset import Array, Dataset
 from fedweave.data.deal import Shares as Shares
 from fedweave.data.deal import aligned, apportion, by_group, deal, dirichlet, filled, shared, shuffled_by
 from fedweave.data.deal import label_counts as label_counts
-from fedweave.settings import BadInput, choice, settings
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 

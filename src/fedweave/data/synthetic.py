@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedweave.core.settings import BadInput
 from fedweave.data.arrays import from_arrays
 from fedweave.data.dataset import Array, Dataset
-from fedweave.settings import BadInput
 
 
 def regression(

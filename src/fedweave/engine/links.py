@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fedweave.randomness import Stream, borrow
-from fedweave.records import Array, Carried, Population, Replies
-from fedweave.remember import bytes_down
+from fedweave.core.randomness import Stream, borrow
+from fedweave.core.records import Array, Carried, Population, Replies
+from fedweave.round.memories import bytes_down
 
 
 def heard(seed: int, round: int, ids: Array, population: Population) -> Array:

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from fedweave.core.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies
+from fedweave.core.roles import Solver, Upload
+from fedweave.core.settings import BadInput
 from fedweave.engine.links import heard, timed
 from fedweave.local.solvers import SGD, Adam
-from fedweave.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies
-from fedweave.remember import Begin, beginnings, shares, with_change
-from fedweave.roles import Solver, Upload
-from fedweave.settings import BadInput
+from fedweave.round.memories import Begin, beginnings, shares, with_change
 from fedweave.upload.everything import Everything
 from fedweave.upload.send import Fleet, Kind, lucky, through
 

@@ -12,19 +12,19 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedweave.core.records import NOTHING, Array, Carried, Cohort, Mishap, Population, Replies, Trouble
+from fedweave.core.roles import Solver, Upload
+from fedweave.core.settings import BadInput
 from fedweave.engine.links import heard, timed
-from fedweave.engine.ray import RayActors
-from fedweave.engine.workers import Call, Pool, Workers
+from fedweave.engine.pool.processes import Call, Pool, Workers
+from fedweave.engine.pool.ray import RayActors
 from fedweave.local.batches import Job
-from fedweave.local.flat_module import made
 from fedweave.local.submodels import FleetTrainer
-from fedweave.local.threads import one_thread
-from fedweave.local.torch_trainer import EVALUATION_BATCH, ClientData, Score, TorchTrainer
+from fedweave.local.torch.flat_module import made
+from fedweave.local.torch.threads import one_thread
+from fedweave.local.torch.trainer import EVALUATION_BATCH, ClientData, Score, TorchTrainer
 from fedweave.local.trainer import Piece, Recalled, Trained
-from fedweave.records import NOTHING, Array, Carried, Cohort, Mishap, Population, Replies, Trouble
-from fedweave.remember import beginnings, shares, with_change
-from fedweave.roles import Solver, Upload
-from fedweave.settings import BadInput
+from fedweave.round.memories import beginnings, shares, with_change
 from fedweave.upload.everything import Everything
 from fedweave.upload.send import Fleet, Kind, lucky, through
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedweave.randomness import Stream, rngs_for
-from fedweave.records import Array
+from fedweave.core.randomness import Stream, rngs_for
+from fedweave.core.records import Array
 
 
 class Job(NamedTuple):

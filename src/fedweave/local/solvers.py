@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from fedweave.roles import Solver
-from fedweave.settings import settings
+from fedweave.core.roles import Solver
+from fedweave.core.settings import settings
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedweave.core.records import Array, Layout
+from fedweave.core.roles import Solver
+from fedweave.core.settings import BadInput
 from fedweave.local.batches import Job
-from fedweave.local.torch_trainer import ClientData, Score, TorchTrainer
+from fedweave.local.torch.trainer import ClientData, Score, TorchTrainer
 from fedweave.local.trainer import Piece, Trained, Trainer
-from fedweave.records import Array, Layout
-from fedweave.roles import Solver
-from fedweave.settings import BadInput
 from fedweave.upload.send import Fleet, Kind
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

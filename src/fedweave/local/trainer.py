@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedweave.core.records import Array, Mishap
 from fedweave.local.batches import Job
-from fedweave.records import Array, Mishap
 
 
 class Trained(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from fedweave.papers.outcome import Outcome, Scale
-from fedweave.papers.parallel import Told
-from fedweave.settings import BadInput, choice
+from fedweave.core.settings import BadInput, choice
+from fedweave.papers.common.claims import Outcome, Scale
+from fedweave.papers.common.parallel import Told
 
 # Names and what they show; the work itself is imported when it is asked for. A third part narrows an item down.
 ITEMS = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from fedweave.report.page import page as page
 from fedweave.report.summary import compare_rows as compare_rows
 from fedweave.report.terminal import terminal_table as terminal_table
-from fedweave.results import Result
+from fedweave.runs.results import Result
 
 
 def write(results: Sequence[Result], path: str | Path) -> Path:

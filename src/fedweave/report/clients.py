@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedweave.results import Array, Result
+from fedweave.runs.results import Array, Result
 
 
 @dataclass(frozen=True)

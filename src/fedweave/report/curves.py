@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedweave.results import Array, Result
+from fedweave.runs.results import Array, Result
 
 MOST_POINTS = 400  # more than a screen can show, and the page stays small
 Curve = tuple[Array, Array]

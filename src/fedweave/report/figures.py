@@ -11,12 +11,12 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from fedweave.measure import LABELS as MEASURES
 from fedweave.report.clients import Participation
 from fedweave.report.curves import Band, band, curve
 from fedweave.report.summary import Groups
 from fedweave.report.svg import INK, MUTED, Ink, canvas, quiet, to_svg
-from fedweave.results import Array
+from fedweave.round.measures import LABELS as MEASURES
+from fedweave.runs.results import Array
 
 MANY_CLIENTS = 60
 MANY_DOTS = 150

@@ -7,7 +7,6 @@ from html import escape
 
 import numpy as np
 
-from fedweave.measure import LABELS as MEASURES
 from fedweave.report import figures, units
 from fedweave.report.clients import label_counts, participation
 from fedweave.report.headline import headline
@@ -16,7 +15,8 @@ from fedweave.report.style import CSS
 from fedweave.report.summary import Groups, Row, by_method, compare_rows, final_class_accuracy, target_of
 from fedweave.report.svg import Ink, inks
 from fedweave.report.tables import comparison, legend, swatch
-from fedweave.results import Result
+from fedweave.round.measures import LABELS as MEASURES
+from fedweave.runs.results import Result
 
 _AXES = {"round": "Rounds", "clock": "Simulated time", "bytes_up": "Upload"}
 

@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
-from fedweave.fleet import Clients
+from fedweave.cli.clients_csv import Clients
 from fedweave.report import units
 from fedweave.report.style import CSS
 from fedweave.report.svg import PALETTE, canvas, quiet, to_svg

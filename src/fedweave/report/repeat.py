@@ -11,7 +11,7 @@ import numpy as np
 
 from fedweave.report.summary import Groups
 from fedweave.report.units import NONE
-from fedweave.results import Result
+from fedweave.runs.results import Result
 
 _LONG_LIST = 24
 

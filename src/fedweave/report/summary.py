@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.results import Array, Result
+from fedweave.runs.results import Array, Result
 
 QUANTITIES = (
     "accuracy",

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from fedweave.report import units
 from fedweave.report.summary import Row, best, compare_rows
-from fedweave.results import Result
+from fedweave.runs.results import Result
 
 Column = tuple[str, str, Callable[[Row], str]]  # heading, the quantity to be best in, how a cell reads
 

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from fedweave import estimate
-from fedweave.records import Array, Cohort, Population, Replies, State, View
-from fedweave.roles import Sampler
-from fedweave.sample.laws import draw_with_replacement, mean_count
-from fedweave.settings import settings
+from fedweave.core.records import Array, Cohort, Population, Replies, State, View
+from fedweave.core.roles import Sampler
+from fedweave.core.settings import settings
+from fedweave.sample import estimates
+from fedweave.sample.fixed import draw_with_replacement, mean_count
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -21,7 +21,7 @@ class ACS(Sampler):
     """``per_round`` draws with replacement, p_m ∝ ω_m / ((1 − q_m) ‖a_m‖₁) (FedACS eq. 15), anew every round.
 
     ``links``: "known" uses this round's true loss rates and steps, as the paper does. "estimated" learns both from what
-    it has seen (``fedweave.estimate``): a real server knows neither.
+    it has seen (``fedweave.sample.estimates``): a real server knows neither.
     ``effort``: "counted" takes ‖a‖₁ of the steps. "measured" takes what clients really moved, κ = ‖u‖/(η‖g₀‖), smoothed
     over their visits: where local training saturates, twice the steps are not twice the displacement, and counting
     over-corrects. Where it does not, κ is ‖a‖₁ and this is FedACS again.
@@ -37,7 +37,7 @@ class ACS(Sampler):
     floor: Share = 0.05  # smallest believed success rate
 
     def init(self, population: Population) -> State:
-        return estimate.fresh(population.size) if self._learns else {}
+        return estimates.fresh(population.size) if self._learns else {}
 
     def hears(self) -> tuple[str, ...]:
         return ("first_gradient",) if self.effort == "measured" else ()
@@ -48,13 +48,13 @@ class ACS(Sampler):
 
     def law(self, state: State, view: View) -> Array:
         p = view.population
-        success = p.arrival_rate if self.links == "known" else estimate.success_rate(state, self.prior, self.floor)
+        success = p.arrival_rate if self.links == "known" else estimates.success_rate(state, self.prior, self.floor)
         effort = view.effort
         if self.effort == "measured":
-            effort = estimate.mean_effort(state, "reach", effort)
+            effort = estimates.mean_effort(state, "reach", effort)
         elif self.links == "estimated":
             # Steps of this round are not known beforehand either. Before anyone was heard all look alike.
-            effort = estimate.mean_effort(state, "effort", np.full(p.size, view.effort.mean()))
+            effort = estimates.mean_effort(state, "effort", np.full(p.size, view.effort.mean()))
         reach = success * effort
         able = p.available & (reach > 0)
         return mean_count(np.divide(p.weight, reach, out=np.zeros(p.size), where=able), self.per_round)
@@ -63,4 +63,4 @@ class ACS(Sampler):
         return draw_with_replacement(self.law_once(state, view), self.per_round, rng)
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
-        return estimate.remember(state, view, cohort, replies, self.memory) if self._learns else state
+        return estimates.remember(state, view, cohort, replies, self.memory) if self._learns else state

@@ -8,13 +8,13 @@ from typing import Literal
 import numpy as np
 from pydantic import PositiveInt
 
+from fedweave.core.records import Array, Cohort, Population, Replies, State, View
+from fedweave.core.roles import Sampler
+from fedweave.core.settings import settings
 from fedweave.data.deal import apportion
-from fedweave.records import Array, Cohort, Population, Replies, State, View
-from fedweave.roles import Sampler
 from fedweave.sample.delta import Floor, bounded
+from fedweave.sample.fixed import draw_with_replacement, mean_count, nobody
 from fedweave.sample.importance import believed, renewed
-from fedweave.sample.laws import draw_with_replacement, mean_count, nobody
-from fedweave.settings import settings
 
 TURNS = 100  # of k-means at most: it ends by itself long before
 

@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from fedweave.records import Array, Cohort, Population, State, View
-from fedweave.roles import Sampler
-from fedweave.sample.laws import nobody
-from fedweave.settings import settings
+from fedweave.core.records import Array, Cohort, Population, State, View
+from fedweave.core.roles import Sampler
+from fedweave.core.settings import settings
+from fedweave.sample.fixed import nobody
 
 Share = Annotated[float, Field(gt=0, le=1)]
 

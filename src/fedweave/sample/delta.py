@@ -20,10 +20,10 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from fedweave import theory
-from fedweave.records import Array, Cohort, State, View
-from fedweave.roles import Sampler
-from fedweave.sample.laws import drawn, law_of, proportional
-from fedweave.settings import settings
+from fedweave.core.records import Array, Cohort, State, View
+from fedweave.core.roles import Sampler
+from fedweave.core.settings import settings
+from fedweave.sample.fixed import drawn, law_of, proportional
 
 Floor = Annotated[float, Field(ge=0, le=1)]
 

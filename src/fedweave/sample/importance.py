@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 from pydantic import PositiveInt
 
-from fedweave.records import Array, Cohort, Population, Replies, State, View
-from fedweave.roles import Sampler
-from fedweave.sample.laws import capped, draw_with_replacement, mean_count
-from fedweave.settings import settings
+from fedweave.core.records import Array, Cohort, Population, Replies, State, View
+from fedweave.core.roles import Sampler
+from fedweave.core.settings import settings
+from fedweave.sample.fixed import capped, draw_with_replacement, mean_count
 
 SMALLEST = 1e-12  # of the mean norm: nobody's chance is zero, or its weight 1/p would not exist
 

@@ -13,10 +13,10 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from fedweave.records import Array, Cohort, Population, Replies, State, View
-from fedweave.roles import Sampler
-from fedweave.sample.laws import draw_with_replacement, mean_count
-from fedweave.settings import settings
+from fedweave.core.records import Array, Cohort, Population, Replies, State, View
+from fedweave.core.roles import Sampler
+from fedweave.core.settings import settings
+from fedweave.sample.fixed import draw_with_replacement, mean_count
 from fedweave.solve import latency_plan
 
 Share = Annotated[float, Field(gt=0, le=1)]

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedweave.records import Array
-from fedweave.settings import BadInput
+from fedweave.core.records import Array
+from fedweave.core.settings import BadInput
 
 SLACK = 1e-14  # of all bits: what rounding may be wrong by
 

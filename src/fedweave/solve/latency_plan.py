@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedweave.records import Array
-from fedweave.settings import BadInput
+from fedweave.core.records import Array
+from fedweave.core.settings import BadInput
 from fedweave.theory import expected_round_seconds, rounds_needed, some_draw
 
 CUTS = 64  # starting points that hardly ask the slow, at most; all there are among twice as many clients

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedweave.records import Array
+from fedweave.core.records import Array
 
 ROUNDING = np.finfo(float).eps
 ACCURACY = 1e-13  # of a reduced cost, relative to ‖d‖²

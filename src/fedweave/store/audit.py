@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedweave.fault import fault
+from fedweave.core.crash_points import fault
 
 FILE = "audit.jsonl"
 

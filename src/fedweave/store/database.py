@@ -10,7 +10,7 @@ from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from fedweave.settings import BadInput
+from fedweave.core.settings import BadInput
 
 NAME = "run.sqlite"
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from fedweave.settings import BadInput
-from fedweave.store.files import storing
+from fedweave.core.settings import BadInput
+from fedweave.tables.files import storing
 
 
 def take(folder: Path) -> IO[str]:

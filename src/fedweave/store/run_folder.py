@@ -18,16 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.fault import fault
-from fedweave.records import Array, Mishap, ServerState
-from fedweave.rows import Where
-from fedweave.settings import BadInput
+from fedweave.core.crash_points import fault
+from fedweave.core.records import Array, Mishap, ServerState
+from fedweave.core.settings import BadInput
 from fedweave.store import lock
 from fedweave.store.audit import FILE as AUDIT_LOG
 from fedweave.store.audit import Audit, End
 from fedweave.store.database import connect, reading
-from fedweave.store.files import storing, writable, write_file
 from fedweave.store.states import Tables, each_table, intact, pack, unpack
+from fedweave.tables.files import storing, writable, write_file
+from fedweave.tables.rows import Where
 
 SAVE_SECONDS = 2.0  # a state is written at most this often, and always at the end: writing must not slow short rounds
 SAVE_SHARE = 0.2  # ... nor take more than this share of the time, where tables are large

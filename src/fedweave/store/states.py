@@ -16,10 +16,10 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from fedweave.records import Array, ServerState
-from fedweave.rows import STORED, Held, Precision, Rows, Where
-from fedweave.settings import BadInput
-from fedweave.store.slots import Place, SlotFile
+from fedweave.core.records import Array, ServerState
+from fedweave.core.settings import BadInput
+from fedweave.tables.rows import STORED, Held, Precision, Rows, Where
+from fedweave.tables.slots import Place, SlotFile
 
 FORMAT = 1
 PARTS = ("sampler", "aggregator", "server", "clients", "upload", "trust")

@@ -8,10 +8,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, NonNegativeFloat
 
-from fedweave import estimate
-from fedweave.records import Array, Population, State
-from fedweave.roles import System
-from fedweave.settings import settings
+from fedweave.core.records import Array, Population, State
+from fedweave.core.roles import System
+from fedweave.core.settings import settings
+from fedweave.sample import estimates
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -37,7 +37,7 @@ class Measured(System):
 
     def visited(self, seen: State, ids: Array, heard: Array, seconds: Array) -> State:
         """Return the memory after these clients were asked."""
-        return estimate.visited(seen, ids, self.memory, asked=np.ones(ids.size), heard=heard, seconds=seconds)
+        return estimates.visited(seen, ids, self.memory, asked=np.ones(ids.size), heard=heard, seconds=seconds)
 
     def known(self, base: Population, seen: State) -> Population:
         """Return the clients as they have shown themselves; the unknown are taken for average."""
@@ -46,4 +46,4 @@ class Measured(System):
             return base
         latency = np.divide(seen["seconds"], seen["asked"], out=np.ones(base.size), where=asked)
         latency = np.where(asked, latency, latency[asked].mean())
-        return replace(base, loss_rate=1 - estimate.success_rate(seen, self.prior, self.floor), latency=latency)
+        return replace(base, loss_rate=1 - estimates.success_rate(seen, self.prior, self.floor), latency=latency)

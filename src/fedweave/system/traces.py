@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedweave.records import Array, Population
-from fedweave.roles import System
-from fedweave.settings import BadInput, nearest, settings
+from fedweave.core.records import Array, Population
+from fedweave.core.roles import System
+from fedweave.core.settings import BadInput, nearest, settings
 
 COLUMNS = ("client", "round", "available", "steps", "loss_rate", "seconds")
 

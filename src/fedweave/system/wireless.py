@@ -8,10 +8,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import AfterValidator, PositiveFloat
 
-from fedweave.randomness import Stream, rng_for
-from fedweave.records import Array, Population
-from fedweave.roles import System
-from fedweave.settings import BadInput, settings
+from fedweave.core.randomness import Stream, rng_for
+from fedweave.core.records import Array, Population
+from fedweave.core.roles import System
+from fedweave.core.settings import BadInput, settings
 from fedweave.system.worlds import in_order
 
 Range = Annotated[tuple[PositiveFloat, PositiveFloat], AfterValidator(in_order)]

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from fedweave.randomness import Stream, borrow, rng_for
-from fedweave.records import Array, Population
-from fedweave.roles import System
-from fedweave.settings import settings
+from fedweave.core.randomness import Stream, borrow, rng_for
+from fedweave.core.records import Array, Population
+from fedweave.core.roles import System
+from fedweave.core.settings import settings
 
 
 def in_order(ends: tuple[float, float]) -> tuple[float, float]:

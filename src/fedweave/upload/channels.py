@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from fedweave.records import Array, Layout
+from fedweave.core.records import Array, Layout
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from fedweave.records import Array, Cohort, Population, Replies, State, View
-from fedweave.roles import Upload
-from fedweave.settings import settings
+from fedweave.core.records import Array, Cohort, Population, Replies, State, View
+from fedweave.core.roles import Upload
+from fedweave.core.settings import settings
 from fedweave.solve.dropout_plan import dropout_plan, infeasible
 from fedweave.upload.channels import Channels
-from fedweave.upload.choose import Choice, Rounding, channel_counts, most_important, scores
+from fedweave.upload.importance import Choice, Rounding, channel_counts, most_important, scores
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Rate = Annotated[float, Field(ge=0, le=1)]

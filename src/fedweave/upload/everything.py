@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedweave.records import Array
-from fedweave.roles import Upload
-from fedweave.settings import settings
+from fedweave.core.records import Array
+from fedweave.core.roles import Upload
+from fedweave.core.settings import settings
 from fedweave.upload.channels import Channels
 
 

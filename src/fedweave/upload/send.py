@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.randomness import Stream, rng_for
-from fedweave.records import Array, Carried, Layout, Replies
-from fedweave.remember import Begin
-from fedweave.roles import Upload
+from fedweave.core.randomness import Stream, rng_for
+from fedweave.core.records import Array, Carried, Layout, Replies
+from fedweave.core.roles import Upload
+from fedweave.round.memories import Begin
 from fedweave.upload.channels import Channels, channels_of
 from fedweave.upload.wire import encoded_size
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedweave.records import Array
-from fedweave.settings import BadInput
+from fedweave.core.records import Array
+from fedweave.core.settings import BadInput
 from fedweave.upload.channels import Channels
 
 WORD = 8  # bytes: the bits fill whole words, so that the values behind them are aligned

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 from fedweave import methods
 from fedweave.aggregate import InverseProbability
+from fedweave.core.settings import BadInput
 from fedweave.method import Method
-from fedweave.papers.deep import leads
+from fedweave.papers.common.claims import Claim, Outcome, Scale
+from fedweave.papers.common.parallel import Told
+from fedweave.papers.common.training import leads
 from fedweave.papers.delta import judge
 from fedweave.papers.delta.judge import READING
 from fedweave.papers.delta.stage import BENCHES, contest, experiment, note, samples
-from fedweave.papers.outcome import Claim, Outcome, Scale
-from fedweave.papers.parallel import Told
 from fedweave.sample import PracticalDelta
-from fedweave.settings import BadInput
 
 
 def arms(k: int) -> dict[str, Method]:

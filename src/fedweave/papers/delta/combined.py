@@ -11,15 +11,15 @@ from typing import Any
 
 from fedweave import methods, server
 from fedweave.aggregate import Varp, VarpRefreshed
+from fedweave.core.settings import BadInput
 from fedweave.local.solvers import SGD, Prox
 from fedweave.method import Method
+from fedweave.papers.common.claims import Claim, Outcome, Scale
+from fedweave.papers.common.parallel import Told
 from fedweave.papers.delta import judge
 from fedweave.papers.delta.images import NAMES
 from fedweave.papers.delta.judge import READING, Reported
 from fedweave.papers.delta.stage import BENCHES, Bench, contest, dirichlet, experiment, note, samples
-from fedweave.papers.outcome import Claim, Outcome, Scale
-from fedweave.papers.parallel import Told
-from fedweave.settings import BadInput
 
 Arms = Callable[[int], dict[str, Method]]  # of clients per round
 FEW = ("fedavg", "fedpracis", "fedpracdelta")

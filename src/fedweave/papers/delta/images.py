@@ -8,16 +8,16 @@ from typing import Any
 
 from fedweave import methods
 from fedweave.aggregate import InverseProbability
+from fedweave.core.settings import BadInput
 from fedweave.data.partition import Split
 from fedweave.method import Method
-from fedweave.papers.deep import leads
+from fedweave.papers.common.claims import Claim, Outcome, Scale
+from fedweave.papers.common.parallel import Told
+from fedweave.papers.common.training import leads
 from fedweave.papers.delta import judge
 from fedweave.papers.delta.judge import READING, Reported
 from fedweave.papers.delta.stage import BENCHES, FASHION, Bench, contest, experiment, note, samples
-from fedweave.papers.outcome import Claim, Outcome, Scale
-from fedweave.papers.parallel import Told
 from fedweave.sample import ClusterIS
-from fedweave.settings import BadInput
 
 NAMES = ("fedavg", "cluster_is", "fedpracis", "fedpracdelta")
 TABLE2: dict[str, tuple[Reported, ...]] = {  # by NAMES: accuracy in per cent, rounds to the threshold

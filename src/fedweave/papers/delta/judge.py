@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.papers.deep import leads, spread
+from fedweave.core.records import Array
+from fedweave.papers.common.claims import Claim, Scale
+from fedweave.papers.common.training import leads, spread
 from fedweave.papers.delta.stage import BEST, SMOOTHED, Course
-from fedweave.papers.outcome import Claim, Scale
-from fedweave.records import Array
 
 Runs = Mapping[str, Sequence[Course]]  # by method: one course per seed
 Reported = tuple[str, str]  # accuracy in per cent and rounds, as printed

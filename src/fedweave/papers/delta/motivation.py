@@ -8,19 +8,19 @@ import numpy as np
 
 from fedweave import methods
 from fedweave.aggregate import InverseProbability
+from fedweave.core.records import Array
+from fedweave.core.settings import BadInput
 from fedweave.data import load
 from fedweave.data.partition import Shards
-from fedweave.experiment import Experiment
 from fedweave.method import Method
-from fedweave.papers.deep import leads, smaller, spread
+from fedweave.papers.common.claims import Claim, Outcome, Scale
+from fedweave.papers.common.parallel import Told
+from fedweave.papers.common.training import leads, smaller, spread
 from fedweave.papers.delta import judge
 from fedweave.papers.delta.judge import Runs, percent
 from fedweave.papers.delta.stage import Size, contest
-from fedweave.papers.outcome import Claim, Outcome, Scale
-from fedweave.papers.parallel import Told
-from fedweave.records import Array
+from fedweave.runs.experiment import Experiment
 from fedweave.sample import ClusterIS
-from fedweave.settings import BadInput
 
 SIZES: dict[Scale, Size] = {
     "smoke": Size(400, 100, 2, 20, 4, 8, 6, 2, 1),

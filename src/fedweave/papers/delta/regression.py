@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedweave import methods
+from fedweave.core.randomness import Stream, rng_for, rngs_for
+from fedweave.core.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies
+from fedweave.core.roles import Solver
 from fedweave.data.synthetic import regression as generated
 from fedweave.engine.links import heard
 from fedweave.method import Method
-from fedweave.papers.deep import spread
-from fedweave.papers.outcome import Claim, Outcome, Scale
-from fedweave.papers.parallel import Told, together
-from fedweave.randomness import Stream, rng_for, rngs_for
-from fedweave.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies
-from fedweave.roles import Solver
-from fedweave.round import first_state, run_round
+from fedweave.papers.common.claims import Claim, Outcome, Scale
+from fedweave.papers.common.parallel import Told, together
+from fedweave.papers.common.training import spread
+from fedweave.round.steps import first_state, run_round
 
 LR, STEPS, TINY = 0.001, 5, 1e-12
 NAMES = ("fedavg", "power_of_choice", "fedis", "feddelta")

@@ -8,18 +8,18 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from fedweave.core.records import Array
 from fedweave.data import Dataset, load
 from fedweave.data.partition import Dirichlet, Natural, Partition
-from fedweave.engine.workers import Workers
-from fedweave.experiment import Experiment
+from fedweave.engine.pool.processes import Workers
 from fedweave.method import Method
-from fedweave.papers.deep import pooled, smaller
-from fedweave.papers.outcome import Scale
-from fedweave.papers.parallel import Told, together
-from fedweave.records import Array
-from fedweave.round import Round, run_round
-from fedweave.running import same_bits
-from fedweave.session import prepare
+from fedweave.papers.common.claims import Scale
+from fedweave.papers.common.parallel import Told, together
+from fedweave.papers.common.training import pooled, smaller
+from fedweave.round.steps import Round, run_round
+from fedweave.runs.experiment import Experiment
+from fedweave.runs.loop import same_bits
+from fedweave.runs.session import prepare
 
 Key = TypeVar("Key", bound=Hashable)
 BEST = 5  # evaluations whose mean the paper reports

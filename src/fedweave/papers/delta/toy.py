@@ -7,12 +7,12 @@ from itertools import combinations
 import numpy as np
 
 from fedweave import methods, theory
+from fedweave.core.records import Array, Population
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.method import Method
-from fedweave.papers.outcome import Claim, Outcome, Scale
-from fedweave.papers.parallel import Told
-from fedweave.records import Array, Population
-from fedweave.round import first_state, view_of
+from fedweave.papers.common.claims import Claim, Outcome, Scale
+from fedweave.papers.common.parallel import Told
+from fedweave.round.steps import first_state, view_of
 
 # F₁ = x² + y², F₂ = 4(x − ½)² + ½y², F₃ = 3x² + 3/2 (y − 2)², at (1, 1)
 CLIENTS = Quadratics(

@@ -9,16 +9,16 @@ import numpy as np
 
 from fedweave import methods
 from fedweave.aggregate import Anonymous, Consistent
+from fedweave.core.roles import System
 from fedweave.data import load
 from fedweave.data.partition import OneClass
-from fedweave.experiment import Experiment
 from fedweave.method import Method
-from fedweave.papers.deep import TAIL, Trail, follow, smaller, spread
+from fedweave.papers.common.claims import Claim, Outcome, Scale
+from fedweave.papers.common.parallel import Told, together
+from fedweave.papers.common.training import TAIL, Trail, follow, smaller, spread
 from fedweave.papers.fedacs.images import percent, saturation
 from fedweave.papers.fedacs.quadratics import means, walks
-from fedweave.papers.outcome import Claim, Outcome, Scale
-from fedweave.papers.parallel import Told, together
-from fedweave.roles import System
+from fedweave.runs.experiment import Experiment
 from fedweave.sample import ACS, Weighted
 from fedweave.system import Dynamic, Static
 

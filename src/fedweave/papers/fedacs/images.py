@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedweave import methods
+from fedweave.core.records import Array
+from fedweave.core.roles import System
+from fedweave.core.settings import BadInput
 from fedweave.data import Dataset, load
 from fedweave.data.partition import Dirichlet, OneClass, Partition
-from fedweave.experiment import Experiment
 from fedweave.method import Method
-from fedweave.papers.deep import TAIL, Trail, follow, smaller, spread
+from fedweave.papers.common.claims import Claim, Outcome, Scale
+from fedweave.papers.common.parallel import Told, together
+from fedweave.papers.common.training import TAIL, Trail, follow, smaller, spread
 from fedweave.papers.fedacs.quadratics import FIGURE7
-from fedweave.papers.outcome import Claim, Outcome, Scale
-from fedweave.papers.parallel import Told, together
-from fedweave.records import Array
-from fedweave.roles import System
-from fedweave.settings import BadInput
+from fedweave.runs.experiment import Experiment
 from fedweave.system import Dynamic, Static
 
 CLIENTS = 20

@@ -11,12 +11,12 @@ from fedweave import methods, privacy
 from fedweave.aggregate import Private
 from fedweave.data import load
 from fedweave.data.partition import Dirichlet
-from fedweave.experiment import Experiment
-from fedweave.papers.deep import smaller, spread
+from fedweave.papers.common.claims import Claim, Outcome, Scale
+from fedweave.papers.common.parallel import Told, together
+from fedweave.papers.common.training import smaller, spread
 from fedweave.papers.fedacs.images import percent
-from fedweave.papers.outcome import Claim, Outcome, Scale
-from fedweave.papers.parallel import Told, together
-from fedweave.running import run
+from fedweave.runs.experiment import Experiment
+from fedweave.runs.loop import run
 from fedweave.system import Dynamic
 
 CLIENTS, DRAWS, CLIP, LAST, DELTA = 200, 40, 0.5, 20, 1e-3

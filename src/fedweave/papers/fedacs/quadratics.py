@@ -10,14 +10,14 @@ import numpy as np
 
 from fedweave import methods
 from fedweave.aggregate import Nova
+from fedweave.core.records import Array, Population
+from fedweave.core.roles import System
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.local.solvers import SGD, Prox
 from fedweave.method import Method
-from fedweave.papers.outcome import Claim, Outcome, Scale
-from fedweave.papers.parallel import Told, together
-from fedweave.records import Array, Population
-from fedweave.roles import System
-from fedweave.round import calibrated, first_state, run_round, view_of
+from fedweave.papers.common.claims import Claim, Outcome, Scale
+from fedweave.papers.common.parallel import Told, together
+from fedweave.round.steps import calibrated, first_state, run_round, view_of
 from fedweave.sample import Weighted
 from fedweave.system import Dynamic, Static, Uniform
 

@@ -11,15 +11,15 @@ import numpy as np
 
 from fedweave import methods
 from fedweave.aggregate import Aware
+from fedweave.core.settings import BadInput
 from fedweave.method import Method
-from fedweave.papers.deep import leads
+from fedweave.papers.common.claims import Claim, Outcome, Scale
+from fedweave.papers.common.parallel import Told
+from fedweave.papers.common.training import leads
 from fedweave.papers.fedaware import judge
 from fedweave.papers.fedaware.judge import OURS, READING, Runs, tops
 from fedweave.papers.fedaware.stage import METHODS, SETTINGS, Stage, hybrid, hybrid_plus, renamed
-from fedweave.papers.outcome import Claim, Outcome, Scale
-from fedweave.papers.parallel import Told
-from fedweave.results import Result
-from fedweave.settings import BadInput
+from fedweave.runs.results import Result
 
 FEW = ("fedavg", "fedavgm", "fedyogi", "fedaware", "fedaware_unit")
 ALL = tuple(METHODS)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.papers.deep import TAIL, leads
-from fedweave.papers.outcome import Claim, Scale
-from fedweave.records import Array
-from fedweave.results import Result
+from fedweave.core.records import Array
+from fedweave.papers.common.claims import Claim, Scale
+from fedweave.papers.common.training import TAIL, leads
+from fedweave.runs.results import Result
 
 Runs = Mapping[str, Sequence[Result]]  # by method: one per seed
 

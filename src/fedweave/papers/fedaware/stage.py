@@ -10,16 +10,16 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from fedweave import methods, server
+from fedweave.core.roles import System
 from fedweave.data import Dataset, load
 from fedweave.data.partition import Dirichlet, Partition, Shards
-from fedweave.experiment import Experiment
 from fedweave.method import Method
-from fedweave.papers.deep import smaller
-from fedweave.papers.outcome import Scale
-from fedweave.papers.parallel import Told, together
-from fedweave.results import Result
-from fedweave.roles import System
-from fedweave.running import run
+from fedweave.papers.common.claims import Scale
+from fedweave.papers.common.parallel import Told, together
+from fedweave.papers.common.training import smaller
+from fedweave.runs.experiment import Experiment
+from fedweave.runs.loop import run
+from fedweave.runs.results import Result
 from fedweave.system import HybridPlus, Uniform
 
 Key = TypeVar("Key", bound=Hashable)

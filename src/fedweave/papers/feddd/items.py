@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.papers.deep import leads
+from fedweave.core.settings import BadInput
+from fedweave.papers.common.claims import Claim, Outcome, Scale
+from fedweave.papers.common.parallel import Told
+from fedweave.papers.common.training import leads
 from fedweave.papers.feddd import judge
 from fedweave.papers.feddd.judge import READING, Runs, finals, percent
 from fedweave.papers.feddd.stage import MODELS, SPLITS, Stage, contenders
-from fedweave.papers.outcome import Claim, Outcome, Scale
-from fedweave.papers.parallel import Told
-from fedweave.results import Result
-from fedweave.settings import BadInput
+from fedweave.runs.results import Result
 
 SELECT = ("fedcs", "oort")  # FedDD's rivals under the same budget
 # Final accuracy in points against FedDD's, as far as the text says (section 6.3): FedCS, Oort.

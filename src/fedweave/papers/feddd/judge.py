@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.papers.outcome import Claim, Scale
-from fedweave.records import Array
-from fedweave.results import Result, to_target
+from fedweave.core.records import Array
+from fedweave.papers.common.claims import Claim, Scale
+from fedweave.runs.results import Result, to_target
 
 Runs = Mapping[str, Sequence[Result]]  # by method: one per seed
 

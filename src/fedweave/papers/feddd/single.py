@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from fedweave.core.settings import BadInput
 from fedweave.data import Dataset
 from fedweave.data.partition import IID
-from fedweave.papers.deep import spread
+from fedweave.papers.common.claims import Claim, Outcome, Scale
+from fedweave.papers.common.parallel import Told
+from fedweave.papers.common.training import spread
 from fedweave.papers.feddd.judge import finals, percent
 from fedweave.papers.feddd.stage import MODELS, WIDTHS, Stage
-from fedweave.papers.outcome import Claim, Outcome, Scale
-from fedweave.papers.parallel import Told
-from fedweave.results import Result
-from fedweave.settings import BadInput
+from fedweave.runs.results import Result
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 

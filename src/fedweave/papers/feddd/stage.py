@@ -12,13 +12,13 @@ import numpy as np
 from fedweave.aggregate import Anonymous
 from fedweave.data import Dataset, load
 from fedweave.data.partition import IID, Classes, Partition, imbalance
-from fedweave.experiment import Experiment
 from fedweave.method import Method
-from fedweave.papers.deep import smaller
-from fedweave.papers.outcome import Scale
-from fedweave.papers.parallel import Told, together
-from fedweave.results import Result
-from fedweave.running import run
+from fedweave.papers.common.claims import Scale
+from fedweave.papers.common.parallel import Told, together
+from fedweave.papers.common.training import smaller
+from fedweave.runs.experiment import Experiment
+from fedweave.runs.loop import run
+from fedweave.runs.results import Result
 from fedweave.sample import ACS, Deadline, Everyone, Oort
 from fedweave.system import Wireless
 from fedweave.upload import DifferentialDropout

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from fedweave.core.settings import BadInput
 from fedweave.method import Method
-from fedweave.papers.deep import leads
+from fedweave.papers.common.claims import Claim, Outcome, Scale
+from fedweave.papers.common.parallel import Told
+from fedweave.papers.common.training import leads
 from fedweave.papers.feddd.items import renamed
 from fedweave.papers.feddd.judge import Runs, finals, percent, sent
 from fedweave.papers.feddd.stage import SPLITS, Stage, contenders, dropout
-from fedweave.papers.outcome import Claim, Outcome, Scale
-from fedweave.papers.parallel import Told
-from fedweave.results import Result
-from fedweave.settings import BadInput
+from fedweave.runs.results import Result
 
 Arms = Callable[[Stage], Mapping[str, Method]]
 Judge = Callable[[str, Runs, Scale], list[Claim]]

@@ -1,0 +1,3 @@
+"""The command line."""
+
+from fedweave.cli.app import main as main

@@ -1,0 +1,283 @@
+"""The command line: ``fedweave list``, ``run``, ``compare``, ``resume``, ``report``, ``export`` and others."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+from rich.console import Console
+from rich.table import Table
+
+from fedweave import __version__, data, models, papers
+from fedweave.cli import plan as plan_command
+from fedweave.cli import reproduce as reproduce_command
+from fedweave.cli import verify as verify_command
+from fedweave.cli.flower import flower
+from fedweave.cli.options import SYSTEMS, as_option, experiments_of, method_names
+from fedweave.cli.progress import Show
+from fedweave.cli.signals import heeding, resumable, stop, stopped
+from fedweave.cli.typed import Json, Typed, help_text
+from fedweave.core.settings import BadInput, nearest
+from fedweave.data import partition
+from fedweave.store.export import write_tables
+from fedweave.tables.files import NotStored, writable
+
+if TYPE_CHECKING:
+    from fedweave.runs.results import Result
+
+app = App(
+    name="fedweave",
+    help="Federated learning for uneven clients: compare samplers and server optimisers under unreliable links, "
+    "uneven compute, stragglers and skewed data.",
+    version=__version__,
+    help_format="plaintext",
+    exit_on_error=False,
+    verbose=False,
+    print_error=False,
+    help_epilogue="Example: fedweave compare fedavg fedprox --data digits --system dynamic --rounds 20",
+)
+Set = Annotated[
+    tuple[str, ...],
+    Parameter(
+        "--set",
+        negative="",
+        show_default=False,
+        metavar="PATH=VALUE",
+        help="Any field by its path, such as method.sampler.per_round=3 or partition.alpha=1.",
+    ),
+]
+Out = Annotated[Path | None, help_text("Folder to keep the run in. [runs/NAME-DATE]", "RUN")]
+Folder = Annotated[Path, Parameter(metavar="RUN")]
+NO_OPTIONS = Typed()
+STALLED = "the hull of the clients' momenta came close to the origin; docs/guide.md says what helps"
+
+
+@app.command(name="list", help_epilogue="Example: fedweave list methods")
+def list_(
+    what: Literal["methods", "data", "models", "partitions", "systems", "papers"] | None = None, *, json: Json = False
+) -> None:
+    """Show the names that options take."""
+    known = {
+        "methods": method_names(),
+        "data": data.info(),
+        "models": models.info(),
+        "partitions": partition.forms(),
+        "systems": {
+            **{name: about for name, (_, about) in SYSTEMS.items()},
+            "TRACE.csv": "a world from a file",
+        },
+        "papers": papers.ITEMS,
+    }
+    chosen = {what: known[what]} if what else known
+    if json:
+        _print_json(chosen)
+        return
+    for title, rows in chosen.items():
+        table = Table("name", "what it is", title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+        for name, about in rows.items():
+            table.add_row(name, about)
+        Console().print(table)
+
+
+@app.command(
+    help_epilogue="Example: fedweave run fedprox --data digits --partition dirichlet:0.1 --set method.solver.mu=0.1"
+)
+def run(method: str, /, *, options: Typed = NO_OPTIONS, set_: Set = (), out: Out = None, json: Json = False) -> None:
+    """Run one method: METHOD is a name of `fedweave list methods`, or a TOML experiment file."""
+    (experiment,), checked = experiments_of([method], options.given(), set_)
+    if checked.seeds != 1:
+        raise BadInput("--seeds is for compare, which runs every method with every seed. Use --seed here.")
+    running, _ = _training()
+    folder = out or _folder(experiment.method.name)
+    with resumable(folder):
+        with Show(1, running.device_sentence(experiment)) as show:
+            result = running.run(experiment, folder, heeding(show.watch), _command())
+        _say([result], None, json)
+
+
+@app.command(
+    help_epilogue="Example: fedweave compare fedavg fedprox --data digits --system dynamic --seeds 3 --target 0.9"
+)
+def compare(*methods: str, options: Typed = NO_OPTIONS, set_: Set = (), out: Out = None, json: Json = False) -> None:
+    """Run several methods on the same data, worlds and seeds; leaves a table and report.html.
+
+    METHODS are names or TOML files; without any: fedavg fedprox fedavgm fedyogi.
+    """
+    wanted = methods or ("fedavg", "fedprox", "fedavgm", "fedyogi")
+    experiments, checked = experiments_of(wanted, options.given(), set_)
+    running, comparing = _training()
+    folder, zoo = out or _folder("compare"), [e.method for e in experiments]
+    with resumable(folder):
+        with Show(len(zoo) * checked.seeds, running.device_sentence(experiments[0])) as show:
+            results = comparing.compare(
+                zoo, experiments[0], checked.seeds, folder, heeding(show.watch), _command()
+            ).results
+        _say(results, folder / "report.html", json)
+
+
+@app.command(help_epilogue="Example: fedweave resume runs/fedavg-20260101-120000")
+def resume(folder: Folder, /, *, json: Json = False) -> None:
+    """Continue an interrupted run or comparison, bit for bit."""
+    with resumable(folder):
+        running, comparing = _training()
+        several = (folder / "compare.json").is_file()
+        with Show(len(comparing.runs_in(folder))) as show:
+            if several:
+                results = comparing.resume_comparison(folder, heeding(show.watch)).results
+            else:
+                results = [running.resume(folder, watch=heeding(show.watch))]
+        _say(results, folder / "report.html" if several else None, json)
+
+
+@app.command(help_epilogue="Example: fedweave report runs/compare-20260101-120000 --html page.html")
+def report(
+    *folders: Folder,
+    html: Annotated[Path | None, help_text("Where to write the page. [report.html in the first RUN]")] = None,
+    json: Json = False,
+) -> None:
+    """Show a table and write one self-contained HTML page over runs or comparisons."""
+    if not folders:
+        raise BadInput("report needs at least one run folder, such as: fedweave report runs/fedavg-20260101-120000")
+    running, comparing = _training()
+    results = [running.load_result(run) for folder in folders for run in comparing.begun_in(folder)]
+    page = html or folders[0] / "report.html"
+    with writable(page):
+        _say(results, page, json)
+
+
+@app.command(help_epilogue="Example: fedweave export runs/fedavg-20260101-120000 --to csv")
+def export(folder: Folder, /, *, to: Literal["csv", "parquet"] = "csv", json: Json = False) -> None:
+    """Write the rows per round and per client as tables into the run folder."""
+    running, comparing = _training()
+    files = [str(path) for run in comparing.begun_in(folder) for path in write_tables(running.load_result(run), to)]
+    if json:
+        _print_json({"files": files})
+    else:
+        print("\n".join(files))
+
+
+app.command(plan_command.plan, help_epilogue=plan_command.EXAMPLE)
+app.command(reproduce_command.reproduce, help_epilogue=reproduce_command.EXAMPLE)
+app.command(verify_command.command, name="verify", help_epilogue=verify_command.EXAMPLE)
+app.command(flower)
+
+
+def _training() -> tuple[ModuleType, ModuleType]:
+    """Import what runs and compares, which takes seconds, only once the input is known to be good."""
+    try:
+        from fedweave.runs import compare as comparing
+        from fedweave.runs import loop as running
+    except ModuleNotFoundError as e:
+        if e.name not in ("torch", "cloudpickle"):
+            raise
+        raise BadInput("Training needs torch: pip install 'fedweave[torch]'") from None
+    return running, comparing
+
+
+def _folder(name: str) -> Path:
+    """Return a folder that is not there yet, also for the second run of a second."""
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
+    return next(path for name in names if not (path := Path("runs") / name).exists())
+
+
+def _command() -> str:
+    return shlex.join(["fedweave", *sys.argv[1:]])
+
+
+def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
+    """Print what came out, and write the page if one is wanted."""
+    from fedweave.report import compare_rows, terminal_table, write
+
+    if page is not None:
+        write(results, page)
+    if as_json:
+        runs = [dict(r.summary) for r in results]
+        _print_json(runs[0] if page is None else {"runs": runs, "summary": compare_rows(results), "report": str(page)})
+        return
+    Console().print(terminal_table(results))
+    for result in results:
+        if not result.rounds["asked"].any():
+            print(f"warning: nobody was ever available in {result.folder}: nothing was trained", file=sys.stderr)
+        if (since := result.summary.get("stalled_since")) is not None:
+            who = f"{result.summary['method']}, seed {result.summary['seed']}"
+            print(f"warning: {who} has stalled since round {since}: {STALLED}", file=sys.stderr)
+    print(f"run: {results[0].folder}" if page is None else f"report: {page}")
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, default=float, allow_nan=False))
+
+
+def main() -> None:
+    """Run the command line; 0 is success, 1 a failed run, 2 bad input, 130 and 143 stopped with the state saved."""
+    stopped.clear()
+    signal.signal(signal.SIGTERM, stop)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody wants it ignored, as nohup does
+        signal.signal(signal.SIGINT, stop)
+    code = 1
+    try:
+        command, bound, unknown, _ = app.parse_known_args()
+        if unknown:
+            raise BadInput(*_unknown(unknown), *_also_wrong(bound.arguments))
+        command(*bound.args, **bound.kwargs)
+        code = 0
+    except BadInput as e:
+        code = _complain(*e.problems)
+    except CycloptsError as e:
+        e.verbose = False
+        code = _complain(" ".join(str(e).split()))
+    except KeyboardInterrupt as e:
+        folder = getattr(e, "folder", None)
+        print(
+            f"Stopped; the state is saved. Continue with: fedweave resume {folder}" if folder else "Stopped.",
+            file=sys.stderr,
+        )
+        code = 143 if signal.SIGTERM in stopped else 130
+    except NotStored as e:
+        print(f"error: {e}\nThe last saved state is intact: `fedweave resume` goes on from it.", file=sys.stderr)
+    except RuntimeError as e:
+        traceback.print_exc()
+        print(f"The run failed: {e}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _unknown(tokens: Sequence[str]) -> list[str]:
+    """Return a sentence for each option that does not exist."""
+    others = "--set --out --json --html --to --scale --epsilon --alpha --cohort --floor --exhaustive"
+    network = "--nodes --method --kill --secure --answer-seconds --host --days"
+    names = [as_option(f.name) for f in fields(Typed)] + others.split() + network.split()
+    wrong = [t.split("=", 1)[0] for t in tokens if t.startswith("--")]
+    return [f"There is no option {t!r}.{nearest(t, names)}" for t in wrong] or [f"Unexpected argument {tokens[0]!r}."]
+
+
+def _also_wrong(arguments: Mapping[str, Any]) -> Sequence[str]:
+    """Return what else is wrong with the options of run and compare, so that the user hears of everything at once."""
+    if not isinstance(options := arguments.get("options", NO_OPTIONS), Typed):
+        return ()
+    try:
+        experiments_of(
+            [arguments["method"]] if "method" in arguments else arguments.get("methods", ()),
+            options.given(),
+            arguments.get("set_", ()),
+        )
+    except BadInput as e:
+        return e.problems
+    return ()
+
+
+def _complain(*problems: str) -> int:
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return 2

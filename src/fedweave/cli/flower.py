@@ -1,0 +1,176 @@
+"""The commands ``fedweave flower new | demo | keys``: the same methods over a real network."""
+
+from __future__ import annotations
+
+import json as json_text
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.table import Table
+
+from fedweave.cli.options import method_names
+from fedweave.cli.typed import Json, help_text
+from fedweave.core.settings import BadInput, choice
+
+flower = App(
+    name="flower",
+    help="The same methods over a real network, on Flower.",
+    help_format="plaintext",
+    help_epilogue="Example: fedweave flower demo --nodes 4 --method fedacs --kill 1",
+)
+Method = Annotated[str, help_text("A name of `fedweave list methods`. [fedacs]", "NAME")]
+
+
+@flower.command(help_epilogue="Example: fedweave flower new my_fleet --method fedacs")
+def new(folder: Annotated[Path, Parameter(metavar="DIR")], /, *, method: Method = "fedacs", json: Json = False) -> None:
+    """Write a small app that `flwr run` accepts: yours to change."""
+    problems = _wrong_method(method)
+    if problems:
+        raise BadInput(*problems)
+    _installed()
+    from fedweave.fleet.local.new_app import write_app
+
+    files = [str(path) for path in write_app(folder, method)]
+    if json:
+        print(json_text.dumps({"files": files}))
+        return
+    print("\n".join(files))
+    print(f"{folder / 'README.md'} says how to run it; `fedweave flower demo --method {method}` shows it now.")
+
+
+@flower.command(help_epilogue="Example: fedweave flower demo --nodes 4 --method fedacs --kill 1")
+def demo(
+    *,
+    nodes: Annotated[int, help_text("Clients, a process of Flower's for each. [4]", "N")] = 4,
+    method: Method = "fedacs",
+    rounds: Annotated[int, help_text("Number of rounds. [4]", "R")] = 4,
+    per_round: Annotated[int | None, help_text("Clients asked in a round. [3, or all of fewer]", "K")] = None,
+    kill: Annotated[int, help_text("So many nodes are killed in the middle of round 2. [0]", "COUNT")] = 0,
+    secure: Annotated[
+        bool, Parameter(show_default=False, help="TLS and a registered key for every node; they are made. [yes]")
+    ] = True,
+    answer_seconds: Annotated[float, help_text("How long a round waits for answers. [30]", "S")] = 30.0,
+    seed: Annotated[int, help_text("Same seed, same bits. [0]", "S")] = 0,
+    out: Annotated[Path | None, help_text("Folder to keep the run in. [nothing is kept]", "RUN")] = None,
+    json: Json = False,
+) -> None:
+    """Start a SuperLink and SuperNodes on this machine, train on real digits, and leave nothing behind.
+
+    Nothing calls outside this machine: no telemetry, no update check, nothing is installed.
+    """
+    problems, per_round = _wrong_method(method), min(3, nodes) if per_round is None else per_round
+    for name, value, low, high in (
+        ("--nodes", nodes, 2, 64),
+        ("--rounds", rounds, 1, 10**6),
+        ("--per-round", per_round, 1, nodes),
+        ("--kill", kill, 0, nodes - 1),
+        ("--answer-seconds", answer_seconds, 1, 10**6),
+        ("--seed", seed, 0, 2**62),
+    ):
+        if not low <= value <= high:
+            problems.append(f"{name} must be from {low} to {high}. Got {value!r} instead.")
+    if kill and rounds < 2:
+        problems.append("--kill strikes in round 2: give --rounds 2 or more.")
+    if problems:
+        raise BadInput(*problems)
+    _installed()
+    from fedweave.fleet.local.demo import demonstrate
+
+    screen = Console(stderr=True, markup=False, emoji=False, highlight=False)
+    config: dict[str, Any] = {"method": method, "per-round": per_round, "rounds": rounds, "seed": seed}
+    config |= {"start-seconds": 180.0, "answer-seconds": answer_seconds}
+    shown = demonstrate(method, config, nodes, kill, secure, out, lambda line: screen.print(line, soft_wrap=True))
+    if json:
+        summary = {**shown.result.summary, "run": str(out) if out else None}
+        told = {"killed": shown.killed, "failed": [f"round {r}, {why}" for r, why in shown.reasons]}
+        print(json_text.dumps({**summary, **told}, default=float, allow_nan=False))
+        return
+    for table in _tables(shown.result):
+        Console().print(table)
+    for r, why in shown.reasons:
+        print(f"round {r}, {why}")
+    print(f"digest {shown.result.summary['digest']}" + (f", run: {out}" if out else ""))
+
+
+@flower.command(help_epilogue="Example: fedweave flower keys fleet-keys --host fl.example.org --nodes 10")
+def keys(
+    folder: Annotated[Path, Parameter(metavar="DIR")],
+    /,
+    *,
+    host: Annotated[Sequence[str], help_text("A name or address of the SuperLink; may be repeated. Required.", "HOST")],
+    nodes: Annotated[int, help_text("Key pairs to make, node0 … [10]", "N")] = 10,
+    days: Annotated[int, help_text("How long the certificate is good for. [365]", "D")] = 365,
+    json: Json = False,
+) -> None:
+    """Make what a fleet needs to trust each other: a server certificate and a key pair for every node.
+
+    ca.crt goes to every node, server.pem and server.key to the SuperLink, nodeN to its node, nodeN.pub is registered.
+    """
+    if not 1 <= nodes <= 10**5 or not 1 <= days <= 36500:
+        raise BadInput(f"--nodes must be from 1 to 100000 and --days from 1 to 36500. Got {nodes} and {days}.")
+    _installed()
+    from fedweave.fleet.local import keys as make
+    from fedweave.store.run_folder import refuse_used, writable
+
+    refuse_used(folder, "run.sqlite")
+    with writable(folder):
+        try:
+            files = [*make.server_files(folder, list(host), days)]
+        except ValueError as e:
+            raise BadInput(f"--host must be names or addresses. Got {', '.join(host)}: {e}") from None
+        files += [make.node_key(folder, f"node{i}") for i in range(nodes)]
+    if json:
+        print(json_text.dumps({"files": [str(f) for f in files]}))
+        return
+    print(
+        f"{folder}: ca.crt for every node, server.pem and server.key for the SuperLink, a key pair for {nodes} nodes."
+    )
+
+
+def _wrong_method(method: str) -> list[str]:
+    if method not in method_names():
+        return [f"--method: {choice('method', method, method_names())}"]
+    from fedweave import methods
+    from fedweave.fleet.server.terms import refuse_oracle
+
+    try:
+        refuse_oracle(getattr(methods, method)())
+    except BadInput as e:
+        return [f"--method {method}: {e}"]
+    return []
+
+
+def _installed() -> None:
+    """Say what is missing before anything is begun."""
+    for module in ("flwr", "psutil", "torch"):
+        try:
+            __import__(module)
+        except ModuleNotFoundError as e:
+            if e.name != module:
+                raise
+            raise BadInput(f"This needs {module}: pip install 'fedweave[flower,torch]'") from None
+    if sys.platform == "win32":
+        raise BadInput("Flower's SuperLink and SuperNodes are started on Linux and macOS only.")
+
+
+def _tables(result: Any) -> list[Table]:
+    """Return what happened by round and by client."""
+    by_round = Table(
+        "round", "asked", "answered", "refused", "accuracy", "seconds", title="rounds", title_justify="left"
+    )
+    rows = result.rounds
+    for i in range(rows["round"].size):
+        numbers = [str(rows[name][i]) for name in ("round", "asked", "received", "refused")]
+        by_round.add_row(*numbers, f"{rows['accuracy'][i]:.4f}", f"{rows['seconds'][i]:.1f}")
+    by_client = Table("client", "asked", "answered", "mean seconds", title="clients", title_justify="left")
+    visits = result.clients
+    for client in np.unique(visits["client"]):
+        mine = visits["client"] == client
+        seconds, heard = visits["seconds"][mine].mean(), visits["received"][mine].sum()
+        by_client.add_row(str(client), str(mine.sum()), str(heard), f"{seconds:.1f}")
+    return [by_round, by_client]

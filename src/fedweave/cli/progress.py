@@ -1,0 +1,108 @@
+"""How a long run shows that it lives: a bar on a terminal, plain lines elsewhere. Always on the error stream."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedweave.runs.experiment import Experiment
+
+LINE_SECONDS = 5.0
+
+
+class Count:
+    """One line for many runs side by side: how many are done."""
+
+    def __init__(self, label: str):
+        self._label, self._last = label, 0.0
+        self._console = Console(stderr=True)
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
+            TimeRemainingColumn(compact=True),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bars.add_task(label, total=1)
+
+    def __enter__(self) -> Callable[[int, int], None]:
+        self._bars.__enter__()
+        return self._told
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._bars.__exit__(kind, value, where)
+
+    def _told(self, done: int, total: int) -> None:
+        self._bars.update(self._task, completed=done, total=total)
+        if not self._console.is_terminal and (done == total or time.monotonic() - self._last > LINE_SECONDS):
+            self._last = time.monotonic()
+            self._console.print(f"{self._label}: {done}/{total} runs", highlight=False)
+
+
+class Show:
+    """One line per run: rounds done, accuracy, simulated seconds, time left."""
+
+    def __init__(self, runs: int, device: str = ""):
+        self._device = device  # told when the first run begins
+        self._console = Console(stderr=True)
+        self._runs, self._begun = runs, 0
+        self._bars = Progress(
+            TextColumn("{task.description:<24}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
+            TextColumn("{task.fields[news]}"),
+            TimeRemainingColumn(compact=True),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+
+    def __enter__(self) -> Show:
+        self._bars.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._bars.__exit__(kind, value, where)
+
+    def watch(self, name: str, experiment: Experiment) -> Any:
+        """Begin a line for a run and return what is told of its rounds."""
+        self._begun += 1
+        if self._begun == 1 and self._device:
+            self._console.print(f"device: {self._device}", highlight=False)
+        label = f"[{self._begun}/{self._runs}] {name}, seed {experiment.seed}" if self._runs > 1 else name
+        task = self._bars.add_task(label, total=experiment.rounds, news="")
+        last, score = time.monotonic(), ""
+
+        def told(row: Mapping[str, Any]) -> None:
+            nonlocal last, score
+            if math.isfinite(row["accuracy"]):
+                score = f"accuracy {row['accuracy']:.3f}"
+            elif not math.isnan(row["loss"]):
+                score = f"loss {row['loss']:.4g}"
+            news = f"{score}  clock {row['clock']:.4g} s"
+            self._bars.update(task, completed=row["round"], news=news)
+            due = row["round"] == experiment.rounds or time.monotonic() - last > LINE_SECONDS
+            if due and not self._console.is_terminal:
+                last = time.monotonic()
+                self._console.print(
+                    f"{label}  round {row['round']}/{experiment.rounds}  {news}",
+                    highlight=False,
+                    soft_wrap=True,
+                )
+            if row["refused"]:
+                self._console.print(
+                    f"{label}  round {row['round']}: refused {row['refused']} updates",
+                    soft_wrap=True,
+                )
+
+        return told

@@ -1,0 +1,62 @@
+"""The command ``fedweave reproduce``: a figure or table of a paper, with a verdict on each of its claims."""
+
+from __future__ import annotations
+
+import json as json_text
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+from fedweave import papers
+from fedweave.cli.progress import Count
+from fedweave.cli.typed import Json, help_text
+from fedweave.core.settings import BadInput
+from fedweave.tables.files import writable
+
+if TYPE_CHECKING:
+    from fedweave.papers.common.claims import Outcome
+
+EXAMPLE = "Example: fedweave reproduce fedacs/fig7 --scale smoke"
+
+
+def reproduce(
+    item: Annotated[str, Parameter(metavar="ITEM")],
+    /,
+    *,
+    scale: Annotated[
+        Literal["smoke", "laptop", "paper"], help_text("smoke: seconds; laptop: minutes; paper: as published. [smoke]")
+    ] = "smoke",
+    html: Annotated[Path | None, help_text("Also write the runs as a page of curves, where an item has any.")] = None,
+    json: Json = False,
+) -> None:
+    """Make a figure or table of a paper again, with a verdict on each of its claims: see `fedweave list papers`."""
+    with Count(f"{item}, scale {scale}") as told:
+        outcome = papers.reproduce(item, scale, told)
+    if json:
+        print(json_text.dumps(outcome.plain(), default=float, allow_nan=False))
+        _draw(outcome, html)
+        return
+    if outcome.rows:
+        table = Table(*outcome.rows[0], title=f"{outcome.item}, scale {outcome.scale}", title_justify="left")
+        for row in outcome.rows:
+            table.add_row(*("–" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
+        screen = Console()
+        Console(width=max(screen.width, 150) if not screen.is_terminal else None).print(table)  # whole in a file
+    for claim in outcome.claims:
+        print(f"{claim.verdict}: {claim.text} ({claim.evidence})")
+    print("\n".join(outcome.notes))
+    _draw(outcome, html)
+
+
+def _draw(outcome: Outcome, page: Path | None) -> None:
+    if page is None:
+        return
+    if not outcome.runs:
+        raise BadInput(f"--html: {outcome.item} left no runs to draw.")
+    from fedweave.report import write
+
+    with writable(page):
+        write(outcome.runs, page)

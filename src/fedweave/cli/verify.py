@@ -1,0 +1,84 @@
+"""The command ``fedweave verify``: check a run folder from the outside, its states, its rows and its audit log."""
+
+from __future__ import annotations
+
+import hashlib
+import json as json_text
+import sys
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from cyclopts import Parameter
+
+from fedweave.cli.typed import Json
+from fedweave.core.settings import BadInput
+from fedweave.store.audit import FILE, checked
+from fedweave.store.database import reading
+from fedweave.store.run_folder import RunFolder
+
+EXAMPLE = "Example: fedweave verify runs/fedavg-20260101-120000"
+
+
+class Findings(NamedTuple):
+    """What a run folder holds, and what is wrong with it."""
+
+    rounds: int
+    states: int  # that are whole
+    verdicts: dict[str, int]  # how many updates were accepted, refused, lost, failed, by the audit log
+    chain: str  # the last digest of the audit log; nothing: the run keeps none
+    problems: list[str]
+
+
+def verify(folder: str | Path) -> Findings:
+    """Return what is in a run folder and everything that does not fit together."""
+    folder = Path(folder)
+    store = RunFolder.open(folder, write=False)
+    with closing(store), reading(folder):
+        rounds = store.columns("rounds")["round"].tolist()
+        problems = [] if rounds == list(range(1, len(rounds) + 1)) else ["The rounds are not 1, 2, 3, … once each."]
+        found, models = 0, dict[int, str]()
+        for round, name, state in store.states():
+            if state is None:
+                problems.append(f"{name} is missing or damaged.")
+            else:
+                found, models[round] = found + 1, hashlib.sha256(state.x.tobytes()).hexdigest()
+        end = store.audit_end()
+        verdicts: Counter[str] = Counter()
+        for number, line, problem in checked(folder, end) if end else ():
+            if problem:
+                problems.append(f"{FILE}:{number} {problem}.")
+            elif line and line["verdict"] == "model":
+                if models.get(line["round"], line["sha256"]) != line["sha256"]:
+                    problems.append(f"{FILE}:{number} tells of another model than the state of round {line['round']}.")
+            elif line:
+                verdicts[line["verdict"]] += 1
+        return Findings(len(rounds), found, dict(verdicts), end.chain if end else "", problems)
+
+
+def command(*folders: Annotated[Path, Parameter(metavar="RUN")], json: Json = False) -> None:
+    """Check that runs are whole: every round once, states by their digests, the audit log line by line.
+
+    A run keeps an audit log with `--audit true`. Exit code 1 says that something is wrong, and the first bad line.
+    """
+    if not folders:
+        raise BadInput("verify needs at least one run folder, such as: fedweave verify runs/fedavg-20260101-120000")
+    runs = [run for folder in folders for run in (sorted(p.parent for p in folder.glob("*/run.sqlite")) or [folder])]
+    found = {str(run): verify(run) for run in runs}
+    if json:
+        print(json_text.dumps({run: findings._asdict() for run, findings in found.items()}))
+    for run, findings in found.items():
+        if not json:
+            print(f"{run}: {_sentence(findings)}")
+        for problem in findings.problems:
+            print(f"error: {run}: {problem}", file=sys.stderr)
+    if any(findings.problems for findings in found.values()):
+        sys.exit(1)
+
+
+def _sentence(findings: Findings) -> str:
+    parts = [f"{findings.rounds} rounds", f"{findings.states} whole states"]
+    parts += [f"{count} {verdict}" for verdict, count in findings.verdicts.items()]
+    log = f"audit log ends with {findings.chain}" if findings.chain else "no audit log"
+    return f"{'broken' if findings.problems else 'whole'}: {', '.join(parts)}; {log}"

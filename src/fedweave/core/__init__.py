@@ -1,0 +1,1 @@
+"""The nouns and verbs of a federated round, checked settings, and addressed randomness."""

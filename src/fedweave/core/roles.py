@@ -1,0 +1,262 @@
+"""The verbs of a federated round: what each part of a method must do. Parts are frozen; state goes in and comes out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+
+from fedweave.core.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies, State, View
+
+if TYPE_CHECKING:
+    from fedweave.upload.channels import Channels
+
+
+class Sampler(ABC):
+    """Who takes part."""
+
+    law_known: ClassVar[bool] = True  # whether law() is known and draw() fills Cohort.expected
+
+    def init(self, population: Population) -> State:
+        """Return what the sampler remembers before the first round."""
+        return {}
+
+    def hears(self) -> tuple[str, ...]:
+        """Return which fields of the replies it cannot do without, beside the updates: a client must report them.
+
+        Clients measure "variance", that of their stochastic gradients, only where it is named here.
+        """
+        return ()
+
+    def oracle(self) -> bool:
+        """Return whether it must know what every client would answer, which no real fleet can be asked."""
+        return False
+
+    def law(self, state: State, view: View) -> Array:
+        """Return E[count] of every client (N,) this round; nan where the choice is greedy."""
+        return np.full(view.population.size, np.nan)
+
+    def law_once(self, state: State, view: View) -> Array:
+        """Return law(), computed once for this view: calibration asks before the draw does, and an oracle's is dear."""
+        for sampler, known, law in view.laws:
+            if sampler is self and known is state:
+                return law
+        del view.laws[:-1]  # one sampler around another: two laws
+        view.laws.append((self, state, law := self.law(state, view)))
+        return law
+
+    @abstractmethod
+    def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
+        """Choose this round's cohort among the available clients."""
+
+    def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
+        """Take in what the cohort answered: adaptive samplers live here."""
+        return state
+
+
+class Solver(ABC):
+    """How a client walks: the training loop is written once, a solver only bends the gradient.
+
+    The arrays are NumPy or torch, one client (D,) or several in lockstep (c, D); use only operators on them. ``y`` is
+    changed in place after each step: a solver that remembers it must copy it.
+
+    A solver may keep one vector per client from one participation to the next. It then begins with ``recall`` and says
+    with ``learned`` what to add to the vector, which takes effect when the answer is received: a lost one changes
+    nothing.
+    """
+
+    remembers: ClassVar[str] = ""  # what clients keep, in words; the aggregator must expect the same
+    reports: ClassVar[bool] = False  # whether they send the server how it changed
+
+    @abstractmethod
+    def begin(self, y: Any) -> tuple[Any, ...]:
+        """Return the solver's state at the start of one participation: arrays shaped like ``y``."""
+
+    @abstractmethod
+    def direction(
+        self, state: tuple[Any, ...], g: Any, y: Any, x: Any, lr: float, t: int
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Return d of the step y ← y − lr·d at local step t = 0, 1, …, and the new state."""
+
+    def recall(self, y: Any, memory: Any, sent: Any, share: Any) -> tuple[Any, ...]:
+        """Return the solver's state at the start for a client that keeps ``memory``, zero before its first answer.
+
+        ``sent`` is the vector that the aggregator sends with the model, ``share`` is N ω_i, the client's weight over
+        the mean one: a number, or a column (c, 1).
+        """
+        return self.begin(y)
+
+    def learned(self, u: Any, sent: Any, reach: Any, share: Any) -> Any:
+        """Return what to add to the memory after a participation with update u = y − x; ``reach`` is η ‖a‖₁."""
+        return 0 * u
+
+    def effort(self, steps: Array, lr: float) -> Array:
+        """Return ‖a‖₁ for each number of steps: how far the solver carries a constant gradient, in units of lr.
+
+        For solvers that are linear in the gradients (all but Adam) u = −η Σ_t a_t g_t, and a constant gradient 1
+        gives |u|/η = Σ_t a_t exactly, which is ‖a‖₁ where no a_t is negative (η μ ≤ 1 for a proximal pull); so the
+        solver itself, run once on that line, is the table.
+        """
+        top = int(steps.max(initial=1))
+        if top <= TABLE:
+            return _reach(self, lr, 1 << (top - 1).bit_length())[0][steps]  # rounded up: few tables serve all rounds
+        reach, last, ratio = _reach(self, lr, TABLE)
+        beyond = np.maximum(steps - TABLE, 0).astype(np.float64)
+        grown = beyond if ratio == 1 else ratio * np.expm1(beyond * np.log(ratio)) / (ratio - 1) if ratio > 0 else 0.0
+        return reach[np.minimum(steps, TABLE)] + last * grown
+
+
+TABLE = 1 << 16  # local steps that are run one by one; what follows is a geometric series
+
+
+@lru_cache(maxsize=64)
+def _reach(solver: Solver, lr: float, top: int) -> tuple[Array, float, float]:
+    """Return the distance under a constant gradient after 0, 1, …, top steps, in units of lr, and how it goes on.
+
+    Momentum has settled long before ``TABLE`` steps, and a pull or a decaying step makes each step a fixed ratio of the
+    one before: so the last step and that ratio say how far any number of further steps gets.
+    """
+    reach, step = np.zeros(top + 1), np.zeros(top)
+    y, state = np.float64(0), solver.begin(np.float64(0))
+    for t in range(top):
+        step[t], state = solver.direction(state, np.float64(1), y, np.float64(0), lr, t)
+        y = y - lr * step[t]
+        reach[t + 1] = -y / lr
+    last, half = float(step[-1]), float(step[(top - 1) // 2])
+    ratio = (last / half) ** (1 / (top - 1 - (top - 1) // 2)) if top > 1 and last * half > 0 else 0.0
+    return reach, last, ratio
+
+
+class Upload(ABC):
+    """What a client sends of its update: the server says how much it may leave out, the client chooses what.
+
+    What was not sent the client keeps and goes on from, until a round after which everyone takes the whole model.
+    """
+
+    partial: ClassVar[bool] = False  # whether anything may be left out; the aggregator must then go by what was sent
+
+    def init(self, population: Population) -> State:
+        """Return what the server remembers before the first round."""
+        return {}
+
+    def allocate(self, state: State, view: View, cohort: Cohort) -> Array | None:
+        """Return the share of its model that each of the cohort may leave out (k,); None: everyone sends all."""
+        return None
+
+    @abstractmethod
+    def send(
+        self, channels: Channels, start: Array, end: Array, rate: float, coverage: Array, rng: np.random.Generator
+    ) -> Array:
+        """Return which channels of its model (G,) a client sends that went from ``start`` to ``end``, both (D,).
+
+        ``coverage`` (G,) is the share of all clients that have the channel. How many are sent must follow from
+        ``channels`` and ``rate`` alone, because a message that was lost had its size too.
+        """
+
+    def refreshes(self, round: int) -> bool:
+        """Return whether every client takes the whole model after this round."""
+        return True
+
+    def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
+        """Take in what the cohort answered."""
+        return state
+
+    def measure(self, state: State) -> Mapping[str, float]:
+        """Return what is worth keeping of the state after a round, by name: columns of the rounds table."""
+        return {}
+
+
+class Aggregator(ABC):
+    """How the answers become one direction."""
+
+    needs_law: ClassVar[bool] = False  # whether combine() reads Cohort.expected
+    masks: ClassVar[bool] = False  # whether combine() goes by Replies.mask, entry by entry
+    expects: ClassVar[str] = ""  # what the clients must remember: Solver.remembers
+
+    def init(self, population: Population, dim: int) -> State:
+        """Return what the aggregator remembers before the first round."""
+        return {}
+
+    def broadcast(self, state: State) -> Array | None:
+        """Return the vector (D,) that clients get with the model, if any."""
+        return None
+
+    @abstractmethod
+    def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
+        """Return the direction (D,), a displacement, and the new state."""
+
+    def coefficients(self, view: View, law: Array) -> Array:
+        """Return the mean weight c_i of u_i in the direction (N,), over draws and links; nan where nobody knows.
+
+        Normalised, c·‖a‖₁ is the surrogate objective of FedACS eq. 6; ``theory.fixed_point`` says where it leads.
+        """
+        return np.full(view.population.size, np.nan)
+
+    def measure(self, state: State, view: View) -> Mapping[str, float]:
+        """Return what is worth keeping of the state after a round, by name: columns of the rounds table."""
+        return {}
+
+    def surrogate(self, state: State) -> Array | None:
+        """Return the weights λ̃ (N,) of the last direction where they are not the objective's, for measuring."""
+        return None
+
+    def step_length(self, view: View, law: Array) -> float:
+        """Return how far a round moves per unit of learning rate and gradient, Σ c_i ‖a_i‖₁ (FedACS I.2)."""
+        return float(self.coefficients(view, law) @ view.effort)
+
+
+class ServerOptimizer(ABC):
+    """How the server walks along the direction."""
+
+    def init(self, dim: int) -> State:
+        """Return what the optimiser remembers before the first round."""
+        return {}
+
+    @abstractmethod
+    def step(self, state: State, x: Array, direction: Array) -> tuple[Array, State]:
+        """Return the new model and state."""
+
+
+class System(ABC):
+    """The simulated world: how much each client works, how long it takes and how often its answer is lost."""
+
+    @abstractmethod
+    def population(self, base: Population, round: int, seed: int) -> Population:
+        """Return this round's clients, from the nominal ones; a pure function of its arguments."""
+
+
+class Engine(Protocol):
+    """Where clients run: the only place with processes and I/O."""
+
+    layout: Layout
+
+    def train(
+        self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
+    ) -> Replies:
+        """Ask the cohort to train from ``x`` with step ``lr`` and return what was heard."""
+        ...
+
+    def rehearse(
+        self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried = NOTHING
+    ) -> Array:
+        """Return the updates these clients would send this round, whatever their links."""
+        ...
+
+    def gradients(self, x: Array, ids: Array) -> Array:
+        """Return these clients' true gradients at ``x`` (k, D), on all their data: no fleet can be asked for them."""
+        ...
+
+    def variances(self, round: int, x: Array, ids: Array, population: Population) -> Array:
+        """Return the mean squared distance of their batches' gradients at ``x`` from the mean of these (k,)."""
+        ...
+
+    def losses(self, x: Array, ids: Array) -> Array:
+        """Return the mean loss of ``x`` on each of these clients' own data (k,)."""
+        ...
+
+    def evaluate(self, x: Array) -> Mapping[str, Any]:
+        """Return accuracy, loss and class_accuracy of ``x`` on the test set."""
+        ...

@@ -1,0 +1,1 @@
+"""Training processes: on this machine, or the actors of a Ray cluster."""

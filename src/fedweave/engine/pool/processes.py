@@ -1,0 +1,217 @@
+"""A pool of training processes with one thread each, and the data laid out once for all of them.
+
+Workers are processes at the other end of a pipe, not ``multiprocessing`` ones, so a user's script needs no
+``if __name__ == "__main__"`` guard; a worker ends by itself when the main process is gone. What crosses the pipe never
+leaves this machine and user.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
+
+import cloudpickle
+import numpy as np
+
+from fedweave.core.records import Array
+from fedweave.core.settings import BadInput
+from fedweave.engine.pool import zygote
+from fedweave.engine.pool.worker import result_of
+from fedweave.local.submodels import FleetTrainer
+from fedweave.local.torch.trainer import ClientData, TorchTrainer
+
+Build = Callable[[ClientData], TorchTrainer | FleetTrainer]
+Call = tuple[str, Any]  # a method of the trainer and its arguments after x; or "load", "model" and what they need
+
+
+class WorkerDied(RuntimeError):  # noqa: N818 - it says what happened
+    """A training process ended in the middle of its work."""
+
+
+class Pool(Protocol):
+    """Who trains for a simulator: processes of this machine, or the actors of a Ray cluster."""
+
+    patience: float  # seconds of work to be done without it before it is worthwhile
+    holds: Any  # the ``build`` whose trainer it has now
+
+    @property
+    def count(self) -> int | None:
+        """How many train at the same time; None as long as nobody knows."""
+        ...
+
+    @property
+    def worthwhile(self) -> bool:
+        """Whether to use it now."""
+        ...
+
+    def join(self) -> None:
+        """Find the machines that will train, so that whoever cannot be reached is an error before anything begins."""
+        ...
+
+    def load(self, build: Build, data: ClientData, pieces: int) -> bool:
+        """Get the trainer ``build(data)``, for rounds of about ``pieces``; return whether that could be done."""
+        ...
+
+    def map(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
+        """Do each call, with ``x`` in front of its arguments, wherever there is room; yield (position, result)."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: Any, value: Any, where: Any, /) -> bool | None: ...
+
+
+class Workers(AbstractContextManager["Workers"]):
+    """Processes that each hold a trainer and do one call at a time; started when first needed, then kept."""
+
+    supported = os.name == "posix"  # pipes are handed over as file descriptors
+
+    def __init__(self, count: int, patience: float = 0.0):
+        """Plan ``count`` processes; they become worthwhile after ``patience`` seconds of work done without them."""
+        self.count, self.patience = count, patience
+        self.asked = not patience  # a number that the user chose, not "auto"
+        self.holds: Any = None  # the ``build`` whose trainer they have now
+        self._processes: list[zygote.Process] = []
+        self._links: list[Any] = []
+        self._given: tuple[Build, ClientData] | None = None  # with the links, for more workers
+
+    def __str__(self) -> str:
+        return f"{self.count} worker processes" if self.count > 1 else "one process"
+
+    @property
+    def worthwhile(self) -> bool:
+        """Whether to use them now."""
+        return self.count > 1 and self.patience <= 0
+
+    def join(self) -> None:
+        """Do nothing: this machine is here."""
+
+    def load(self, build: Build, data: ClientData, pieces: int) -> bool:
+        """Give every worker the trainer ``build(data)``; no more workers than a round has ``pieces``.
+
+        Return whether it could be done: a model that cannot be pickled has to train here.
+        """
+        with tempfile.TemporaryDirectory(prefix="fedweave-") as folder:
+            try:
+                blob = cloudpickle.dumps(build)
+            except (TypeError, pickle.PicklingError) as e:
+                if self.asked:
+                    raise BadInput(f"The model cannot be sent to worker processes: {e}. Use workers=1.") from None
+                self.count = 1
+                return False
+            zygote.prepare()  # and lay out the data meanwhile
+            files = _share(data, Path(folder))
+            while len(self._processes) < min(self.count, pieces):
+                process, link = zygote.start()
+                self._processes.append(process)
+                self._links.append(link)
+            for link in self._links:
+                self._send(link, ("load", (blob, files)))
+            for link in self._links:  # once all have mapped the files, their names can go
+                self._receive(link)
+        self.holds, self._given = build, (build, data)
+        return True
+
+    def map(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
+        """Do each call, with ``x`` in front of its arguments, on whichever worker is free; yield (position, result)."""
+        if not self._links:
+            raise WorkerDied("The worker processes have ended.")
+        try:
+            yield from self._map(x, calls)
+        except BaseException:  # answers may still be under way: nobody must take them for answers to later calls
+            self._stop(patience=0)
+            raise
+
+    def _map(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
+        if self._given and len(self._links) < min(self.count, len(calls)):  # links were bad when they were started
+            self.load(*self._given, len(calls))
+        todo = iter(enumerate(calls))
+        doing: dict[Any, int] = {}
+        for link, (i, call) in zip(self._links, todo, strict=False):
+            self._send(link, ("model", x))
+            self._send(link, call)
+            doing[link] = i
+        while doing:
+            for link in wait(list(doing)):
+                result, done = self._receive(link), doing.pop(link)
+                if (following := next(todo, None)) is not None:
+                    doing[link] = following[0]
+                    self._send(link, following[1])
+                yield done, result
+
+    def _send(self, link: Any, call: Call) -> None:
+        try:
+            link.send(call)
+        except (BrokenPipeError, ConnectionError):
+            raise self._died(link) from None
+
+    def _receive(self, link: Any) -> Any:
+        try:
+            answer = link.recv()
+        except (EOFError, ConnectionError):
+            raise self._died(link) from None
+        return result_of(answer)
+
+    def _died(self, link: Any) -> WorkerDied:
+        process = self._processes[self._links.index(link)]
+        with suppress(subprocess.TimeoutExpired):  # its pipe closes a moment before its exit code is known
+            process.wait(timeout=2)
+        return WorkerDied(f"A training process died with exit code {process.returncode}; -9 often means out of memory.")
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._stop(patience=5.0 if kind is None else 0.5)
+
+    def _stop(self, patience: float) -> None:
+        """End the workers: each one ends when its pipe closes, unless it is busy for longer than all have."""
+        for link in self._links:
+            link.close()
+        deadline = time.monotonic() + patience
+        for process in self._processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=max(deadline - time.monotonic(), 0))
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=5)
+        self._links, self._processes = [], []
+        self.holds = None
+
+
+class Mapped(NamedTuple):
+    """An array that lies in a file, to be mapped by the workers: one copy for all of them."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def open(self) -> Array:
+        """Return the array, read only when first touched."""
+        return np.memmap(self.path, self.dtype, "c", shape=self.shape)
+
+
+SHARED = ("x", "y", "test_x", "test_y")
+
+
+def _share(data: ClientData, folder: Path) -> ClientData:
+    """Return ``data`` with its sample arrays replaced by files."""
+
+    def put(name: str) -> Mapped:
+        array = np.ascontiguousarray(getattr(data, name))
+        array.tofile(folder / name)
+        return Mapped(str(folder / name), array.dtype.str, array.shape)
+
+    return data._replace(**{name: put(name) for name in SHARED})
+
+
+def opened(data: ClientData) -> ClientData:
+    """Return the data a worker was sent, with its files mapped."""
+    return data._replace(**{name: getattr(data, name).open() for name in SHARED})

@@ -1,0 +1,57 @@
+"""What every training process does, wherever it runs: hold a trainer, do calls on it, and answer whatever happens."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fedweave.core.records import Array
+from fedweave.local.submodels import FleetTrainer
+from fedweave.local.torch.trainer import ClientData, TorchTrainer
+
+Answer = tuple[bool, Any]  # whether it went well, and the result or else the exception
+
+
+class Serving:
+    """The trainer of a training process, with one thread: another number of threads would give other bits."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        self._trainer: TorchTrainer | FleetTrainer | None = None
+
+    def load(self, build: bytes, data: ClientData) -> None:
+        """Make the trainer ``build(data)``; what was pickled comes from the run that this process belongs to."""
+        self._trainer = pickle.loads(build)(data)
+
+    def call(self, x: Array, name: str, arguments: tuple[Any, ...]) -> Any:
+        """Return what the trainer's method ``name`` does with ``x`` and the arguments."""
+        return getattr(self._trainer, name)(x, *arguments)
+
+
+def answered(work: Callable[..., Any], *arguments: Any) -> Answer:
+    """Do the work; an exception is an answer too, with its traceback as a note."""
+    try:
+        return True, work(*arguments)
+    except Exception as error:
+        return False, _portable(error)
+
+
+def result_of(answer: Answer) -> Any:
+    """Return what an answer brings, or raise it."""
+    ok, value = answer
+    if not ok:
+        raise value
+    return value
+
+
+def _portable(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note("In a training process:\n" + traceback.format_exc())
+    return error

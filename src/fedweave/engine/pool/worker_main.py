@@ -1,0 +1,42 @@
+"""The main program of a training process: build trainers and answer calls until the pipe closes."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+from contextlib import suppress
+from multiprocessing.connection import Connection
+
+from fedweave.engine.pool.processes import opened
+from fedweave.engine.pool.worker import Serving, answered
+from fedweave.local.torch.trainer import ClientData
+
+
+def main(descriptor: int) -> None:
+    """Serve the pipe at file ``descriptor``."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's affair; it closes the pipe
+    link, serving, x = Connection(descriptor), Serving(), None
+    with suppress(EOFError, BrokenPipeError, ConnectionError):
+        while True:
+            name, arguments = link.recv()
+            if name == "model":
+                x = arguments
+            elif name == "load":
+                link.send(answered(_load, serving, *arguments))
+            else:
+                link.send(answered(serving.call, x, name, arguments))
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] - as multiprocessing's children do
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # it may be closed, or gone
+            stream.flush()
+    os._exit(0)  # taking torch apart in good order would take longer than starting did
+
+
+def _load(serving: Serving, build: bytes, files: ClientData) -> None:
+    serving.load(build, opened(files))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""A real fleet of clients, over Flower."""

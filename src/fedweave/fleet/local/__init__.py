@@ -1,0 +1,1 @@
+"""Fleets on this machine: in one process, or as processes on loopback."""

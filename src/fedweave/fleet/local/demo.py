@@ -1,0 +1,66 @@
+"""The demonstration: a fleet of processes on this machine that trains, loses nodes, and is gone afterwards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedweave.core.settings import BadInput
+from fedweave.fleet.local.new_app import write_app
+from fedweave.fleet.local.processes import Processes
+from fedweave.runs.results import Result
+from fedweave.store.run_folder import RunFolder
+
+KILL_ROUND = 2  # the first round has shown that all is well
+ASKS = re.compile(r"fedweave: round (\d+) asks clients ([\d ]+)")
+OURS = re.compile(r"fedweave: (.*)")
+
+
+class Shown(NamedTuple):
+    """What a demonstration leaves behind."""
+
+    result: Result
+    killed: list[int]
+    reasons: list[tuple[int, str]]  # (round, why an answer was not used)
+
+
+def demonstrate(
+    method: str,
+    config: dict[str, Any],
+    nodes: int,
+    kill: int,
+    secure: bool,
+    out: Path | None,
+    told: Callable[[str], None],
+) -> Shown:
+    """Run a method on a fleet of processes; ``kill`` nodes are killed while round 2 waits for them."""
+    from fedweave.runs.loop import load_result
+
+    if out is not None and out.exists():
+        raise BadInput(f"--out: {str(out)!r} already exists; choose another.")
+    killed: list[int] = []
+    kind = "TLS and node keys" if secure else "no encryption"
+    told(f"starting a SuperLink and {nodes} SuperNodes on this machine, {kind}")
+    with Processes(nodes, secure=secure) as fleet:
+        app = fleet.folder / "demo"
+        write_app(app, method)
+        folder = out.resolve() if out else fleet.folder / "run"
+
+        def line(text: str) -> None:
+            if ours := OURS.search(text):
+                told(ours[1])
+            if (asks := ASKS.search(text)) and int(asks[1]) == KILL_ROUND:
+                for client in [int(c) for c in asks[2].split()][:kill]:
+                    fleet.kill(client)
+                    killed.append(client)
+                    told(f"killed the node of client {client} in round {KILL_ROUND}")
+
+        fleet.run(app, {**config, "out": str(folder)}, line)
+        result = load_result(folder)
+        store = RunFolder.open(folder, write=False)
+        reasons = [(round, str(mishap)) for round, _, mishap in store.mishaps()]
+        store.close()
+        told("stopping the fleet")
+    return Shown(result, killed, reasons)

@@ -1,0 +1,160 @@
+"""A small Flower app to start from: ``fedweave flower new``."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+from string import Template
+
+from fedweave.core.settings import BadInput
+from fedweave.store.run_folder import refuse_used, writable
+
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "$project"
+version = "0.1.0"
+description = "$method over a network"
+license = "Apache-2.0"
+dependencies = ["fedweave[flower,torch]>=$version"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["$package"]
+
+[tool.flwr.app]
+publisher = "me"
+
+[tool.flwr.app.components]
+serverapp = "$package.server_app:app"
+clientapp = "$package.client_app:app"
+
+# `flwr run . -c "rounds=50"` changes any of these for one run.
+[tool.flwr.app.config]
+method = "$method"        # a name of `fedweave list methods`
+per-round = $per_round    # clients asked in a round
+rounds = 20
+lr = 0.05
+epochs = 1                # local passes over a client's data in a round
+batch-size = 20
+seed = 0
+start-seconds = 600       # how long to wait for the clients
+answer-seconds = 600      # how long a round waits for answers
+out = ""                  # a folder to keep the run in, and to continue it from after a crash; an absolute path
+"""
+
+TASK = '''\
+"""Your data and your model. Here: scikit-learn's digits, dealt unevenly to the clients, and a small network."""
+
+from fedweave import flower
+
+DATA = "digits"  # the server evaluates on its test samples; clients never send theirs
+MODEL = "auto"  # a name of `fedweave list models`, or a function that makes a torch module
+
+# Called as load_partition(partition_id, num_partitions) on the client. Replace it by a function that reads the
+# client's own samples and returns a fedweave.data.Dataset or a pair of arrays (x, y).
+load_partition = flower.dealt(DATA, "dirichlet:0.5")
+'''
+
+CLIENT_APP = '''\
+"""What runs at a client: local training as the server asks for it."""
+
+from fedweave import flower
+from $package.task import MODEL, load_partition
+
+app = flower.client(MODEL, load_partition)
+'''
+
+SERVER_APP = '''\
+"""What runs at the server: which method, for how long, and when a round closes."""
+
+import fedweave as fw
+from fedweave import flower
+from $package.task import DATA, MODEL
+
+
+def experiment(config):
+    """Return what to train; ``config`` is [tool.flwr.app.config]."""
+    return fw.Experiment(
+        method=getattr(fw.methods, config["method"])(config["per-round"]),
+        data=DATA,
+        model=MODEL,
+        system=fw.system.Measured(),  # links and latencies are learned from what the server sees
+        rounds=config["rounds"],
+        lr=config["lr"],
+        epochs=config["epochs"],
+        batch_size=config["batch-size"],
+        seed=config["seed"],
+        audit=True,  # a chained line for every answer: `fedweave verify`
+    )
+
+
+def terms(config):
+    """Return when a round begins and closes."""
+    return flower.Terms(start_seconds=config["start-seconds"], answer_seconds=config["answer-seconds"])
+
+
+app = flower.server(experiment, terms=terms)
+'''
+
+README = """\
+# $project
+
+`$method` of fedweave as a Flower app. On one machine, three terminals:
+
+```
+export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+flower-superlink --insecure --disable-runtime-dependency-installation
+flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9094 --node-config 'partition-id=0 num-partitions=2'
+flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9095 --node-config 'partition-id=1 num-partitions=2'
+```
+
+and in `~/.flwr/config.toml`
+
+```toml
+[superlink]
+default = "fleet"
+
+[superlink.fleet]
+address = "127.0.0.1:8000"
+insecure = true
+```
+
+Then `flwr run . --stream`. `fedweave flower demo` does all of it by itself. Over a real network use certificates and
+node keys: `fedweave flower keys`, and docs/deploy.md of fedweave.
+"""
+
+
+def write_app(folder: Path, method: str, per_round: int = 2) -> list[Path]:
+    """Write an app that ``flwr run`` accepts, and return its files."""
+    from fedweave import __version__
+
+    package = re.sub(r"\W+", "_", folder.resolve().name).strip("_").lower()
+    if not package.isidentifier() or keyword.iskeyword(package) or package == "fedweave":
+        raise BadInput(
+            f"The folder's name becomes that of a Python package, which {package!r} cannot be: choose another."
+        )
+    refuse_used(folder, "run.sqlite")
+    values = {
+        "package": package,
+        "project": package.replace("_", "-"),
+        "method": method,
+        "per_round": per_round,
+        "version": __version__,
+    }
+    content = {
+        "pyproject.toml": PYPROJECT,
+        "README.md": README,
+        f"{package}/__init__.py": f'"""The app {package}."""\n',
+        f"{package}/task.py": TASK,
+        f"{package}/client_app.py": CLIENT_APP,
+        f"{package}/server_app.py": SERVER_APP,
+    }
+    with writable(folder):
+        (folder / package).mkdir(parents=True, exist_ok=True)
+        for name, text in content.items():
+            (folder / name).write_text(Template(text).substitute(values), encoding="utf-8")
+    return [folder / name for name in content]

@@ -1,0 +1,177 @@
+"""The server's app: an experiment on a real fleet, kept in a run folder and continued from it after a crash."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from logging import INFO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore import log
+
+from fedweave.core.records import Population
+from fedweave.core.settings import BadInput
+from fedweave.data import Dataset
+from fedweave.engine.pool.processes import Workers
+from fedweave.engine.simulator import Simulator, choose_device
+from fedweave.fleet.server.engine import FlowerEngine
+from fedweave.fleet.server.questions import as_known
+from fedweave.fleet.server.roster import Roster
+from fedweave.fleet.server.terms import Clock, Terms, refuse_oracle
+from fedweave.local.torch.trainer import ClientData
+from fedweave.round.closing import NO_RULES, over_selected
+from fedweave.round.steps import first_state
+from fedweave.runs.experiment import Experiment, load_data, model_factory, to_plain
+from fedweave.runs.loop import Watch, different, go_on, mind_versions, refuse_another
+from fedweave.runs.results import Result
+from fedweave.runs.session import Session, first_vector, nominal_population, versions
+from fedweave.store.run_folder import RunFolder
+from fedweave.system.measured import Measured
+
+TERMS = Terms()
+CLOCK = Clock()
+
+
+def server(
+    experiment: Experiment | Callable[[Mapping[str, Any]], Experiment],
+    *,
+    terms: Terms | Callable[[Mapping[str, Any]], Terms] = TERMS,
+    out: str | Path | None = None,
+) -> ServerApp:
+    """Return a ServerApp that runs the experiment on whatever clients are connected.
+
+    The clients' data stays with them: of the experiment's data only the test samples are used, to evaluate, and its
+    partition not at all. ``system=fedweave.system.Measured()`` has links and latencies learned from what is seen; any
+    other world decides how much clients work. With ``out`` everything is kept in that folder, and a run that was
+    interrupted goes on where it was. ``experiment`` and ``terms`` may be functions of the app's configuration, what
+    ``flwr run -c`` changes; an ``out`` there counts more than the one here.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        config = dict(context.run_config)
+        folder = config.get("out") or out
+        what = experiment if isinstance(experiment, Experiment) else experiment(config)
+        when = terms if isinstance(terms, Terms) else terms(config)
+        result = run(what, grid, when, Path(str(folder)) if folder else None, say)
+        log(INFO, "fedweave: done  accuracy %s  digest %s", result.summary["accuracy"], result.summary["digest"])
+
+    return app
+
+
+def run(
+    experiment: Experiment,
+    grid: Grid,
+    terms: Terms = TERMS,
+    out: Path | None = None,
+    watch: Watch | None = None,
+    clock: Clock = CLOCK,
+) -> Result:
+    """Run an experiment on the clients of a grid, or continue it if the folder ``out`` has it already."""
+    if out is None or not (out / "run.sqlite").is_file():
+        session = prepare(experiment, grid, terms, clock)
+        store = RunFolder.create(out, to_plain(experiment), session.manifest)
+        return go_on(session, store.start(session.start, experiment.tables), store, watch)
+    store = RunFolder.open(out)
+    refuse_another(store.read_json("experiment.json"), experiment)
+    state = store.load_state(experiment.tables)
+    store.rewind(state.round if state else 0)
+    manifest = store.read_json("manifest.json")
+    session = prepare(experiment, grid, terms, clock, manifest.get("samples"))
+    if other := different(manifest["data"], session.manifest["data"]):
+        raise BadInput(f"The server's data has changed since this run began: {'; '.join(other)}.")
+    mind_versions(manifest["versions"], session.manifest["versions"])
+    if state is not None:
+        _recall(session, store)
+    state = state or store.start(session.start, experiment.tables)
+    return go_on(session._replace(manifest=manifest), state, store, watch)
+
+
+def prepare(
+    experiment: Experiment, grid: Grid, terms: Terms, clock: Clock, samples: Sequence[int] | None = None
+) -> Session:
+    """Wait for the fleet, and set up the experiment on it; ``samples`` are those of a fleet that was here before."""
+    refuse_oracle(experiment.method)
+    if experiment.true_gradients:
+        raise BadInput("A real fleet does not tell its true gradients: --true-gradients is for the simulator.")
+    data = load_data(experiment)
+    name, model = model_factory(experiment, data)
+    if name == "quadratic":
+        raise BadInput("The quadratic model is solved in closed form, in the simulator only: a fleet needs a network.")
+    if experiment.rules._replace(longest=None, quarantine=None) != NO_RULES:
+        raise BadInput(
+            "How long a real fleet is waited for, and for how many, is said by Terms, not by the Experiment."
+        )
+    if experiment.submodels:
+        raise BadInput("Sub-models are for the simulator: every client of a real fleet trains the whole model.")
+    x = first_vector(name, model, data, experiment.seed)
+    roster = Roster(grid, terms, clock, classes=data.classes if experiment.method.upload.partial else None)
+    roster.samples = np.array(samples or [], np.int64)
+    roster.gather()
+    measured = experiment.system if isinstance(experiment.system, Measured) else None
+    device, why = choose_device(experiment.device)
+    bench = Simulator(model, _test_only(data), experiment.method.solver, experiment.seed, Workers(1), device)
+    method = over_selected(experiment.method, terms.over_selection)
+    layout, seed = bench.layout, experiment.seed
+    engine = FlowerEngine(grid, roster, layout, method, seed, bench.evaluate, terms, measured, clock)
+
+    def base() -> Population:
+        known = roster.samples > 0
+        samples = np.where(known, roster.samples, max(int(roster.samples[known].mean()), 1))
+        size = np.full(roster.size, layout.dim * x.itemsize)
+        return replace(nominal_population(experiment, samples), model_bytes=size, covered=roster.covered)
+
+    def world(round: int) -> Population:
+        there = roster.gather()
+        now = experiment.system.population(base(), round, seed)
+        now = measured.known(now, engine.seen) if measured else now
+        return replace(now, available=now.available & there)
+
+    start = as_known(first_state(method, x, base(), layout.parameters))
+    manifest = {
+        "engine": "flower",
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "data": {"name": data.name, "digest": data.digest},
+        "model": {"name": name, "parameters": layout.parameters, "dim": layout.dim},
+        "device": f"{why}, {roster.size} clients over Flower",
+        "labels": None,
+        "samples": roster.samples.tolist(),
+        "terms": {f.name: getattr(terms, f.name) for f in dataclasses.fields(terms)},
+    }
+    return Session(experiment, engine, base(), start, manifest, world, method, experiment.rules, every_round=True)
+
+
+def _test_only(data: Dataset) -> ClientData:
+    """Return what a server needs of a data set: its test samples, and one of training for its shape."""
+    return ClientData(data.x[:1], data.y[:1], data.test_x, data.test_y, data.classes, data.mean, data.std, [])
+
+
+def _recall(session: Session, store: RunFolder) -> None:
+    """Learn again from the rows what was seen of the clients before the interruption."""
+    engine, measured = session.engine, session.experiment.system
+    if not isinstance(engine, FlowerEngine) or not isinstance(measured, Measured):
+        return
+    rows = store.columns("clients")
+    for r in np.unique(rows["round"]):
+        ids, heard, seconds = (rows[c][rows["round"] == r] for c in ("client", "received", "seconds"))
+        engine.seen = measured.visited(engine.seen, ids, heard, seconds)
+
+
+def say(name: str, experiment: Experiment) -> Any:
+    """Write a line per round to the log that ``flwr run --stream`` shows."""
+
+    def told(row: Any) -> None:
+        score = f"accuracy {row['accuracy']:.4f}" if row["accuracy"] == row["accuracy"] else f"loss {row['loss']:.4g}"
+        heard = f"{row['received']} of {row['asked']} answered"
+        refused = f", {row['refused']} refused" if row["refused"] else ""
+        log(INFO, "fedweave: %s round %s/%s  %s  %s%s", name, row["round"], experiment.rounds, score, heard, refused)
+
+    return told

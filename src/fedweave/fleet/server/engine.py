@@ -1,0 +1,123 @@
+"""The engine of a real fleet: asks over Flower's grid, waits no longer than agreed, and books every failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from logging import INFO
+from typing import Any, NoReturn
+
+import numpy as np
+from flwr.app import Message
+from flwr.serverapp import Grid
+from flwr.supercore import log
+
+from fedweave.core.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies, State
+from fedweave.core.settings import BadInput
+from fedweave.engine.links import timed
+from fedweave.fleet.server.mail import collect
+from fedweave.fleet.server.questions import LIFE, Asker, Question
+from fedweave.fleet.server.roster import Roster
+from fedweave.fleet.server.terms import Clock, Terms
+from fedweave.fleet.wire.answer import read_loss
+from fedweave.fleet.wire.tensors import HOW_DO_YOU_DO, Tensors, Unfit, ask_loss
+from fedweave.method import Method
+from fedweave.system.measured import Measured
+from fedweave.upload.channels import channels_of
+from fedweave.upload.send import lucky
+from fedweave.upload.wire import encoded_size
+
+Evaluate = Callable[[Array], Mapping[str, Any]]
+
+
+class FlowerEngine:
+    """Trains cohorts of real clients.
+
+    With ``measured`` the seconds of a reply are those that passed, and every visit is remembered (``seen``); without,
+    the experiment has a world of its own, whose clock counts.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        roster: Roster,
+        layout: Layout,
+        method: Method,
+        seed: int,
+        evaluate: Evaluate,
+        terms: Terms,
+        measured: Measured | None,
+        clock: Clock,
+    ):
+        self.layout, self._evaluate = layout, evaluate
+        self._grid, self._roster, self._terms, self._clock = grid, roster, terms, clock
+        self._method, self._seed = method, seed
+        self._asker = Asker(Tensors.of_layout(layout), method.solver, seed, terms, upload=method.upload)
+        self._measured = measured
+        self.seen: State = measured.fresh(roster.size) if measured else {}
+
+    def train(
+        self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
+    ) -> Replies:
+        """Ask the cohort and return what was heard in time."""
+        ids, wait, needed = cohort.ids, self._terms.answer_seconds, self._terms.needed(cohort.ids.size)
+        log(INFO, "fedweave: round %s asks clients %s", round, " ".join(map(str, ids.tolist())))
+        question = Question(round, x, cohort, population, lr, has)
+        model = self._asker.tensors.record(x)
+        messages = self._asker.messages(question, self._roster.node, model, wait, None)
+        box = self._asker.box(question)
+        for row, reply, seconds in collect(self._grid, messages, wait, needed, self._terms, self._clock):
+            box.put(row, reply, seconds)
+        box.close(wait, enough=int(box.received.sum()) >= needed)
+        replies = self._asker.replies(question, box)
+        for mishap in (*replies.trouble.refused, *replies.trouble.failed):
+            log(INFO, "fedweave: round %s, %s", round, mishap)
+        if not self._measured:
+            return replies._replace(seconds=self._world_seconds(question))
+        self.seen = self._measured.visited(self.seen, ids, replies.received, replies.seconds)
+        return replies
+
+    def _world_seconds(self, q: Question) -> Array:
+        """Return the seconds (k,) of this round in the experiment's own world, whose links have rates for bytes."""
+        x, ids, channels, none = q.x, q.cohort.ids, channels_of(self.layout), np.zeros(q.cohort.ids.size)
+        nominal = Replies(none, none, none, none, none, q.population.latency[ids], none)
+        if q.population.up_rate is None or not ids.size:
+            return nominal.seconds
+        if q.has.dropout is None:
+            up, down = np.full(ids.size, x.nbytes * (2 if self._method.solver.reports else 1)), None
+        else:  # how many channels are sent does not depend on what was learned
+            upload, luck, all_have = self._method.upload, lucky(self._seed, q.round), np.ones(channels.count)
+            rates = zip(ids.tolist(), q.has.dropout.tolist(), strict=True)
+            kept = [upload.send(channels, x, x, rate, all_have, luck(client)) for client, rate in rates]
+            up, down = encoded_size(channels, np.stack(kept), x.itemsize), x.itemsize * q.fetched
+        return timed(nominal._replace(bytes_up=up, bytes_down=down), ids, q.population, x, q.has).seconds
+
+    def evaluate(self, x: Array) -> Mapping[str, Any]:
+        """Return accuracy, loss and class_accuracy of ``x`` on the server's own test set."""
+        return self._evaluate(x)
+
+    def rehearse(
+        self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried = NOTHING
+    ) -> NoReturn:
+        """Refuse: an oracle is for simulations."""
+        raise BadInput("A real fleet cannot be asked what everyone would send: this sampler is for the simulator.")
+
+    def losses(self, x: Array, ids: Array) -> Array:
+        """Return the mean loss of ``x`` on each one's own data; −inf for those who do not say, so that others train."""
+        model, wait = self._asker.tensors.record(x), self._terms.answer_seconds
+        content, nodes = ask_loss(model, self._seed), [self._roster.node[client] for client in ids.tolist()]
+        messages = [Message(content, node, HOW_DO_YOU_DO, group_id="loss", ttl=wait + LIFE) for node in nodes]
+        found = np.full(ids.size, -np.inf)
+        for row, reply, _ in collect(self._grid, messages, wait, ids.size, self._terms, self._clock):
+            try:
+                found[row] = -np.inf if reply.has_error() else read_loss(reply.content)
+            except Unfit as e:
+                log(INFO, "fedweave: client %s: %s", ids[row], e)
+        return found
+
+    def gradients(self, x: Array, ids: Array) -> NoReturn:
+        """Refuse: true gradients are for simulations."""
+        raise BadInput("A real fleet does not tell its true gradients: --true-gradients is for the simulator.")
+
+    def variances(self, round: int, x: Array, ids: Array, population: Population) -> NoReturn:
+        """Refuse: a fleet measures variances while it trains."""
+        raise BadInput("A real fleet cannot be asked for its variances beforehand: this sampler is for the simulator.")

@@ -1,0 +1,119 @@
+"""What clients answer: an update, whole or in part, and a few numbers; read with every bound checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
+
+from fedweave.core.records import Array
+from fedweave.core.settings import BadInput, brief
+from fedweave.fleet.wire.tensors import Tensors, Unfit, opened, packed
+from fedweave.round.admission import wrong_number
+from fedweave.upload.channels import channels_of
+from fedweave.upload.wire import decode, encode
+
+LOSS_NAMES = ("loss", "train-loss", "train_loss")
+
+
+def read_loss(content: RecordDict) -> float:
+    """Return the loss that a client tells; nan if its model fails."""
+    told = content.metric_records.get("loss", {}).get("loss")
+    if not isinstance(told, int | float):
+        raise Unfit("does not tell its loss")
+    return float(told)
+
+
+class Answer(NamedTuple):
+    """What a client reports beside its update."""
+
+    samples: float
+    steps: float = float("nan")
+    loss: float = float("nan")  # mean over the local steps
+    first_gradient: float = float("nan")  # norm, at the model that was sent
+    seconds: float = float("nan")  # of training
+    variance: float = float("nan")  # of its gradients on the way, where it was asked for
+
+
+def answer(update: Array, about: Answer, tensors: Tensors, kept: Array | None = None) -> RecordDict:
+    """Return what a client sends: the displacement y − x, or the channels ``kept`` (G,) of it, and a few numbers."""
+    fields = {name.replace("_", "-"): float(value) for name, value in about._asdict().items() if value == value}
+    fields["num-examples"] = fields.pop("samples")
+    records: dict[str, Any] = {"metrics": MetricRecord(dict(fields))}
+    if kept is None:
+        return RecordDict({"update": tensors.record(update), **records})
+    part = np.frombuffer(encode(channels_of(tensors.layout), update, kept), np.uint8)
+    return RecordDict({"part": ArrayRecord({"part": packed(part)}), **records})
+
+
+def read_answer(
+    content: RecordDict, tensors: Tensors, x: Array, out: Array, most_samples: float, sent: Array | None = None
+) -> Answer:
+    """Write a client's update into ``out`` and return the rest, or say in ``Unfit`` why it is refused.
+
+    A client of ours sends the displacement; any other app sends its model, from which the displacement follows. Where
+    a part is enough, ``sent`` (D,) is set to which entries came.
+    """
+    about = _numbers(content.metric_records, most_samples)
+    if (sets := len(content.array_records)) != 1:
+        raise Unfit(f"sent {sets} sets of arrays instead of one")
+    if sent is not None:
+        sent[...] = True
+        if part := content.array_records.get("part"):
+            out[...], sent[...] = _read_part(part, tensors)
+            return about
+    ((name, record),) = content.array_records.items()
+    tensors.read(record, out, minus=None if name == "update" else x)
+    return about
+
+
+def _read_part(record: ArrayRecord, tensors: Tensors) -> tuple[Array, Array]:
+    """Return an update, zero where nothing was sent, and which entries were; bits and lengths are compared first."""
+    if list(record) != ["part"]:
+        raise Unfit("sent a part of its update that is not one array of bytes")
+    found, channels = opened("part", record["part"]), channels_of(tensors.layout)
+    if found.dtype != np.uint8 or found.ndim != 1:
+        raise Unfit(f"sent a part of its update as {brief(str(found.dtype))}{found.shape}, which is not bytes")
+    try:
+        update, kept = decode(channels, found.data, str(tensors.dtype))
+    except BadInput as e:
+        raise Unfit(f"sent a part of its update that cannot be: {e}") from None
+    return update, channels.spread(kept)
+
+
+LIMITS = {
+    "steps": (1, 2**31),
+    "loss": (-1e30, 1e30),
+    "first_gradient": (0, 1e30),
+    "seconds": (0, 1e9),
+    "variance": (0, 1e30),
+}
+
+
+def _numbers(records: Mapping[str, MetricRecord], most_samples: float) -> Answer:
+    told: dict[str, Any] = {name: value for record in records.values() for name, value in record.items()}
+    if wrong := wrong_number("num-examples", told.get("num-examples"), 1, most_samples):
+        raise Unfit(wrong)
+    found = {name: told.get(name.replace("_", "-")) for name in LIMITS}
+    found["loss"] = next((told[name] for name in LOSS_NAMES if name in told), None)
+    found = {name: value for name, value in found.items() if value is not None and value == value}
+    for name, value in found.items():
+        if wrong := wrong_number(name.replace("_", "-"), value, *LIMITS[name]):
+            raise Unfit(wrong)
+    return Answer(float(told["num-examples"]), **{name: float(value) for name, value in found.items()})
+
+
+def size(content: RecordDict) -> int:
+    """Return the bytes of a message's content; Flower's own count does not take every setting that Flower sends."""
+    told = [*content.metric_records.values(), *content.config_records.values()]
+    values = [(name, value) for record in told for name, value in record.items()]
+    arrays = sum(record.count_bytes() for record in content.array_records.values())
+    return arrays + sum(len(name) + _bytes(value) for name, value in values)
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, list):  # of one type
+        return sum(map(_bytes, value)) if isinstance(next(iter(value), 0), str | bytes) else 8 * len(value)
+    return len(value) if isinstance(value, str | bytes) else 8

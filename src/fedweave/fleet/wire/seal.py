@@ -1,0 +1,51 @@
+"""A seal on every answer of a client of ours: for which round it was made, by whom, and the digest of all it carries.
+
+TLS protects the way. The seal tells what happens at its ends: an answer of an earlier round that is sent again, one in
+another client's name, and bits that changed in a queue or a memory. It is no signature: Flower knows nodes by keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from flwr.app import ConfigRecord, RecordDict
+
+from fedweave.core.settings import brief
+from fedweave.fleet.wire.tensors import Unfit
+
+SEAL = "seal"
+OURS = ("update", "part")  # the records that only a client of ours sends
+
+
+def sealed(content: RecordDict, round: int, client: int) -> RecordDict:
+    """Return an answer with its seal; ``client`` is the number by which the server asked."""
+    content[SEAL] = ConfigRecord({"round": round, "client": client, "sha256": _digest(content)})
+    return content
+
+
+def check_seal(content: RecordDict, round: int, client: int) -> None:
+    """Refuse an answer whose seal is missing, broken or for something else; apps of others send none."""
+    seal = content.config_records.get(SEAL)
+    if seal is None:
+        if ours := [name for name in OURS if name in content]:
+            raise Unfit(f"sent its {ours[0]} without a seal; use the same release of fedweave on both sides")
+        return
+    if seal.get("round") != round:
+        raise Unfit(f"replayed: its answer is for round {brief(seal.get('round'), 20)}, this is {round}")
+    if seal.get("client") != client:
+        raise Unfit(f"its answer is that of client {brief(seal.get('client'), 20)}")
+    if seal.get("sha256") != _digest(content):
+        raise Unfit("its answer does not have the digest that it had when it was sent")
+
+
+def _digest(content: RecordDict) -> str:
+    """Return the SHA-256 of all arrays and numbers of an answer, each with its name."""
+    found = hashlib.sha256()
+    for name, record in sorted(content.array_records.items()):
+        for key, array in record.items():
+            found.update(repr((name, key, array.dtype, tuple(array.shape), array.stype, len(array.data))).encode())
+            found.update(array.data)
+    numbers = {name: dict(record) for name, record in sorted(content.metric_records.items())}
+    found.update(json.dumps(numbers, sort_keys=True).encode())
+    return found.hexdigest()

@@ -1,0 +1,125 @@
+"""A torch module whose parameters and buffers are views of one flat vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedweave.core.randomness import Stream, rng_for
+from fedweave.core.records import Array, Layout
+
+
+class FlatModule:
+    """Loads, trains and reads a module through one vector.
+
+    Convolution weights are kept channels-last inside: on a CPU that makes a step of a small CNN faster. So the
+    vector inside is ordered differently from the one outside; ``load`` and ``read`` translate, once per client.
+    """
+
+    def __init__(self, module: nn.Module):
+        self.module = module
+        weights, buffers = travelling(module)
+        tensors = {**weights, **buffers}
+        self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
+        self.layout = Layout(
+            names=tuple(tensors),
+            shapes=tuple(tuple(t.shape) for t in tensors.values()),
+            parameters=sum(w.numel() for w in weights.values()),
+        )
+        self._images = any(w.dim() == 4 for w in weights.values())
+        device = next(iter(tensors.values())).device
+        self._vector = torch.empty(self.layout.dim, dtype=torch.float32, device=device)
+        pieces = self._vector.split(self.layout.sizes)
+        self._views = [_view(p, s) for p, s in zip(pieces, self.layout.shapes, strict=True)]
+        self._weights = list(weights.values())
+        with torch.no_grad():
+            for tensor, view in zip(tensors.values(), self._views, strict=True):
+                view.copy_(tensor)
+        for weight, view in zip(self._weights, self._views, strict=False):
+            weight.data = view
+        for name, view in zip(buffers, self._views[len(weights) :], strict=True):
+            owner, _, leaf = name.rpartition(".")
+            setattr(module.get_submodule(owner), leaf, view)
+
+    @property
+    def parameters(self) -> Tensor:
+        """The trained part of the vector, in the inner order; writing to it changes the module."""
+        return self._vector[: self.layout.parameters]
+
+    def load(self, x: Array) -> None:
+        """Set the module to the flat vector ``x``."""
+        source = torch.from_numpy(x).split(self.layout.sizes)
+        with torch.no_grad():
+            for view, piece, name in zip(self._views, source, self.layout.names, strict=True):
+                view.copy_(piece.view(view.shape))
+                if name.endswith("running_var"):  # weights that do not sum to one can push a variance below zero
+                    view.clamp_(min=0)
+            for counter, initial in self._counters:  # num_batches_tracked and the like start anew
+                counter.copy_(initial)
+
+    def read(self) -> Array:
+        """Return the module as a flat vector."""
+        return torch.cat([v.detach().reshape(-1) for v in self._views]).cpu().numpy()
+
+    def inner(self, vector: Array) -> Tensor:
+        """Return the trained part of a flat vector in the inner order."""
+        pieces = torch.from_numpy(vector[: self.layout.parameters]).split(self.layout.sizes[: len(self._weights)])
+        shaped = [_inner(p.view(s)) for p, s in zip(pieces, self.layout.shapes, strict=False)]
+        return torch.cat(shaped).to(self._vector.device)
+
+    def fit(self, x: Tensor) -> Tensor:
+        """Return a batch in the memory order that the convolutions want."""
+        return x.contiguous(memory_format=torch.channels_last) if self._images and x.dim() == 4 else x
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """Return the gradient of ``loss`` in the inner order."""
+        return torch.cat([_inner(g) for g in torch.autograd.grad(loss, self._weights, materialize_grads=True)])
+
+    def outer(self, g: Tensor) -> Array:
+        """Return a vector over the parameters in the order outside, zero for the buffers."""
+        pieces = g.split(self.layout.sizes[: len(self._weights)])
+        ordered = [_view(p, s).reshape(-1) for p, s in zip(pieces, self.layout.shapes, strict=False)]
+        return np.append(
+            torch.cat(ordered).cpu().numpy(), np.zeros(self.layout.dim - self.layout.parameters, np.float32)
+        )
+
+
+def _view(piece: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if len(shape) != 4:
+        return piece.view(shape)
+    o, i, h, w = shape
+    return piece.view(o, h, w, i).permute(0, 3, 1, 2)
+
+
+def _inner(g: Tensor) -> Tensor:
+    return (g.permute(0, 2, 3, 1) if g.dim() == 4 else g).reshape(-1)
+
+
+def travelling(module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, Tensor]]:
+    """Return the trained parameters and the running averages: what goes between server and clients.
+
+    Everything else is a constant of the model, the same in every process (see ``made``): frozen parameters, buffers
+    that are not saved with the model, masks and tables.
+    """
+    weights = {n: w for n, w in module.named_parameters() if w.requires_grad}
+    saved = module.state_dict()
+    buffers = {n: b for n, b in module.named_buffers() if b.is_floating_point() and n in saved and b.isfinite().all()}
+    return weights, buffers
+
+
+def made(model: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Return a new module whose random values are drawn at the seed's own address, in every process alike."""
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
+        # Where there is no accelerator, torch would note down the seed for each kind of one, with the whole call stack.
+        sown = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
+        sown(int(rng_for(seed, 0, Stream.MODEL).integers(2**63)))
+        return model()
+
+
+def initial_vector(module: nn.Module) -> Array:
+    """Return a module's values as a flat float32 vector: parameters, then buffers."""
+    tensors = [t for part in travelling(module) for t in part.values()]
+    return np.concatenate([t.detach().cpu().numpy().reshape(-1) for t in tensors]).astype(np.float32)

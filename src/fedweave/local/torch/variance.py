@@ -1,0 +1,40 @@
+"""How much the stochastic gradients of a client differ, found on the way: no second pass, nothing kept but a mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.core.records import Array
+
+
+class Spread:
+    """Sums ‖g_t − mean‖² over the steps of each row by Welford's recursion, exact where all gradients are equal.
+
+    The gradients are those of the local steps, each at its own point of the way: for short ways the noise of the
+    batches, for long ones also how far the true gradient turns.
+    """
+
+    def __init__(self, wanted: bool):
+        self.wanted = wanted
+        self._mean = self._total = torch.zeros(0)
+
+    def add(self, g: Tensor, t: int) -> None:
+        """Take in the gradients (c, D) of step t; later steps may have fewer rows, always the first ones."""
+        if not self.wanted:
+            return
+        if t == 0:
+            self._mean, self._total = g.clone(), torch.zeros(len(g), device=g.device)
+            return
+        if len(g) < len(self._mean):
+            self._mean = self._mean[: len(g)]
+        away = g - self._mean
+        self._mean.add_(away, alpha=1 / (t + 1))
+        self._total[: len(g)].add_(away.square_().sum(1), alpha=t / (t + 1))
+
+    def variance(self, steps: Sequence[int]) -> Array:
+        """Return the mean over each row's ``steps`` (c,); nan where nobody asked."""
+        return self._total.cpu().numpy() / np.asarray(steps, np.float32) if self.wanted else np.full(len(steps), np.nan)

@@ -1,0 +1,1 @@
+"""One federated round: what is asked of whom, and what becomes of the answers."""

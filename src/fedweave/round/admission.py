@@ -1,0 +1,138 @@
+"""What the server lets in: cohorts that make sense, and answers that fit and are finite; others are named, not used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedweave.core.records import Array, Cohort, Layout, Mishap, Population, Replies
+from fedweave.core.settings import brief
+from fedweave.method import Method
+
+
+def sensible(cohort: Any, method: Method, population: Population) -> Cohort:
+    """Return the cohort a sampler drew, or say in one sentence what is wrong with it."""
+    who = f"{type(method.sampler).__name__}.draw"
+    if not isinstance(cohort, Cohort):
+        raise ValueError(f"{who} must return a Cohort. It returned {cohort!r}.")
+    ids, count, expected = np.asarray(cohort.ids), np.asarray(cohort.count), np.asarray(cohort.expected)
+    if not ids.size == count.size == expected.size:
+        sizes = {ids.size, count.size, expected.size}
+        raise ValueError(f"{who} must return ids, count and expected of one length. They have {sorted(sizes)} entries.")
+    if ids.size and ((ids[1:] <= ids[:-1]).any() or ids[0] < 0 or ids[-1] >= population.size):
+        raise ValueError(f"{who} must return distinct ids of 0 … {population.size - 1} in ascending order. Got {ids}.")
+    if (count < 1).any():
+        raise ValueError(f"{who} must return counts of at least 1. Got {cohort.count}.")
+    if method.aggregator.needs_law and not (expected > 0).all():
+        raise ValueError(
+            f"{type(method.aggregator).__name__} weighs by E[count], but {who} returned {cohort.expected}. A sampler "
+            "without a known law sets law_known = False and goes with Mean()."
+        )
+    return cohort
+
+
+def admit(
+    replies: Replies, cohort: Cohort, layout: Layout, longest: float | None = None
+) -> tuple[Replies, list[Mishap]]:
+    """Return the replies with every bad update turned into a lost one, and why, for each of all that were refused.
+
+    Bad is what is not finite, and what is more than ``longest`` times as long as the cohort's median update. An engine
+    that gets answers as messages has already refused those that are no update at all (``misfit``).
+    """
+    vectors, refused = [replies.updates] if replies.change is None else [replies.updates, replies.change], []
+    length = None if longest is None else _lengths(replies)  # not finite where an entry is not
+    looked = 0 if length is None or not np.isfinite(length).all() else 1
+    if not all(_all_finite(rows) for rows in vectors[looked:]):
+        fine = np.all([np.isfinite(rows).all(axis=1) for rows in vectors], axis=0)
+        wrong = [(i, next(r[i] for r in vectors if not np.isfinite(r[i]).all())) for i in np.flatnonzero(~fine)]
+        refused = [_why(int(cohort.ids[i]), row, layout) for i, row in wrong if replies.received[i]]
+        replies = without(replies, fine)
+    if length is not None and (times := _in_medians(length, replies.received)).max(initial=0) > longest:
+        refused += [
+            Mishap(
+                int(cohort.ids[i]),
+                f"its update is {times[i]:.4g} times as long as the median, more than {longest:g}",
+            )
+            for i in np.flatnonzero(times > longest)
+        ]
+        replies = without(replies, times <= longest)
+    return replies, [*replies.trouble.refused, *refused]
+
+
+def without(replies: Replies, fine: Array) -> Replies:
+    """Return the replies with all rows but the fine ones lost."""
+
+    def clean(rows: Array | None) -> Array | None:
+        return None if rows is None else np.where(fine[:, None], rows, rows.dtype.type(0))
+
+    change = clean(replies.change)
+    return replies._replace(received=replies.received & fine, updates=clean(replies.updates), change=change)
+
+
+def _lengths(replies: Replies) -> Array:
+    """Return the length of every received update, zero for the others.
+
+    In the updates' own precision, which takes a quarter of the time; in double where their squares may not fit.
+    """
+    square = np.zeros(replies.received.size)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        for i in np.flatnonzero(replies.received):
+            row = replies.updates[i]
+            square[i] = row @ row
+            if not 1e-30 < square[i] < 1e30:
+                row = row.astype(np.float64)
+                square[i] = row @ row
+    return np.sqrt(square)
+
+
+def _in_medians(length: Array, received: Array) -> Array:
+    """Return the length of every received update in units of the median one; zeros where two would have to tell."""
+    median = np.median(length[received]) if received.sum() >= 3 else 0.0
+    return np.where(received, length, 0.0) / median if median else np.zeros(length.size)
+
+
+def _all_finite(rows: Array) -> bool:
+    """Return whether every entry is finite. Their sum is not if one of them is not, and is a third of the work."""
+    if np.size(rows) < 4096:  # there is no work to save
+        return bool(np.isfinite(rows).all())
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.sum(rows)) or np.isfinite(rows).all())
+
+
+def _why(client: int, update: Array, layout: Layout) -> Mishap:
+    wrong = ~np.isfinite(update)
+    name, tensor = next((n, t) for n, t in layout.split(wrong).items() if t.any())
+    where = tuple(int(i) for i in np.argwhere(tensor)[0]) if tensor.ndim else ()
+    found = f"{int(wrong.sum())} of {update.size} values are not finite, first in {name}{list(where)}"
+    return Mishap(client, found)
+
+
+def not_finite(x: Array, method: Method) -> str:
+    """Return why this model must not become the global one, or nothing."""
+    return "" if np.isfinite(x).all() else f"{type(method.server).__name__} made the model not finite"
+
+
+def misfit(found: Mapping[str, tuple[tuple[int, ...], str]], layout: Layout, types: Mapping[str, str]) -> str:
+    """Return what is wrong with the names, shapes and types of the tensors of an answer, or nothing.
+
+    A shape must be the very same: NumPy would stretch one of (1,) over a whole tensor.
+    """
+    if missing := [name for name in layout.names if name not in found]:
+        return f"lacks the tensor {missing[0]!r}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+    if extra := [name for name in found if name not in types]:
+        return f"has a tensor {brief(extra[0])!r} that the model does not have"
+    for name, shape in zip(layout.names, layout.shapes, strict=True):
+        if found[name][0] != shape:
+            return f"has {name} of shape {brief(found[name][0])}, the model {shape}"
+        if found[name][1] != types[name]:
+            return f"has {name} of type {brief(found[name][1])}, the model {types[name]}"
+    return ""
+
+
+def wrong_number(name: str, value: Any, low: float, high: float) -> str:
+    """Return what is wrong with a number that a client reports, or nothing."""
+    fine = isinstance(value, int | float) and math.isfinite(value) and low <= value <= high
+    return "" if fine else f"reports {name} = {brief(value)}, which must be a number from {low:g} to {high:g}"

@@ -1,0 +1,71 @@
+"""What is worth knowing of a round beside its accuracy: how much clients disagree, how far the server goes (FedAWARE).
+
+From what the server sees, every round; and from the clients' true gradients, which nobody sees outside a simulation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedweave.core.records import Array, Population, ServerState
+from fedweave.core.roles import Aggregator, Engine
+from fedweave.theory import diversity_ratio
+
+if TYPE_CHECKING:
+    from fedweave.round.steps import Round
+
+AT_A_TIME = 64  # gradients in memory
+
+# A direction this much shorter than the mean of the same vectors moves the model so little that training has stopped.
+STALLED = 0.02
+
+LABELS = {  # what the columns are, for readers of a report
+    "diversity": "Diversity of the answers",
+    "surrogate_diversity": "Surrogate diversity of the memories",
+    "step_length": "Length of the server's step",
+    "true_diversity": "True gradient diversity",
+    "gradient_length": "Length of the true gradient",
+    "sent_share": "Share of the models' bytes that was sent",
+}
+
+
+def of_round(aggregator: Aggregator, after: ServerState, happened: Round) -> dict[str, float]:
+    """Return the measures of a round that ended in the state ``after``.
+
+    ``diversity`` is eq. 3 over this round's answers, equally weighted as in the paper's figures; ``direction_length``
+    is ‖d‖, ``step_length`` what the server optimiser made of it; the rest is the aggregator's own.
+    """
+    view, replies = happened.view, happened.replies
+    p = view.layout.parameters  # buffers are no gradients
+    measured = {
+        "diversity": _diversity(replies.updates[:, :p], replies.received),
+        "direction_length": float(np.linalg.norm(happened.direction[:p])),
+        "step_length": float(np.linalg.norm(after.x[:p] - view.x[:p])),
+        **aggregator.measure(after.aggregator, view),
+    }
+    return {name: value for name, value in measured.items() if not np.isnan(value)}
+
+
+def _diversity(updates: Array, received: Array) -> float:
+    heard = np.flatnonzero(received)
+    if not heard.size:
+        return float("nan")
+    mean = (received / heard.size).astype(updates.dtype) @ updates
+    return diversity_ratio(float(np.mean([updates[i] @ updates[i] for i in heard])), float(mean @ mean))
+
+
+def of_gradients(engine: Engine, x: Array, population: Population, surrogate: Array | None) -> dict[str, float]:
+    """Return eqs 3 and 6 and ‖∇f(x)‖ from every client's gradient on all its data; ``surrogate`` are the weights λ̃."""
+    weights = population.weight[None] if surrogate is None else np.stack([population.weight, surrogate])
+    sums, square = np.zeros((len(weights), x.size)), 0.0
+    for ids in np.array_split(np.arange(population.size), -(-population.size // AT_A_TIME)):
+        gradients = engine.gradients(x, ids)
+        sums += weights[:, ids] @ gradients
+        square += float(population.weight[ids] @ [float(g @ g) for g in gradients])
+    lengths = np.linalg.norm(sums, axis=1)
+    found = {"gradient_length": float(lengths[0]), "true_diversity": diversity_ratio(square, float(lengths[0] ** 2))}
+    if surrogate is not None:
+        found["true_surrogate_diversity"] = diversity_ratio(square, float(lengths[1] ** 2))
+    return {name: value for name, value in found.items() if not np.isnan(value)}

@@ -1,0 +1,135 @@
+"""Several methods on the same data, worlds and seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedweave.data import Dataset
+from fedweave.engine.pool.processes import Pool
+from fedweave.runs.experiment import Experiment, from_plain, load_data, to_plain
+from fedweave.method import Method
+from fedweave.report import compare_rows, write
+from fedweave.runs.results import Result
+from fedweave.runs.loop import Interrupted, Watch, refuse_another, resume_with, run_with, workers_of
+from fedweave.runs.session import prepare
+from fedweave.core.settings import BadInput
+from fedweave.tables.files import writable, write_file
+from fedweave.store.run_folder import RunFolder, refuse_used
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several methods on the same data, worlds and seeds."""
+
+    results: Sequence[Result]
+
+    @property
+    def summary(self) -> list[dict[str, Any]]:
+        """Mean and standard deviation over seeds, per method."""
+        return compare_rows(self.results)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the comparison as one self-contained HTML page."""
+        return write(self.results, Path(path))
+
+    def __repr__(self) -> str:
+        names = dict.fromkeys(r.summary["method"] for r in self.results)
+        return f"Comparison({len(self.results)} runs of {', '.join(names)})"
+
+
+def compare(
+    methods: Sequence[Method],
+    experiment: Experiment,
+    seeds: int = 1,
+    out: str | Path | None = None,
+    watch: Watch | None = None,
+    command: str | None = None,
+) -> Comparison:
+    """Run every method with every seed; with ``out`` each run has its folder in there.
+
+    An interrupted comparison goes on when it is called again with the same arguments and ``out``.
+    """
+    runs = _plan(methods, replace(experiment, data=load_data(experiment)), seeds)
+    with workers_of(experiment) as workers:
+        if out is None:
+            return Comparison([run_with(e, None, watch, command, workers) for e in runs.values()])
+        folder, plain = Path(out), {name: to_plain(e) for name, e in runs.items()}
+        if (folder / "compare.json").is_file() and _planned(folder)["runs"] == json.loads(json.dumps(plain)):
+            return _continue(folder, runs, watch, command, workers)
+        refuse_used(folder, "compare.json")
+        for e in runs.values():  # every misfit is an error now, before anything is written
+            prepare(e, workers, command)
+        content = {"command": command, "runs": plain}
+        with writable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_file(folder / "compare.json", (json.dumps(content, indent=1) + "\n").encode())
+        return _continue(folder, runs, watch, command, workers)
+
+
+def _plan(methods: Sequence[Method], experiment: Experiment, seeds: int) -> dict[str, Experiment]:
+    """Return the runs by name, seed after seed: for one seed every method meets the same clients and world."""
+    names = [m.name for m in methods]
+    twins = {n for n in names if names.count(n) > 1}
+    if twins:
+        raise BadInput(
+            f"Two methods of a comparison are called {twins.pop()!r}. Give each its own name: in Python with "
+            "dataclasses.replace(method, name=...), on the command line with a TOML file for each."
+        )
+    return {
+        f"{method.name}-seed{seed}": replace(experiment, method=method, seed=seed)
+        for seed in range(experiment.seed, experiment.seed + seeds)
+        for method in methods
+    }
+
+
+def resume_comparison(folder: str | Path, watch: Watch | None = None) -> Comparison:
+    """Finish an interrupted comparison: runs that are complete are only read."""
+    content = _planned(Path(folder))
+    runs = {name: from_plain(plain) for name, plain in content["runs"].items()}
+    loaded: dict[Any, Dataset] = {}
+    for name, e in runs.items():  # read each data set once
+        loaded[e.data] = loaded.get(e.data) or load_data(e)
+        runs[name] = replace(e, data=loaded[e.data])
+    with workers_of(next(iter(runs.values()))) as workers:
+        return _continue(Path(folder), runs, watch, content["command"], workers)
+
+
+def _continue(
+    folder: Path, runs: Mapping[str, Experiment], watch: Watch | None, command: str | None, workers: Pool
+) -> Comparison:
+    results: list[Result] = []
+    try:
+        for name, experiment in runs.items():
+            if (folder / name / "run.sqlite").exists():
+                with closing(RunFolder.open(folder / name)) as store:
+                    refuse_another(store.read_json("experiment.json"), experiment)
+                    results.append(resume_with(store, experiment, watch, workers))
+            else:
+                results.append(run_with(experiment, folder / name, watch, command, workers))
+    except KeyboardInterrupt as stopped:  # what can be continued is the whole comparison
+        raise Interrupted(folder, getattr(stopped, "round", 0)) from None
+    return Comparison(results)
+
+
+def runs_in(folder: str | Path) -> list[Path]:
+    """Return the run folders of a comparison, or the run folder itself."""
+    folder = Path(folder)
+    return [folder / name for name in _planned(folder)["runs"]] if (folder / "compare.json").is_file() else [folder]
+
+
+def _planned(folder: Path) -> dict[str, Any]:
+    try:
+        return json.loads((folder / "compare.json").read_text())
+    except (OSError, ValueError) as e:
+        raise BadInput(f"{str(folder / 'compare.json')!r} cannot be read: {e}.") from None
+
+
+def begun_in(folder: str | Path) -> list[Path]:
+    """Return the runs that can be read: of an interrupted comparison, those with a finished round."""
+    runs = runs_in(folder)
+    return [run for run in runs if any(run.glob("state-*.safetensors"))] or runs

@@ -1,0 +1,274 @@
+"""Run and resume experiments."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedweave.round import measures
+from fedweave.engine.simulator import choose_device, workers_for
+from fedweave.engine.pool.processes import Pool
+from fedweave.runs.experiment import Experiment, from_plain, to_plain
+from fedweave.core.crash_points import fault
+from fedweave.core.records import Array, ServerState
+from fedweave.runs.results import Result, summarise
+from fedweave.round.steps import Round, run_round
+from fedweave.core.determinism import same_bits
+from fedweave.runs.session import Session, prepare
+from fedweave.core.settings import BadInput
+from fedweave.store.database import reading
+from fedweave.store.run_folder import RunFolder
+
+Told = Callable[[Mapping[str, Any]], None]  # called with the row of every finished round
+Watch = Callable[[str, Experiment], Told]  # called with name and experiment when a run begins
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped; its state is saved in ``folder``."""
+
+    def __init__(self, folder: Path | None, round: int):
+        super().__init__(f"interrupted after round {round}")
+        self.folder, self.round = folder, round
+
+
+def run(
+    experiment: Experiment, out: str | Path | None = None, watch: Watch | None = None, command: str | None = None
+) -> Result:
+    """Run an experiment. With ``out`` everything is kept in that folder and can be resumed; without, in memory."""
+    with workers_of(experiment) as workers:
+        return run_with(experiment, Path(out) if out else None, watch, command, workers)
+
+
+def resume(run_folder: str | Path, experiment: Experiment | None = None, watch: Watch | None = None) -> Result:
+    """Continue an interrupted run, bit for bit. ``experiment`` is needed only for data or models given in Python."""
+    with closing(RunFolder.open(Path(run_folder))) as store:  # closed also when refused: the next try is not locked out
+        stored, manifest = store.read_json("experiment.json"), store.read_json("manifest.json")
+        if manifest.get("engine") == "flower":
+            raise BadInput(
+                f"{str(run_folder)!r} is the run of a real fleet: `flwr run` with the same 'out' continues it."
+            )
+        refuse_edited(manifest.get("experiment", stored), stored)
+        if experiment is not None:
+            refuse_another(stored, experiment)
+        experiment = experiment or from_plain(stored)
+        with workers_of(experiment) as workers:
+            return resume_with(store, experiment, watch, workers)
+
+
+FREE = {"engine", "workers", "device", "tables"}  # settings that change no bit
+
+
+def refuse_edited(began: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+    """Refuse to continue a run whose experiment.json is not what the run began with."""
+    before, now = ({k: v for k, v in plain.items() if k not in FREE} for plain in (began, stored))
+    if other := different(before, now):
+        raise BadInput(
+            f"experiment.json has been changed since this run began: {'; '.join(other)}. "
+            "Put it back, or start a new run."
+        )
+
+
+def refuse_another(stored: Mapping[str, Any], given: Experiment) -> None:
+    """Refuse to continue a run with other settings. Data has a digest, own models no name, and the rest no effect."""
+    plain = json.loads(json.dumps(to_plain(given)))
+    free = {"data"} | FREE | (set() if isinstance(plain["model"], str) else {"model"})
+    fixed = {k: v for k, v in plain.items() if k not in free}
+    if other := different({k: stored.get(k) for k in fixed}, fixed):
+        raise BadInput(
+            f"The experiment differs from the one this run began with in {'; '.join(other)}. "
+            "Give the same one, or start a new run."
+        )
+
+
+def different(before: Any, now: Any, path: str = "") -> list[str]:
+    """Return a phrase for every field in which two plain descriptions differ."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        keys = [*before, *(k for k in now if k not in before)]
+        return [d for k in keys for d in different(before.get(k), now.get(k), f"{path}.{k}" if path else str(k))]
+    return [] if before == now else [f"{path} ({json.dumps(before)} then, {json.dumps(now)} now)"]
+
+
+def mind_versions(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuse to continue with another fedweave; warn of other libraries, with which the last bits may differ."""
+    ours = [version.get("fedweave", "").split(".")[:2] for version in (before, now)]
+    if ours[0] != ours[1]:
+        was, is_now = before.get("fedweave"), now.get("fedweave")
+        raise BadInput(f"This run began with fedweave {was}, and this is {is_now}. Continue it with that version.")
+    if other := different(before, now):
+        warnings.warn(f"Resuming with other versions, the last bits may differ: {'; '.join(other)}.", stacklevel=2)
+
+
+def workers_of(experiment: Experiment) -> Pool:
+    """Return the worker processes or Ray actors that an experiment asks for, not yet started."""
+    device, _ = choose_device(experiment.device, experiment.engine)
+    return workers_for(experiment.workers, device, experiment.engine)
+
+
+def run_with(
+    experiment: Experiment, out: Path | None, watch: Watch | None, command: str | None, workers: Pool
+) -> Result:
+    """Run an experiment with workers that are already there."""
+    session = prepare(experiment, workers, command)
+    store = RunFolder.create(out, to_plain(experiment), session.manifest)
+    return go_on(session, store.start(session.start, experiment.tables), store, watch)
+
+
+def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, workers: Pool) -> Result:
+    """Continue a run with workers that are already there; a finished one is only read."""
+    manifest, state = store.read_json("manifest.json"), store.load_state(tables=None)
+    if state is not None and state.round >= experiment.rounds:
+        result = _result(store, to_plain(experiment), manifest, state)
+        store.close()
+        return result
+    state = store.load_state(experiment.tables)
+    store.rewind(state.round if state else 0)
+    session = prepare(experiment, workers)
+    if other := different(manifest["data"], session.manifest["data"]):
+        raise BadInput(f"The data has changed since this run began: {'; '.join(other)}.")
+    mind_versions(manifest["versions"], session.manifest["versions"])
+    state = state or store.start(session.start, experiment.tables)
+    return go_on(session._replace(manifest=manifest), state, store, watch)
+
+
+def go_on(session: Session, state: ServerState, store: RunFolder, watch: Watch | None) -> Result:
+    """Do the rounds that are left, from this state, and return what the whole run came to."""
+    told = watch and watch(session.experiment.method.name, session.experiment)
+    past = store.columns("rounds")
+    totals = {c: past[c][-1].item() if past[c].size else 0 for c in ("bytes_up", "bytes_down", "wall_seconds")}
+    try:
+        with same_bits():
+            while state.round < session.experiment.rounds:
+                after, row = _one_round(session, state, store, totals)
+                state = after
+                store.save(state, always=session.every_round)
+                if told:
+                    told(row)
+    except KeyboardInterrupt:
+        raise Interrupted(store.folder, state.round) from None
+    finally:
+        try:  # whatever happened, the finished rounds are kept
+            store.save(state, always=True)
+            result = _result(store, to_plain(session.experiment), session.manifest, state)
+        finally:
+            store.close()
+    return result
+
+
+def _one_round(
+    session: Session, state: ServerState, store: RunFolder, totals: dict[str, Any]
+) -> tuple[ServerState, dict[str, Any]]:
+    e, begin = session.experiment, time.perf_counter()
+    population = session.world(state.round + 1)
+    engine, method = session.engine, session.method
+    after, happened = run_round(method, state, population, engine, e.lr, e.seed, e.calibrate, session.rules)
+    fault("stepped")
+    due = after.round % e.evaluate_every == 0 or after.round == e.rounds
+    scores = engine.evaluate(after.x) if due else {}
+    measured = measures.of_round(method.aggregator, after, happened) | dict(method.upload.measure(after.upload))
+    if due and e.true_gradients:
+        surrogate = method.aggregator.surrogate(after.aggregator)
+        measured |= measures.of_gradients(engine, after.x, population, surrogate)
+    totals["wall_seconds"] += time.perf_counter() - begin
+    row = {**_row(state, after, happened, scores, totals), **measured}
+    fault("evaluated")
+    store.add(row, _client_rows(after.round, happened), happened.mishaps())
+    if e.audit:
+        store.note(after.round, _audit_lines(after, happened))
+    fault("recorded")
+    return after, row
+
+
+def _row(
+    before: ServerState,
+    after: ServerState,
+    happened: Round,
+    scores: Mapping[str, Any],
+    totals: dict[str, Any],
+) -> dict[str, Any]:
+    cohort, replies = happened.cohort, happened.replies
+    totals["bytes_up"] += int(replies.bytes_up.sum())
+    totals["bytes_down"] += happened.bytes_down
+    heard = replies.loss[replies.received]
+    return {
+        "round": after.round,
+        "clock": after.clock,
+        "seconds": after.clock - before.clock,
+        "device_seconds": float(replies.seconds.sum()),
+        "accuracy": scores.get("accuracy", np.nan),
+        "loss": scores.get("loss", np.nan),
+        "train_loss": float(heard.mean()) if heard.size else np.nan,
+        "asked": cohort.ids.size,
+        "received": int(replies.received.sum()),
+        "refused": len(happened.refused),
+        "class_accuracy": scores.get("class_accuracy", np.zeros(0)),
+        "abandoned": int(bool(happened.abandoned)),
+        **totals,
+    }
+
+
+def _client_rows(round: int, happened: Round) -> dict[str, Array]:
+    cohort, replies = happened.cohort, happened.replies
+    return {
+        "round": np.full(cohort.ids.size, round),
+        "client": cohort.ids,
+        "count": cohort.count,
+        "expected": cohort.expected,
+        "received": replies.received.astype(int),
+        "steps": replies.steps,
+        "loss": replies.loss,
+        "seconds": replies.seconds,
+        "bytes_up": replies.bytes_up,
+    }
+
+
+def _audit_lines(after: ServerState, happened: Round) -> list[dict[str, Any]]:
+    """Return what became of each one that was asked, with the digest of what was used, and the model after it all."""
+    why = {mishap.client: (kind, mishap.why) for kind, mishap in happened.mishaps()}
+    lines: list[dict[str, Any]] = []
+    for row, client in enumerate(happened.cohort.ids.tolist()):
+        if happened.replies.received[row]:
+            digest = hashlib.sha256(np.ascontiguousarray(happened.replies.updates[row]).data).hexdigest()
+            lines.append({"client": client, "verdict": "accepted", "sha256": digest})
+        else:
+            verdict, reason = why.get(client, ("lost", ""))
+            lines.append({"client": client, "verdict": verdict, "why": reason})
+    if happened.abandoned:
+        lines.append({"verdict": "abandoned", "why": happened.abandoned})
+    return [*lines, {"verdict": "model", "sha256": hashlib.sha256(after.x.tobytes()).hexdigest()}]
+
+
+def _result(store: RunFolder, plain: Mapping[str, Any], manifest: Mapping[str, Any], state: ServerState) -> Result:
+    rounds = store.columns("rounds")
+    summary = {
+        "method": plain["method"]["name"],
+        "seed": plain["seed"],
+        **summarise(rounds, plain["target"]),
+        "run": str(store.folder) if store.folder else None,
+        "digest": hashlib.sha256(state.x.tobytes()).hexdigest(),
+    }
+    return Result(plain, manifest, rounds, store.columns("clients"), summary, state.x, store.folder)
+
+
+def load_result(folder: str | Path) -> Result:
+    """Return the result of a run folder, finished or not."""
+    with reading(Path(folder)), closing(RunFolder.open(Path(folder), write=False)) as store:
+        state = store.load_state(tables=None)
+        if state is None:
+            raise BadInput(
+                f"The run {str(folder)!r} has no finished round yet. `fedweave resume {folder}` continues it."
+            )
+        plain, manifest = store.read_json("experiment.json"), store.read_json("manifest.json")
+        return _result(store, plain, manifest, state)
+
+
+def device_sentence(experiment: Experiment) -> str:
+    """Return which device and how many processes an experiment will use, and why."""
+    return f"{choose_device(experiment.device, experiment.engine)[1]}, {workers_of(experiment)}"

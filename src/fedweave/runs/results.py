@@ -1,0 +1,89 @@
+"""What a run leaves behind: one row per round, one per asked client, and the numbers people quote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Columns = Mapping[str, Array]
+STALLED_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Result:
+    """One finished (or interrupted) run.
+
+    ``rounds`` columns, one row per round: ``round`` (from 1), ``clock`` (simulated seconds at its end), ``seconds``
+    (of this round), ``device_seconds`` (summed over the asked clients), ``wall_seconds`` (cumulative), ``accuracy``,
+    ``loss`` (global test set; nan where not evaluated), ``train_loss``, ``asked``, ``received``, ``refused``,
+    ``bytes_up``, ``bytes_down`` (cumulative), ``class_accuracy`` (rounds × classes) and ``abandoned`` (1: nothing of
+    it counts); then the measures that this run has (``fedweave.round.measures``): ``diversity``, ``direction_length``,
+    ``step_length``, and those of its aggregator.
+    ``clients`` columns, one row per round and asked client: ``round``, ``client``, ``count``, ``expected``,
+    ``received``, ``steps``, ``loss``, ``seconds``, ``bytes_up``.
+    """
+
+    experiment: Mapping[str, Any]  # the resolved experiment as plain data
+    manifest: Mapping[str, Any]  # versions, command, data digest, device, label counts per client
+    rounds: Columns
+    clients: Columns
+    summary: Mapping[str, Any]
+    x: Array | None = None  # final parameters, flat
+    folder: Path | None = None
+
+    def __repr__(self) -> str:
+        s = self.summary
+        score = f"loss={s['loss']}" if s["accuracy"] is None else f"accuracy={s['accuracy']:.4f}"
+        return f"Result({s['method']}, rounds={s['rounds']}, {score}, run={s['run']!r})"
+
+    def to_pandas(self) -> Any:
+        """Return the rows per round as a pandas DataFrame."""
+        import pandas as pd
+
+        return pd.DataFrame({name: list(column) for name, column in self.rounds.items()})
+
+
+def to_target(rounds: Columns, target: float | None) -> dict[str, float | int | None]:
+    """Return rounds, simulated seconds and bytes until the test accuracy first reaches ``target``."""
+    keys = {"rounds_to_target": "round", "seconds_to_target": "clock", "bytes_to_target": "bytes_up"}
+    hit = np.flatnonzero(rounds["accuracy"] >= target) if target is not None else np.empty(0, int)
+    return {key: rounds[column][hit[0]].item() if hit.size else None for key, column in keys.items()}
+
+
+def summarise(rounds: Columns, target: float | None) -> dict[str, Any]:
+    """Return the numbers of ``fedweave run --json`` that come from the rows alone."""
+    seen = np.flatnonzero(np.isfinite(rounds["accuracy"]))  # a regression has no accuracy: then the last round counts
+    accuracy = rounds["accuracy"][seen].tolist()
+    loss = rounds["loss"][seen[-1] if seen.size else -1].item() if rounds["loss"].size else np.nan
+    last = {
+        c: rounds[c][-1].item() if rounds[c].size else 0 for c in ("clock", "wall_seconds", "bytes_up", "bytes_down")
+    }
+    return {
+        "rounds": int(rounds["round"].size),
+        "accuracy": accuracy[-1] if accuracy else None,
+        "best_accuracy": max(accuracy, default=None),
+        "loss": loss if np.isfinite(loss) else None,  # None after divergence
+        **to_target(rounds, target),
+        "simulated_seconds": last["clock"],
+        "wall_seconds": last["wall_seconds"],
+        "bytes_up": last["bytes_up"],
+        "bytes_down": last["bytes_down"],
+        "refused": int(rounds["refused"].sum()),
+        "abandoned": int(rounds["abandoned"].sum()),
+        **({"stalled_since": stalled_since(rounds["round"], rounds["stalled"] == 1)} if "stalled" in rounds else {}),
+    }
+
+
+def stalled_since(rounds: Array, stalled: Array) -> int | None:
+    """Return the round from which on the aggregator said that training has stalled, to the very end; None if not so.
+
+    A few such rounds at the end may be chance; they count from ``STALLED_ROUNDS`` on.
+    """
+    since = int(np.flatnonzero(~stalled).max(initial=-1)) + 1
+    return int(rounds[since]) if stalled.size - since >= STALLED_ROUNDS else None

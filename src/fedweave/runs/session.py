@@ -1,0 +1,142 @@
+"""An experiment made ready to run: data read and dealt out, model and world fitted to them, nothing trained yet."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedweave.data import Dataset
+from fedweave.data.deal import covered, label_counts
+from fedweave.engine.quadratic import QuadraticEngine, Quadratics
+from fedweave.engine.simulator import Simulator, choose_device
+from fedweave.engine.pool.processes import Pool
+from fedweave.runs.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
+from fedweave.local.torch.flat_module import initial_vector, made
+from fedweave.local.torch.threads import one_thread
+from fedweave.local.torch.trainer import ClientData
+from fedweave.method import Method
+from fedweave.core.randomness import Stream, rng_for
+from fedweave.core.records import Array, Population, ServerState
+from fedweave.core.roles import Engine
+from fedweave.round.steps import calibrated, first_state, view_of
+from fedweave.round.closing import Rules, over_selected
+from fedweave.core.settings import BadInput
+from fedweave.system.worlds import steps_of
+
+
+class Session(NamedTuple):
+    """An experiment made ready: data read, parts fitted, workers not yet started."""
+
+    experiment: Experiment
+    engine: Engine
+    base: Population
+    start: ServerState
+    manifest: dict[str, Any]
+    world: Callable[[int], Population]  # the clients as they are in a round
+    method: Method  # the experiment's, which may ask more than it needs
+    rules: Rules
+    every_round: bool = False  # whether a round is too dear to be done again: its state is saved at once
+
+
+def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -> Session:
+    """Check everything that can be checked before training, and set it up."""
+    data = load_data(experiment)
+    method = over_selected(experiment.method, experiment.over_selection)
+    shares = experiment.partition.split(data, rng_for(experiment.seed, 0, Stream.PARTITION))
+    name, model = model_factory(experiment, data)
+    labels = label_counts(data, shares.train) if data.classes else None
+    x = first_vector(name, model, data, experiment.seed)
+    base = nominal_population(experiment, np.array([part.size for part in shares.train]))
+    device, why = choose_device(experiment.device, experiment.engine)
+    solver, upload, seed = method.solver, method.upload, experiment.seed
+    if name == "quadratic":  # known in closed form, so clients need no training: a thousand times as fast, and exact
+        optimum = np.array([data.x[part].mean(0, dtype=float) for part in shares.train])
+        engine: QuadraticEngine | Simulator = QuadraticEngine(Quadratics(optimum), solver, seed, base.weight, upload)
+        x = x.astype(float)
+    else:
+        client_data = ClientData(
+            data.x, data.y, data.test_x, data.test_y, data.classes, data.mean, data.std, shares.train
+        )
+        parts = submodel_factories(experiment, model, data)
+        skip = experiment.failures == "skip"
+        engine = Simulator(model, client_data, solver, seed, workers, device, upload, parts, skip)
+        workers.join()
+    size = engine.fleet.dims * x.itemsize
+    base = replace(base, model_bytes=size, covered=None if labels is None else covered(labels))
+    world = partial(experiment.system.population, base, seed=experiment.seed)
+    first = world(1)  # a world that does not fit these clients says so now
+    manifest = {
+        "command": command,
+        "experiment": to_plain(experiment),  # again: experiment.json is easily edited
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "data": {"name": data.name, "digest": data.digest},
+        "model": {
+            "name": name,
+            "parameters": engine.layout.parameters,
+            "dim": engine.layout.dim,
+            "fleet_bytes": int(size.sum()),  # of all clients' models
+        },
+        "device": f"{why}, {workers}",
+        "labels": None if labels is None else labels.tolist(),
+    }
+    start = first_state(method, x, base, engine.layout.parameters)
+    if experiment.calibrate:  # a method whose step length nobody knows says so now
+        calibrated(method, start, view_of(method, start, first, engine, experiment.lr))
+    return Session(experiment, engine, base, start, manifest, world, method, experiment.rules)
+
+
+def nominal_population(experiment: Experiment, samples: Array) -> Population:
+    """Return the clients as the experiment states them, before the world changes them."""
+    n = samples.size
+    batch_size = np.minimum(experiment.batch_size, samples)
+    epochs = np.full(n, experiment.epochs or 1.0)
+    steps = np.full(n, experiment.steps) if experiment.steps else steps_of(epochs, samples, batch_size)
+    weight = samples / samples.sum() if experiment.weights == "data" else np.full(n, 1 / n)
+    return Population(weight, samples, steps, batch_size, np.zeros(n), np.ones(n), np.ones(n, bool))
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that matter for repeating a run."""
+    found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
+    packages = ("fedweave", "numpy", "scipy", "torch", "scikit-learn")
+    return found | {package: number for package in packages if (number := _installed(package))}
+
+
+@cache
+def _installed(package: str) -> str | None:
+    """Return the version of a package, or None; finding it takes as long as a small round."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def first_vector(name: str, model: Callable[[], nn.Module], data: Dataset, seed: int) -> Array:
+    """Return the model's initial values, drawn at the experiment's own address, once it is known to fit the data."""
+    if isinstance(model, nn.Module):
+        raise BadInput("The 'model' of an Experiment must be a name or a function that makes a module: lambda: module.")
+    module = made(model, seed)
+    if not isinstance(module, nn.Module):
+        raise BadInput(f"The 'model' of an Experiment must be a name or make a torch module. It made {module!r}.")
+    shape = "×".join(map(str, data.shape))
+    try:
+        with one_thread():  # two samples are not worth waking the others
+            out = module.eval()(torch.zeros(2, *data.shape))
+    except Exception as e:
+        raise BadInput(f"The model {name} does not take samples of shape {shape}: {e}") from None
+    wanted = (2, data.classes) if data.classes else (2,)
+    if out.numel() != np.prod(wanted):
+        raise BadInput(
+            f"The model {name} must return {wanted} for two samples of {data.name}. It returned {tuple(out.shape)}."
+        )
+    return initial_vector(module)

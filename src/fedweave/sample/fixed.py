@@ -1,0 +1,172 @@
+"""Samplers with a fixed law: everyone, uniform, by data size, by given probabilities."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from pydantic import PositiveInt
+
+from fedweave.core.records import Array, Cohort, Population, State, View
+from fedweave.core.roles import Sampler
+from fedweave.core.settings import BadInput, settings
+
+
+def mean_count(score: Array, draws: int) -> Array:
+    """Return E[count] = K·p of ``draws`` draws with replacement, p ∝ ``score``; nobody has a score, nobody is drawn."""
+    total = float(score.sum())
+    return score * (draws / total) if total > 0 else score
+
+
+def draw_with_replacement(law: Array, draws: int, rng: np.random.Generator) -> Cohort:
+    """Draw ``draws`` times with replacement so that E[count] is ``law`` (N,)."""
+    cumulative = law.cumsum()
+    if not cumulative.size or cumulative[-1] == 0:
+        return nobody()
+    last = cumulative.searchsorted(cumulative[-1])  # the last client with a chance, should a product round up
+    where = np.minimum(cumulative.searchsorted(rng.random(draws) * cumulative[-1], side="right"), last)
+    where.sort()
+    new = np.ones(draws + 1, bool)  # whether a client's run of draws begins here; one more, for where the last one ends
+    np.not_equal(where[1:], where[:-1], out=new[1:-1])
+    starts = new.nonzero()[0]
+    ids = where[starts[:-1]]
+    return Cohort(ids, starts[1:] - starts[:-1], law[ids])
+
+
+def capped(score: Array, total: int) -> Array:
+    """Return π_m = min(1, score_m/c) with c such that they sum to ``total``, or to all that have a score if fewer."""
+    ascending = np.sort(score[score > 0])
+    if ascending.size <= total:
+        return (score > 0).astype(float)
+    # With the l smallest below 1 the others take M − l of the total: c = Σ_l / (total − (M − l)), for the largest l
+    # that keeps the l-th at most 1.
+    sums, left = ascending.cumsum(), total - np.arange(ascending.size - 1, -1, -1)
+    level = np.divide(sums, left, out=np.full(sums.size, np.inf), where=left > 0)
+    fits = np.flatnonzero((left > 0) & (ascending <= level * (1 + 1e-12)))
+    return np.minimum(score / level[fits[-1]], 1.0)
+
+
+def draw_without_replacement(law: Array, rng: np.random.Generator) -> Cohort:
+    """Draw distinct clients so that each is in with chance ``law`` (N,), at most 1: as many as these sum up to.
+
+    Systematic sampling in random order: the chances are laid end to end, and a comb of teeth one apart, thrown at
+    random, hits each with just its chance. (Drawing one after the other among those left, as ``rng.choice`` does for
+    p, gives other chances than K·p, which have no closed form.)
+    """
+    order = rng.permutation(law.size)
+    ends = law[order].cumsum()
+    k = round(float(ends[-1])) if ends.size else 0
+    if not k:
+        return nobody()
+    teeth = (rng.random() + np.arange(k)) * (ends[-1] / k)
+    last = ends.searchsorted(ends[-1])  # the last client with a chance, should a tooth round up
+    ids = np.unique(order[np.minimum(ends.searchsorted(teeth, side="right"), last)])
+    return Cohort(ids, np.ones(ids.size, np.int64), law[ids])
+
+
+def law_of(score: Array, draws: int, replacement: bool) -> Array:
+    """Return E[count] ∝ ``score`` of draws with replacement; without it, in proportion up to certainty."""
+    return mean_count(score, draws) if replacement else capped(score, draws)
+
+
+def drawn(law: Array, draws: int, replacement: bool, rng: np.random.Generator) -> Cohort:
+    """Draw by a law that ``law_of`` made."""
+    return draw_with_replacement(law, draws, rng) if replacement else draw_without_replacement(law, rng)
+
+
+def proportional(score: Array, mass: float, least: float) -> Array:
+    """Return c·score, or ``least`` where that is more, with c such that it sums to ``mass``; equal shares if no score.
+
+    Nobody's chance vanishes, or its weight 1/p would not exist, and it could never be drawn again.
+    """
+    n, score = score.size, np.asarray(score, float)
+    low, top = np.zeros(n, bool), float(score.max(initial=0.0))
+    if top <= 0 or mass <= n * least * (1 + 1e-12):
+        return np.full(n, mass / max(n, 1))
+    share = score / top  # sums of very large or small numbers stay finite
+    while True:  # each turn lifts at least one client to the floor
+        p = np.where(low, least, share * ((mass - least * low.sum()) / share[~low].sum()))
+        lifted = low | (p < least)
+        if lifted.sum() == low.sum():
+            return p
+        low = lifted
+
+
+def nobody() -> Cohort:
+    """Return the empty cohort."""
+    return Cohort(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+
+
+@settings
+class Everyone(Sampler):
+    """Full participation of whoever is available."""
+
+    def law(self, state: State, view: View) -> Array:
+        return view.population.available.astype(float)
+
+    def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
+        ids = np.flatnonzero(view.population.available)
+        return Cohort(ids, np.ones(ids.size, np.int64), np.ones(ids.size))
+
+
+@settings
+class Uniform(Sampler):
+    """``per_round`` distinct clients, all equally likely (all who are available, if fewer): E[count] = K/N."""
+
+    per_round: PositiveInt
+
+    def init(self, population: Population) -> State:
+        if self.per_round > population.size:
+            raise BadInput(f"{self} asks for more clients than there are: {population.size}. Lower per_round.")
+        return {}
+
+    def law(self, state: State, view: View) -> Array:
+        there = view.population.available
+        return there * min(self.per_round / max(there.sum(), 1), 1.0)
+
+    def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
+        there = np.flatnonzero(view.population.available)
+        if not there.size:
+            return nobody()
+        k = min(self.per_round, there.size)
+        ids = np.sort(rng.choice(there, k, replace=False))
+        return Cohort(ids, np.ones(k, np.int64), np.full(k, k / there.size))
+
+
+@settings
+class Weighted(Sampler):
+    """``per_round`` draws with replacement, p = ω: by data size under the default weights (MD sampling)."""
+
+    per_round: PositiveInt
+
+    def law(self, state: State, view: View) -> Array:
+        return mean_count(view.population.weight * view.population.available, self.per_round)
+
+    def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
+        return draw_with_replacement(self.law_once(state, view), self.per_round, rng)
+
+
+@settings
+class Fixed(Sampler):
+    """``per_round`` draws with replacement from given probabilities, one per client in client order."""
+
+    probability: tuple[float, ...]
+    per_round: PositiveInt
+
+    def __post_init__(self) -> None:
+        total = math.fsum(self.probability)
+        if not self.probability or min(self.probability) < 0 or not abs(total - 1) < 1e-6:
+            raise ValueError(
+                f"The 'probability' parameter of Fixed must be non-negative and sum to 1. The sum is {total!r}."
+            )
+
+    def init(self, population: Population) -> State:
+        if len(self.probability) != population.size:
+            raise BadInput(f"Fixed has {len(self.probability)} probabilities, but there are {population.size} clients.")
+        return {}
+
+    def law(self, state: State, view: View) -> Array:
+        return mean_count(np.asarray(self.probability) * view.population.available, self.per_round)
+
+    def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
+        return draw_with_replacement(self.law_once(state, view), self.per_round, rng)

@@ -1,0 +1,65 @@
+"""A beginning in which everyone is asked once, and then any sampler."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import PositiveInt
+
+from fedweave.core.records import Array, Cohort, Population, Replies, State, View
+from fedweave.core.roles import Sampler
+from fedweave.core.settings import settings
+from fedweave.sample.fixed import nobody
+
+ASKED = "asked_at_first"
+
+
+@settings
+class FirstEveryone(Sampler):
+    """Ask every client once in the first ``rounds`` rounds, then draw as ``sampler`` does.
+
+    One round asks all of them together. More rounds share them out in random groups without repetition, as even as can
+    be: with N/K rounds no round is larger than the K that ``sampler`` asks. Nobody waits for who is unavailable then.
+    """
+
+    sampler: Sampler
+    rounds: PositiveInt = 1
+
+    @property
+    def law_known(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the sampler that follows knows its law; the beginning does."""
+        return self.sampler.law_known
+
+    def hears(self) -> tuple[str, ...]:
+        return self.sampler.hears()
+
+    def oracle(self) -> bool:
+        return self.sampler.oracle()
+
+    def init(self, population: Population) -> State:
+        return {**self.sampler.init(population), ASKED: np.zeros(population.size, bool)}
+
+    def law(self, state: State, view: View) -> Array:
+        if view.round > self.rounds:
+            return self.sampler.law(state, view)
+        left = view.population.available & ~state[ASKED]
+        return left * (self._share(view, left) / max(left.sum(), 1))
+
+    def _share(self, view: View, left: Array) -> int:
+        """Return how many of those left are asked now: as many as in each of the rounds to come."""
+        return -(-int(left.sum()) // (self.rounds - view.round + 1))
+
+    def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
+        if view.round > self.rounds:
+            return self.sampler.draw(state, view, rng)
+        left = view.population.available & ~state[ASKED]
+        k = self._share(view, left)
+        if not k:
+            return nobody()
+        ids = np.sort(rng.choice(np.flatnonzero(left), k, replace=False))
+        return Cohort(ids, np.ones(k, np.int64), np.full(k, k / left.sum()))
+
+    def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
+        after = {**self.sampler.learn({k: v for k, v in state.items() if k != ASKED}, view, cohort, replies)}
+        asked = state[ASKED].copy()
+        asked[cohort.ids] = True
+        return {**after, ASKED: asked}

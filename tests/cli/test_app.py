@@ -1,0 +1,408 @@
+"""The command line keeps its promises: exit codes, one JSON object, every mistake at once, nothing left behind."""
+
+import csv
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields
+
+import pytest
+
+import fedweave as fw
+from fedweave import methods
+from fedweave.cli import app as cli
+from fedweave.cli.options import Options, method_names
+from fedweave.cli.progress import Show
+from fedweave.core.settings import BadInput
+from fedweave.runs import loop as running
+
+TINY = shlex.split("--data digits --clients 6 --per-round 3 --rounds 3 --system dynamic --workers 1")
+pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
+COMMANDS = ("list", "run", "compare", "resume", "report", "export")
+PROMISED = {
+    "method", "rounds", "accuracy", "best_accuracy", "loss", "rounds_to_target", "seconds_to_target",
+    "simulated_seconds", "wall_seconds", "bytes_up", "bytes_down", "run", "digest",
+}  # fmt: skip
+
+
+@pytest.fixture
+def fedweave(tmp_path, monkeypatch, capsys):
+    """Return the program, called in this process: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["fedweave", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return ended.value.code, said.out, said.err
+
+    yield call
+    signal.signal(signal.SIGTERM, handler)
+
+
+def program(*words, cwd, **options):
+    """Start the program as a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedweave", *words],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    """Lay out the files that the bad inputs speak of, and return their names."""
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "thesis.txt").write_text("mine")
+    files = {
+        "file": "mine",
+        "broken.toml": "rounds = = 3\n",
+        "unknown.toml": '# comment\ndata = "digits"\nronds = 3\n',
+        "nomethod.toml": 'method = "fedavgg"\n',
+        "wrongpart.toml": '[method.sampler]\ntype = "Unifrm"\n',
+        "bad.csv": "client,steps\n0,1\nx,-2\n",
+        "column.csv": "clint,steps\n0,1\n",
+        "many.csv": "client,steps\n0,1\n99,2\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+
+
+BAD = {  # what is typed, and words of which each must be on the error stream
+    "run": ["METHOD"],
+    "runn fedavg": ["runn", "run"],
+    "run fedavgg": ["fedavgg", "Did you mean 'fedavg'?"],
+    "run fedavg fedprox": ["Unexpected argument 'fedprox'"],
+    "run fedavg -x": ["-x"],
+    "run fedavg --ronds 3": ["--ronds", "Did you mean '--rounds'?"],
+    "run fedavg --rounds": ["--rounds", "requires an argument"],
+    "run fedavg --rounds x": ["--rounds", "'x'", "whole number"],
+    "run fedavg --rounds=0": ["--rounds", "'0'", "greater than 0"],
+    "run fedavg --rounds 1 --rounds 2": ["--rounds", "multiple times"],
+    "run fedavg --data digts": ["--data", "'digts'", "Did you mean 'digits'?"],
+    "run fedavg --partition dirichle:1": ["--partition", "'dirichle'", "Did you mean 'dirichlet'?"],
+    "run fedavg --partition shards:0": ["--partition", "'0'", "greater than 0", "shards:K"],
+    "run fedavg --clients none": ["--clients", "'none'", "whole number"],
+    "run fedavg --per-round 0": ["--per-round", "'0'", "greater than 0"],
+    "run fedavg --clients 5 --per-round 6": ["--per-round", "--clients (5)", "Got 6"],
+    "run fedavg --model cnnsmall": ["--model", "'cnnsmall'", "Did you mean 'cnn_small'?"],
+    "run fedavg --data digits --model lenet5": ["'lenet5'", "(1, 8, 8)", "Models that fit: logistic"],
+    "run fedavg --system dynamc": ["--system", "'dynamc'", "Did you mean 'dynamic'?"],
+    "run fedavg --system nowhere.csv": ["--system", "nowhere.csv", "columns client"],
+    "run fedavg --system bad.csv": ["--system", "bad.csv:3: the column 'client'", "'x'", "column 'steps'", "'-2'"],
+    "run fedavg --system column.csv": ["--system", "column.csv:1", "'clint'", "Did you mean 'client'?"],
+    "run fedavg --data digits --system many.csv": ["many.csv", "client 99", "only 20 clients"],
+    "run fedavg --epochs 0": ["--epochs", "'0'", "greater than 0"],
+    "run fedavg --epochs inf": ["--epochs", "'inf'", "finite"],
+    "run fedavg --steps 1.5": ["--steps", "'1.5'", "whole number"],
+    "run fedavg --epochs 1 --steps 1": ["--epochs", "--steps", "exclude each other"],
+    "run fedavg --batch-size 0": ["--batch-size", "'0'", "greater than 0"],
+    "run fedavg --lr fast": ["--lr", "'fast'", "number"],
+    "run fedavg --weights dat": ["--weights", "'dat'", "'data' or 'equal'"],
+    "run fedavg --target 90": ["--target", "'90'", "less than or equal to 1"],
+    "run fedavg --evaluate-every 0": ["--evaluate-every", "'0'", "greater than 0"],
+    "run fedavg --seed -1": ["--seed", "'-1'", "greater than or equal to 0"],
+    "run fedavg --seeds 2 --data digits": ["--seeds", "compare"],
+    "run fedavg --workers some": ["--workers", "'some'", "'auto'"],
+    "run fedavg --device gpu": ["--device", "'gpu'", "'auto', 'cpu' or 'cuda'"],
+    "run fedavg --set method.sampler.per_round": ["--set", "PATH=VALUE", "'method.sampler.per_round'"],
+    "run fedavg --set method.sampler.per_rond=3": ["--set", "per_rond", "Did you mean 'method.sampler.per_round'?"],
+    "run fedavg --set method.sampler.per_round=0": ["--set", "'per_round'", "greater than 0", "Got 0"],
+    "run fedavg --set rounds=many": ["--set", "'rounds'", "'many'", "whole number"],
+    "run nowhere.toml": ["nowhere.toml", "No such file"],
+    "run broken.toml": ["broken.toml", "line 1"],
+    "run unknown.toml": ["unknown.toml:3: ronds", "Did you mean 'rounds'?"],
+    "run nomethod.toml": ["nomethod.toml:1", "'fedavgg'", "Did you mean 'fedavg'?"],
+    "run wrongpart.toml": ["wrongpart.toml:1", "method.sampler", "Did you mean 'Uniform'?"],
+    "run fedavg --data digits --out used": ["'used'", "not empty", "another --out"],
+    "run fedavg --data digits --out file": ["'file'", "already exists"],
+    "run fedavg --data digits --out file/run": ["'file/run'", "cannot be written"],
+    "compare fedavg --data digits --out used": ["'used'", "not empty"],
+    "compare fedavg --data digits --out file/run": ["'file/run'", "cannot be written"],
+    "compare fedavg fedavg --data digits": ["Two methods", "'fedavg'"],
+    "compare fedavg fedprx": ["'fedprx'", "Did you mean 'fedprox'?"],
+    "compare fedavg --seeds 0": ["--seeds", "'0'", "greater than 0"],
+    "resume": ["requires an argument"],
+    "resume nowhere": ["'nowhere'", "not a run folder"],
+    "resume used": ["'used'", "not a run folder"],
+    "report": ["at least one run folder"],
+    "report used": ["'used'", "not a run folder"],
+    "export nowhere": ["'nowhere'", "not a run folder"],
+    "export used --to xls": ["--to", "xls", "csv", "parquet"],
+    "list metods": ["metods", "methods"],
+    "list --jsn": ["--jsn", "Did you mean", "--json"],
+}
+
+
+@pytest.mark.usefixtures("inputs")
+@pytest.mark.parametrize(("typed", "words"), BAD.items(), ids=list(BAD))
+def test_bad_input_is_told_on_stderr_with_code_2_and_nothing_is_left(typed, words, fedweave, tmp_path):
+    before = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
+    code, out, err = fedweave(*shlex.split(typed))
+    assert (code, out) == (2, "")
+    assert all(line.startswith("error: ") for line in err.splitlines())
+    assert all(word in err for word in words), err
+    assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == before
+
+
+def test_several_mistakes_are_told_at_once(fedweave, tmp_path):
+    typed = "run fedavgg --ronds 3 --data digts --lr x --epochs 1 --steps 2 --per-round 9 --clients 4 --set nothing"
+    code, out, err = fedweave(*shlex.split(typed))
+    assert (code, out) == (2, "")
+    words = ("'fedavgg'", "--ronds", "--data", "--lr", "exclude each other", "--clients (4)", "PATH=VALUE")
+    assert [sum(word in line for line in err.splitlines()) for word in words] == [1] * 7
+    assert len(err.splitlines()) == 7
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_program_itself_refuses_bad_input(tmp_path):
+    bad = program("run", "fedavg", "--ronds", "3", "--lr", "x", cwd=tmp_path)
+    out, err = bad.communicate(timeout=60)
+    assert (bad.returncode, out, len(err.splitlines())) == (2, "", 2)
+    assert os.listdir(tmp_path) == []
+
+
+def test_bad_input_is_told_before_torch_is_loaded():
+    code = (
+        "import sys; from fedweave import cli; sys.argv = ['fedweave', 'run', 'fedavg', '--rounds', 'x']\n"
+        "try: cli.main()\nexcept SystemExit as e: sys.exit(3 if 'torch' in sys.modules else e.code)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 2
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_shows_an_example_that_works(command, fedweave, monkeypatch):
+    code, out, err = fedweave(*command.split(), "--help")
+    assert (code, err) == (0, "")
+    example = re.search(r"Example: fedweave (.*)", out)
+    assert example, out
+    assert example[1].startswith(command)
+
+    def good():
+        raise BadInput("the input is good")
+
+    monkeypatch.setattr(cli, "_training", good)
+    code, _, err = fedweave(*shlex.split(example[1]))
+    assert (code, err) in ((0, ""), (2, "error: the input is good\n"))
+
+
+def test_help_tells_every_option_and_its_default(fedweave):
+    _, out, _ = fedweave("run", "--help")
+    assert [f.name for f in fields(cli.Typed)] == [f.name for f in fields(Options)]
+    for field in fields(cli.Typed):
+        told = re.search(rf"--{field.name.replace('_', '-')}\b.*?(\[[^]]*\])?\s*│?$", out, re.MULTILINE)
+        assert told, field.name
+        default = getattr(Options(), field.name)
+        if default not in (None, "auto"):
+            written = f"{default:g}" if isinstance(default, float) else str(default)
+            assert told[1] == f"[{written}]".lower(), field.name
+
+
+@pytest.mark.parametrize("what", ["methods", "data", "models", "partitions", "systems"])
+def test_list_names_what_options_take(what, fedweave):
+    code, out, _ = fedweave("list", what, "--json")
+    names = json.loads(out)
+    assert (code, list(names)) == (0, [what])
+    assert all(names[what].values())
+    _, text, _ = fedweave("list", what)
+    assert all(name in text for name in names[what])
+    _, everything, _ = fedweave("list", "--json")
+    assert json.loads(everything)[what] == names[what]
+    if what == "methods":
+        assert names[what] == method_names()
+
+
+def test_run_prints_one_object_with_what_is_promised(fedweave, tmp_path):
+    code, out, err = fedweave("run", "fedprox", *TINY, "--target", "0.1", "--seed", "4", "--out", "a/b", "--json")
+    found = json.loads(out)
+    assert (code, out.count("\n")) == (0, 1)
+    assert found.keys() >= PROMISED
+    assert "round 3/3" in err
+    assert (found["method"], found["rounds"], found["run"], found["rounds_to_target"]) == ("fedprox", 3, "a/b", 1)
+    experiment = fw.Experiment(
+        methods.fedprox(3), "digits", fw.partition.Dirichlet(6, 0.5), system=fw.system.Dynamic(), rounds=3, seed=4
+    )
+    assert found["digest"] == running.run(experiment).summary["digest"]
+    manifest = json.loads((tmp_path / "a/b/manifest.json").read_text())
+    assert manifest["command"].startswith("fedweave run fedprox --data digits")
+
+
+def test_runs_of_one_second_do_not_collide(fedweave, tmp_path, monkeypatch):
+    monkeypatch.setattr(cli.time, "strftime", lambda _: "20260101-120000")
+    for _ in range(2):
+        assert fedweave("run", "fedavg", *TINY)[0] == 0
+    assert sorted(os.listdir(tmp_path / "runs")) == ["fedavg-20260101-120000", "fedavg-20260101-120000-2"]
+
+
+FILE = """
+data = "digits"
+clients = 6
+per-round = 3
+rounds = 9
+system = "dynamic"
+batch-size = 10
+
+[method.sampler]
+type = "Uniform"
+per_round = 2
+[method.solver]
+type = "Prox"
+mu = 0.5
+"""
+
+
+def test_an_experiment_file_runs_and_typed_options_win(fedweave, tmp_path):
+    (tmp_path / "own.toml").write_text(FILE)
+    typed = ("--rounds", 2, "--set", "method.solver.mu=0.25", "--workers", 1)
+    code, out, _ = fedweave("run", "own.toml", *typed, "--out", "r", "--json")
+    assert (code, json.loads(out)["method"], json.loads(out)["rounds"]) == (0, "own", 2)
+    plain = json.loads((tmp_path / "r/experiment.json").read_text())
+    assert (plain["rounds"], plain["batch_size"], plain["partition"]["clients"]) == (2, 10, 6)
+    assert plain["method"]["solver"]["mu"] == 0.25
+    assert plain["method"]["sampler"] == {"type": "Uniform", "per_round": 2}
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A folder for what several tests look at."""
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture
+def compared(fedweave, kept):
+    """Return the program in a folder with a comparison ``c`` of two methods and two seeds, and what it printed."""
+    if not (kept / "printed").exists():
+        code, out, _ = fedweave("compare", "fedavg", "fedyogi", *TINY, "--seeds", 2, "--out", "c", "--json")
+        assert code == 0
+        shutil.move("c", kept)
+        (kept / "printed").write_text(out)
+    shutil.copytree(kept / "c", "c")
+    return fedweave, json.loads((kept / "printed").read_text())
+
+
+def test_compare_prints_runs_and_summary_and_leaves_a_page(compared, tmp_path):
+    _, found = compared
+    assert [(r["method"], r["seed"]) for r in found["runs"]] == [
+        ("fedavg", 0), ("fedyogi", 0), ("fedavg", 1), ("fedyogi", 1),
+    ]  # fmt: skip
+    assert all(run.keys() >= PROMISED for run in found["runs"])
+    for row in found["summary"]:
+        mine = [r["accuracy"] for r in found["runs"] if r["method"] == row["method"]]
+        assert row["accuracy"] == pytest.approx(sum(mine) / 2)
+        assert row["accuracy_std"] == pytest.approx(abs(mine[0] - mine[1]) / 2**0.5)
+    page = (tmp_path / "c/report.html").read_text()
+    assert page.lower().startswith("<!doctype html>")
+    assert "fedyogi" in page
+    assert not re.search(r"(src|href)=.https?:", page), "the page needs no network"
+
+
+def test_report_and_export_read_what_was_run(compared, tmp_path):
+    fedweave, found = compared
+    code, out, _ = fedweave("report", "c/fedavg-seed0", "c/fedyogi-seed1", "--html", "sub/page.html", "--json")
+    assert code == 0
+    assert json.loads(out)["runs"] == [found["runs"][0], found["runs"][3]]
+    assert "fedyogi" in (tmp_path / "sub/page.html").read_text()
+    code, out, _ = fedweave("report", "c")
+    assert (code, "report: c/report.html" in out, "fedavg" in out) == (0, True, True)
+    code, _, err = fedweave("report", "c", "--html", tmp_path)
+    assert (code, "cannot be written" in err) == (2, True)
+
+    code, out, _ = fedweave("export", "c", "--to", "csv", "--json")
+    files = json.loads(out)["files"]
+    assert (code, len(files)) == (0, 8)
+    with open(files[0]) as file:
+        rows = list(csv.DictReader(file))
+    assert [int(r["round"]) for r in rows] == [1, 2, 3]
+    assert float(rows[-1]["accuracy"]) == found["runs"][0]["accuracy"]
+    code, out, _ = fedweave("export", "c/fedyogi-seed0", "--to", "parquet")
+    assert code == 0
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(out.splitlines()[0]).to_pydict()
+    assert table["accuracy"][-1] == found["runs"][1]["accuracy"]
+
+
+def test_a_folder_in_use_says_how_to_continue(compared):
+    fedweave, _ = compared
+    for typed in (("compare", "fedavg", *TINY, "--out", "c"), ("run", "fedavg", *TINY, "--out", "c/fedavg-seed0")):
+        code, out, err = fedweave(*typed)
+        assert (code, out) == (2, "")
+        assert f"`fedweave resume {typed[-1]}`" in err
+
+
+def test_an_interrupted_comparison_names_itself_and_is_continued(compared, monkeypatch):
+    fedweave, found = compared
+
+    def watch(self, name, experiment):
+        def told(row):
+            if (name, experiment.seed, row["round"]) == ("fedyogi", 0, 2):
+                raise KeyboardInterrupt
+
+        return told
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Show, "watch", watch)
+        code, out, err = fedweave("compare", "fedavg", "fedyogi", *TINY, "--seeds", 2, "--out", "d")
+    assert (code, out) == (130, "")
+    assert "Continue with: fedweave resume d\n" in err
+    code, out, _ = fedweave("resume", "d", "--json")
+    assert code == 0
+    assert [r["digest"] for r in json.loads(out)["runs"]] == [r["digest"] for r in found["runs"]]
+
+
+def test_a_failed_run_has_code_1(fedweave, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("a training process died")
+
+    monkeypatch.setattr(running, "run_round", fail)
+    code, out, err = fedweave("run", "fedavg", *TINY, "--out", "r")
+    assert (code, out) == (1, "")
+    assert err.endswith("The run failed: a training process died\n")
+    monkeypatch.undo()
+
+
+def test_a_stopped_program_says_how_to_continue(tmp_path):
+    """That it does continue, to the same bits, and from any moment, is shown in tests/faults/test_signals.py."""
+    typed = ("fedavgm", *TINY[:6], "--system", "dynamic", "--workers", "1", "--rounds", "9999")
+    stopped = program("run", *typed, "--out", "r", cwd=tmp_path)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "r/run.sqlite-wal").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.15)  # some rounds later
+    stopped.send_signal(signal.SIGTERM)
+    out, err = stopped.communicate(timeout=30)
+    assert (stopped.returncode, out) == (143, ""), err
+    assert "the state is saved. Continue with: fedweave resume r\n" in err
+    assert running.load_result(tmp_path / "r").summary["rounds"] < 9999
+
+
+def test_verify_tells_whole_runs_from_broken_ones(fedweave, tmp_path):
+    assert fedweave("compare", "fedavg", "fedacs", *TINY, "--audit", "true", "--out", "c")[0] == 0
+    assert fedweave("run", "fedavg", *TINY, "--out", "r")[0] == 0
+    code, out, err = fedweave("verify", "c", "r")
+    assert (code, err) == (0, "")
+    assert out.count("whole: 3 rounds") == 3
+    assert out.count("audit log ends with") == 2
+    assert out.count("no audit log") == 1
+    log = next((tmp_path / "c").glob("*/audit.jsonl"))
+    log.write_text(log.read_text().replace('"verdict": "accepted"', '"verdict": "refused"', 1))
+    code, out, err = fedweave("verify", "c", "--json")
+    (broken,) = [findings for run, findings in json.loads(out).items() if str(log.parent).endswith(run)]
+    assert code == 1
+    assert re.search(r"audit.jsonl:\d+ does not follow from the lines before it", err)
+    assert len(broken["problems"]) == 1
+    assert fedweave("verify")[0] == 2
+    assert fedweave("verify", "nowhere")[0] == 2

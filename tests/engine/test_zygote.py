@@ -1,0 +1,195 @@
+"""Workers are forked by a process that has loaded torch: like new programs, and never left behind."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from fedweave.engine.pool import zygote
+from fedweave.engine.pool.processes import WorkerDied, Workers
+from fedweave.local.torch.trainer import ClientData
+
+X = np.zeros(1, np.float32)
+
+
+class Tells:
+    """What a worker holds here instead of a trainer."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def surroundings(self, x):
+        drawn = random.random(), np.random.random()  # noqa: NPY002 - the generators that nobody seeded
+        return os.getcwd(), dict(os.environ), list(sys.path), drawn
+
+    def handles(self, x):
+        return sorted(os.readlink(f"/proc/self/fd/{n}") for n in range(3, 20) if Path(f"/proc/self/fd/{n}").exists())
+
+    def leave(self, x, how):
+        if how > 0:
+            os._exit(how)
+        os.kill(os.getpid(), -how)
+
+    def number(self, x):
+        return os.getpid()
+
+
+def told(workers, name, *arguments, count=2):
+    workers.load(Tells, nothing(), count) if workers.holds is None else None
+    return dict(workers.map(X, [(name, arguments)] * count))
+
+
+def nothing():
+    none = np.zeros(1, np.float32)
+    return ClientData(none, none, none, none, 1, (0.0,), (1.0,), [np.arange(1)])
+
+
+@pytest.fixture
+def pair():
+    with Workers(2) as workers:
+        yield workers
+
+
+def test_workers_take_over_folder_paths_and_environment_and_draw_luck_of_their_own(pair, tmp_path, monkeypatch):
+    zygote.prepare()  # it was there before
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDWEAVE_NEW", "ö\udcff")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.syspath_prepend("")
+    found = told(pair, "surroundings")
+    assert len({luck for *_, luck in found.values()}) == len(found)
+    for folder, environment, path, _ in found.values():
+        assert folder == str(tmp_path)
+        assert environment.pop("PYTHONPATH").split(os.pathsep) == path == [p or str(tmp_path) for p in sys.path]
+        assert {environment.pop(name) for name in zygote.ONE_THREAD} == {"1"}
+        assert environment == {k: v for k, v in os.environ.items() if k not in {*zygote.ONE_THREAD, "PYTHONPATH"}}
+
+
+@pytest.mark.skipif(not zygote.FORKS, reason="each worker is a new program here")
+def test_workers_hold_nothing_of_each_other(pair):
+    """A pipe that another worker held open would not end with the main process."""
+    told(pair, "number")
+    for handles in told(pair, "handles").values():
+        assert len([name for name in handles if name.startswith(("socket:", "pipe:"))]) == 1
+
+
+@pytest.mark.parametrize(("how", "forks"), [(3, True), (-signal.SIGKILL, True), (-signal.SIGTERM, True), (3, False)])
+def test_the_exit_code_of_a_worker_is_told(how, forks, pair, monkeypatch):
+    monkeypatch.setattr(zygote, "FORKS", forks and zygote.FORKS)
+    with pytest.raises(WorkerDied, match=f"exit code {how}"):
+        told(pair, "leave", how, count=1)
+
+
+@pytest.mark.skipif(not zygote.FORKS, reason="there is no zygote here")
+def test_a_nursery_has_one_thread_or_its_children_might_wait_for_others(pair):
+    told(pair, "number")
+    assert psutil.Process(zygote._nursery.process.pid).num_threads() == 1
+
+
+@pytest.mark.skipif(not zygote.FORKS, reason="there is no zygote here")
+def test_workers_outlive_their_nursery_and_the_next_come_from_another_that_ends_once_idle(pair, monkeypatch):
+    monkeypatch.setattr(zygote, "IDLE_SECONDS", 0.05)  # of the next one
+    before = set(told(pair, "number").values())
+    first = zygote._nursery.process
+    first.kill()
+    first.wait()
+    assert set(told(pair, "number").values()) <= before
+    old = [psutil.Process(n) for n in before]
+    pair._stop(patience=0)
+    assert not psutil.wait_procs(old, timeout=30)[1]
+    assert not set(told(pair, "number").values()) & before
+    second = zygote._nursery.process
+    assert second.pid != first.pid
+    with pytest.raises(subprocess.TimeoutExpired):
+        second.wait(timeout=0.5)  # it has workers
+    pair._stop(patience=5)
+    assert second.wait(timeout=30) == 0
+
+
+@pytest.mark.skipif(not zygote.FORKS, reason="there is no zygote here")
+def test_a_nursery_that_ends_at_once_is_an_error_that_says_so(pair, monkeypatch):
+    zygote.close()
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(RuntimeError, match="ended with 1"):
+        told(pair, "number")
+
+
+@pytest.mark.skipif(not zygote.FORKS, reason="there is no zygote here")
+def test_an_environment_larger_than_a_pipe_arrives_whole(pair, monkeypatch):
+    for i in range(8):
+        monkeypatch.setenv(f"FEDWEAVE_LARGE_{i}", str(i) * 100_000)
+    for _, environment, _, _ in told(pair, "surroundings").values():
+        assert all(environment[f"FEDWEAVE_LARGE_{i}"] == str(i) * 100_000 for i in range(8))
+
+
+SCRIPT = """
+import os, resource, signal, sys, tempfile
+import numpy as np
+from fedweave.engine.pool.processes import Workers
+from fedweave.engine.pool import zygote
+
+class Tells:
+    def __init__(self, data): pass
+    def number(self, x): return os.getpid()
+
+from fedweave.local.torch.trainer import ClientData
+none = np.zeros(1, np.float32)
+data = ClientData(none, none, none, none, 1, (0.0,), (1.0,), [np.arange(1)])
+
+def pool():
+    workers = Workers(2)
+    workers.load(Tells, data, 2)
+    return workers, [number for _, number in workers.map(none, [("number", ())] * 2)]
+
+awkward = sys.argv[1] == "forgotten"
+if awkward:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]  # more than select can count
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+workers, numbers = pool()
+if awkward:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+    ended, _ = pool()
+    os.chdir("/")
+    processes = list(ended._processes)
+    ended._stop(60)
+    assert [p.returncode for p in processes] == [0, 0]
+if awkward and not os.fork():
+    forked, own = pool()  # from a zygote of its own: the other one's pipes are not for it
+    assert not set(own) & set(numbers) and zygote._nursery.owner == os.getpid()
+    forked._stop(60)
+    workers.__exit__(None)  # as if the fork left the block in which the main process has its pool
+    zygote.close()
+    os._exit(0)
+assert not awkward or os.wait()[1] == 0
+assert sorted({n for _, n in workers.map(none, [("number", ())] * 2)}) == sorted(set(numbers))
+print(zygote._nursery.process.pid if zygote._nursery else 0, *numbers, flush=True)
+if not awkward:
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "forgotten"])
+def test_nothing_outlives_the_main_process(how, tmp_path):
+    """Not even when it was killed, or forgot to close its pool; and a fork of it gets workers of its own.
+
+    The second also has many files open, SIGCHLD blocked, and a folder that is no longer there.
+    """
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    program = subprocess.Popen([sys.executable, str(script), how], stdout=subprocess.PIPE, text=True)
+    with program:
+        numbers = [int(n) for n in program.stdout.readline().split() if n != "0"]
+        assert len(set(numbers)) >= 2
+        left = [psutil.Process(n) for n in numbers if psutil.pid_exists(n)]
+        assert program.wait(timeout=60) == (-signal.SIGKILL if how == "killed" else 0)
+    assert not psutil.wait_procs(left, timeout=30)[1]

@@ -1,0 +1,155 @@
+"""An update that is not finite is refused by name and never averaged; every other one passes as it is."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from fedweave.aggregate import InverseProbability, Mean
+from fedweave.core.records import Cohort, Layout, Population, Replies
+from fedweave.method import Method
+from fedweave.round.admission import admit, sensible
+from fedweave.sample import Everyone
+
+LAYOUT = Layout(("conv.weight", "bias", "scale"), ((2, 3), (4,), ()), parameters=11)  # D = 6 + 4 + 1
+IDS = np.array([2, 5, 9])
+
+
+def replies(received=(True, True, True)):
+    received = np.array(received)
+    updates = np.arange(33, dtype=np.float32).reshape(3, 11) * received[:, None]
+    return Replies(received, updates, np.full(3, 4), np.full(3, 0.5), np.full(3, 1.5), np.full(3, 2.0), np.full(3, 44))
+
+
+def cohort():
+    return Cohort(IDS, np.ones(3, int), np.full(3, 0.5))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("entry", "where"), [(0, "conv.weight[0, 0]"), (5, "conv.weight[1, 2]"), (7, "bias[1]"), (10, "scale[]")]
+)
+@pytest.mark.parametrize("row", [0, 1, 2])
+@pytest.mark.parametrize("vector", ["updates", "change"])
+def test_a_bad_entry_anywhere_refuses_its_client_alone(bad, entry, where, row, vector):
+    before = replies()._replace(change=np.ones((3, 11), np.float32), variance=np.ones(3))
+    getattr(before, vector)[row, entry] = bad
+    kept = copy.deepcopy(before)
+    after, refused = admit(before, cohort(), LAYOUT)
+    assert [str(r) for r in refused] == [f"client {IDS[row]}: 1 of 11 values are not finite, first in {where}"]
+    others = np.arange(3) != row
+    assert after.received.tolist() == others.tolist()
+    for name in ("updates", "change"):
+        assert not getattr(after, name)[row].any()
+        assert np.array_equal(getattr(after, name)[others], getattr(kept, name)[others])
+    for field in ("steps", "loss", "seconds", "bytes_up"):
+        assert np.array_equal(getattr(after, field), getattr(kept, field))
+    for now, then in zip(before, kept, strict=True):
+        assert np.array_equal(now, then, equal_nan=True) if isinstance(now, np.ndarray) else now == then, "changed"
+
+
+def test_every_bad_client_is_named_and_bad_values_are_counted():
+    before = replies()
+    before.updates[0, [6, 9]] = np.nan, np.inf
+    before.updates[2] = np.nan
+    after, refused = admit(before, cohort(), LAYOUT)
+    assert [str(r) for r in refused] == [
+        "client 2: 2 of 11 values are not finite, first in bias[0]",
+        "client 9: 11 of 11 values are not finite, first in conv.weight[0, 0]",
+    ]
+    assert after.received.tolist() == [False, True, False]
+    assert after.change is None
+
+
+def test_huge_but_finite_is_accepted():
+    before = replies()
+    before.updates[:] = np.float32(3e38)
+    before.updates[1] = -np.finfo(np.float32).max
+    after, refused = admit(before, cohort(), LAYOUT)
+    assert refused == []
+    assert after.received.all()
+    assert np.array_equal(after.updates, before.updates)
+
+
+def test_what_was_lost_is_not_refused():
+    after, refused = admit(replies((True, False, True)), cohort(), LAYOUT)
+    assert refused == []
+    assert after.received.tolist() == [True, False, True]
+
+
+def test_an_empty_cohort_passes():
+    none = Replies(*(field[:0] for field in replies()[:7]))
+    after, refused = admit(none, Cohort(IDS[:0], IDS[:0], IDS[:0]), LAYOUT)
+    assert refused == []
+    assert after.updates.shape == (0, 11)
+
+
+def odd(ids, count=None, expected=None, aggregator=None):
+    """Let a method see a cohort as some sampler might return it."""
+    ids = np.array(ids, int)
+    cohort = Cohort(
+        ids, np.ones(ids.size, int) if count is None else count, np.ones(ids.size) if expected is None else expected
+    )
+    return sensible(cohort, Method(Everyone(), aggregator=aggregator or Mean()), FIVE)
+
+
+FIVE = Population(*(np.ones(5) for _ in range(7)))
+
+
+@pytest.mark.parametrize(
+    ("cohort", "words"),
+    [
+        ({"ids": [1, 1]}, "distinct"),
+        ({"ids": [3, 1]}, "ascending"),
+        ({"ids": [5]}, "0 … 4"),
+        ({"ids": [-1]}, "0 … 4"),
+        ({"ids": [1, 2], "count": np.ones(3)}, "one length"),
+        ({"ids": [1], "count": np.zeros(1)}, "at least 1"),
+        ({"ids": [1], "expected": np.full(1, np.nan), "aggregator": InverseProbability()}, "law_known"),
+        ({"ids": [1], "expected": np.zeros(1), "aggregator": InverseProbability()}, "law_known"),
+    ],
+)
+def test_a_cohort_that_makes_no_sense_is_explained(cohort, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        odd(**cohort)
+    assert "Everyone.draw" in str(caught.value)
+
+
+def test_what_is_no_cohort_is_explained():
+    with pytest.raises(ValueError, match="must return a Cohort"):
+        sensible([1, 2], Method(Everyone()), FIVE)
+
+
+def test_an_unknown_law_is_fine_where_nobody_weighs_by_it():
+    odd([1, 4], expected=np.full(2, np.nan))
+
+
+def lengths(*values):
+    """Replies of clients whose updates have these lengths; nan: lost."""
+    values = np.array(values)
+    received, rows = np.isfinite(values), np.zeros((values.size, 11), np.float32)
+    rows[:, 3] = np.where(received, values, 0)
+    some = np.ones(values.size)
+    return Replies(received, rows, some, some, some, some, some), Cohort(np.arange(values.size), some, some)
+
+
+def test_an_update_far_longer_than_the_others_is_refused():
+    after, refused = admit(*lengths(1, 2, 3, 5000, np.nan), LAYOUT, longest=1000)
+    assert [str(r) for r in refused] == ["client 3: its update is 2000 times as long as the median, more than 1000"]
+    assert after.received.tolist() == [True, True, True, False, False]
+    assert (after.updates[3] == 0).all()
+    assert after.updates[:3, 3].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e34])
+def test_lengths_are_compared_at_any_scale(scale):
+    _, refused = admit(*lengths(*(scale * np.array([1, 1, 1, 1, 1001]))), LAYOUT, longest=1000)
+    assert len(refused) == 1
+    assert "1001 times as long" in refused[0].why
+    assert admit(*lengths(*(scale * np.array([1, 1, 1, 1, 999]))), LAYOUT, longest=1000)[1] == []
+
+
+def test_two_answers_cannot_tell_who_is_wrong_and_zeros_are_no_measure():
+    assert admit(*lengths(1, 1e9), LAYOUT, longest=10)[1] == []
+    assert admit(*lengths(0, 0, 0, 1), LAYOUT, longest=10)[1] == []
+    assert admit(*lengths(1, 1, 1, 1e9), LAYOUT)[1] == []  # no limit was asked for

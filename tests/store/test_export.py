@@ -1,0 +1,53 @@
+"""What is exported is what the run has: the same rows, whatever the file format."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from fedweave.runs.results import Result
+from fedweave.store.export import write_tables
+
+ROUNDS = {
+    "round": np.array([1, 2]),
+    "clock": np.array([0.1 + 0.2, 1 / 3]),
+    "accuracy": np.array([np.nan, 0.75]),
+    "class_accuracy": np.array([[np.nan, np.nan], [1.0, 0.5]]),
+}
+CLIENTS = {"round": np.array([1, 1, 2]), "client": np.array([0, 7, 3]), "expected": np.array([0.5, np.nan, 1.5])}
+FLAT = {
+    "round": [1, 2],
+    "clock": [0.1 + 0.2, 1 / 3],
+    "accuracy": [np.nan, 0.75],
+    "class_0_accuracy": [np.nan, 1.0],
+    "class_1_accuracy": [np.nan, 0.5],
+}
+
+
+def read_csv(path):
+    with path.open(newline="") as file:
+        header, *rows = list(csv.reader(file))
+    return {name: [float(v) for v in column] for name, column in zip(header, zip(*rows, strict=True), strict=True)}
+
+
+def read_parquet(path):
+    import pyarrow.parquet as pq
+
+    return pq.read_table(path).to_pydict()
+
+
+@pytest.mark.parametrize(("kind", "read"), [("csv", read_csv), ("parquet", read_parquet)])
+def test_the_files_hold_every_row_exactly(tmp_path, kind, read):
+    files = write_tables(Result({}, {}, ROUNDS, CLIENTS, {}, folder=tmp_path), kind)
+    assert files == [tmp_path / f"rounds.{kind}", tmp_path / f"clients.{kind}"]
+    for file, expected in zip(files, (FLAT, CLIENTS), strict=True):
+        found = read(file)
+        assert list(found) == list(expected)
+        for name, column in expected.items():
+            assert np.array_equal(found[name], column, equal_nan=True), name
+
+
+def test_a_run_that_was_never_evaluated_has_no_class_columns(tmp_path):
+    rounds = {**ROUNDS, "class_accuracy": np.zeros((2, 0))}
+    file, _ = write_tables(Result({}, {}, rounds, CLIENTS, {}, folder=tmp_path), "csv")
+    assert list(read_csv(file)) == ["round", "clock", "accuracy"]
