@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 
 from fedweave.aggregate import Aware
 from fedweave.core.records import Cohort, Layout, Population, Replies, View
-from fedweave.runs.loop import same_bits
+from fedweave.runs.loop import deterministic
 from fedweave.tables.rows import Rows, Where
 
 CLIENTS, DIM, ANSWERS, TURNS, SHIFT = 1_000, 10**6, 100, 3, 977
@@ -86,7 +86,7 @@ def time_of(where: Where) -> dict[str, Any]:
         for threads, found in passes.items():
             with threadpool_limits(1, "blas") if threads == "1" else nullcontext():
                 found.append(seconds(lambda: U @ M.T))
-        with same_bits():
+        with deterministic():
             begin = time.perf_counter()
             _, state = AWARE.combine(state, *happened)
             steps.append(time.perf_counter() - begin)
@@ -108,7 +108,7 @@ def time_of(where: Where) -> dict[str, Any]:
 def memory_of(where: Where) -> dict[str, Any]:
     """Return the peak of this process, which must have done nothing else."""
     state, happened = started(where), round_of_answers()
-    with same_bits():
+    with deterministic():
         for _ in range(2):
             _, state = AWARE.combine(state, *happened)
     peak, table = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, 4 * CLIENTS * DIM

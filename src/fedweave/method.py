@@ -35,7 +35,7 @@ class Method:
                     f"{type(part).__name__} must be declared with @fedweave.settings, so that it is frozen, checked "
                     "and kept with the run."
                 )
-        if self.solver.remembers != self.aggregator.expects:
+        if self.solver.memory_kind != self.aggregator.memory_kind:
             raise ValueError(_misfit(self.solver, self.aggregator))
         if self.upload.partial and not self.aggregator.masks:
             raise ValueError(
@@ -61,10 +61,11 @@ def _misfit(solver: Solver, aggregator: Aggregator) -> str:
         return " or ".join(f"{name}()" for name, cls in parts.items() if getattr(cls, fact) == value)
 
     ours, theirs = type(solver).__name__, type(aggregator).__name__
-    if solver.remembers:
-        way = names(kinds(Aggregator), "expects", solver.remembers)
+    if solver.memory_kind:
+        way = names(kinds(Aggregator), "memory_kind", solver.memory_kind)
         return (
-            f"{ours} keeps {solver.remembers} at the clients, which {theirs} does not expect. Use {way} as aggregator."
+            f"{ours} keeps {solver.memory_kind} at the clients, which {theirs} does not expect. "
+            f"Use {way} as aggregator."
         )
-    way = names(kinds(Solver), "remembers", aggregator.expects)
-    return f"{theirs} needs clients that keep {aggregator.expects}, which {ours} does not. Use {way} as solver."
+    way = names(kinds(Solver), "memory_kind", aggregator.memory_kind)
+    return f"{theirs} needs clients that keep {aggregator.memory_kind}, which {ours} does not. Use {way} as solver."

@@ -13,7 +13,7 @@ from fedweave.core.records import NOTHING, Carried
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.simulator import Simulator
 from fedweave.local.solvers import SGD, ControlVariate, Dyn
-from fedweave.local.torch.flat_module import initial_vector, made
+from fedweave.local.torch.flat_module import build_module, initial_vector
 from fedweave.round.steps import first_state, run_round
 from fedweave.tables.rows import Rows
 
@@ -39,7 +39,7 @@ def train(model, solver, carried, workers=None, steps=None, loss_rate=0.0):
     engine = Simulator(model, data(), solver, 0, workers or Workers(1))
     world = population(loss_rate)
     world = world if steps is None else replace(world, steps=np.full(N, steps))
-    return engine.train(1, initial_vector(made(model, 0)), everyone(), world, LR, carried), engine.layout
+    return engine.train(1, initial_vector(build_module(model, 0)), everyone(), world, LR, carried), engine.layout
 
 
 @pytest.mark.parametrize("model", [dense, normed])
@@ -68,7 +68,7 @@ def test_one_and_two_workers_give_the_same_bits():
         with Workers(count) as workers:
             found.append([])
             for model, solver in cases:
-                dim = initial_vector(made(model, 0)).size
+                dim = initial_vector(build_module(model, 0)).size
                 found[-1].append(train(model, solver, told(dim, dim - 6 * (model is normed))[0], workers)[0])
     for one, two in zip(*found, strict=True):
         assert np.array_equal(one.updates, two.updates)
@@ -77,7 +77,7 @@ def test_one_and_two_workers_give_the_same_bits():
 
 
 def test_a_lost_reply_changes_no_memory_and_no_other_reply():
-    has, *_ = told(dense_dim := initial_vector(made(dense, 0)).size, dense_dim)
+    has, *_ = told(dense_dim := initial_vector(build_module(dense, 0)).size, dense_dim)
     lossy, _ = train(dense, ControlVariate(), has, loss_rate=0.5)
     clean, _ = train(dense, ControlVariate(), has)
     assert 0 < lossy.received.sum() < N
@@ -90,7 +90,7 @@ def test_running_averages_follow_the_mean_under_feddyn():
     """x_b ← mean y_b: were they corrected like parameters, a variance could become negative."""
     method = methods.feddyn(N, alpha=0.1)
     engine = Simulator(normed, data(), method.solver, 0, Workers(1))
-    state = first_state(method, initial_vector(made(normed, 0)), population(), engine.layout.parameters)
+    state = first_state(method, initial_vector(build_module(normed, 0)), population(), engine.layout.parameters)
     p = engine.layout.parameters
     for _ in range(3):
         before = state

@@ -144,10 +144,10 @@ def test_a_bad_update_is_refused_by_name_as_without_ray(pool, tmp_path):
     refused = []
     for name in ("ray", "alone"):
         store = RunFolder.open(tmp_path / name, write=False)
-        refused.append(store.mishaps())
+        refused.append(store.failures())
         store.close()
     assert refused[0] == refused[1]
-    assert [(round, kind, mishap.client) for round, kind, mishap in refused[0]] == [(r, "refused", 2) for r in (1, 2)]
+    assert [(round, kind, failure.client) for round, kind, failure in refused[0]] == [(r, "refused", 2) for r in (1, 2)]
     assert there.summary["digest"] == here.summary["digest"]
 
 

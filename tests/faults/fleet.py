@@ -23,9 +23,9 @@ POINTS = sorted(
     {
         node.args[0].value
         for file in SOURCE.rglob("*.py")
-        if "fault(" in (text := file.read_text())
+        if "crash_point(" in (text := file.read_text())
         for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "fault"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "crash_point"
         if node.args and isinstance(node.args[0], ast.Constant)
     }
 )

@@ -21,15 +21,15 @@ from fedweave.fleet.wire.answer import Answer, answer, read_answer, read_loss, s
 from fedweave.fleet.wire.seal import check_seal, sealed
 from fedweave.fleet.wire.tensors import (
     NUMPY,
-    Task,
     Tensors,
+    TrainRequest,
     Unfit,
     ask,
     ask_loss,
     client_half,
     packed,
+    read_request,
     read_setting,
-    read_task,
     read_vectors,
     solver_of,
 )
@@ -41,18 +41,18 @@ TENSORS = Tensors.of_layout(LAYOUT)
 X = np.linspace(-1, 1, LAYOUT.dim, dtype=np.float32)
 ABOUT = Answer(samples=20, steps=3, loss=0.5, first_gradient=1.5, seconds=0.25)
 MOST = 10**7  # samples
-TASK = Task(3, 1, 0, 4, 10, 0.05, 1.0, client_half(fw.solvers.Prox(0.1)), memory="ab", own=2)
-KINDS = [[type(value) for value in task] for task in (TASK, TASK._replace(dropout=0.5))]
+REQUEST = TrainRequest(3, 1, 0, 4, 10, 0.05, 1.0, client_half(fw.solvers.Prox(0.1)), memory="ab", own=2)
+KINDS = [[type(value) for value in request] for request in (REQUEST, REQUEST._replace(dropout=0.5))]
 MODEL = TENSORS.record(X)
 ANSWERS = {
     "displacement": answer(X, ABOUT, TENSORS),
     "part": answer(X, ABOUT, TENSORS, kept=np.array([True, False, True])),
     "model": RecordDict({"arrays": MODEL, "metrics": MetricRecord({"num-examples": 20, "loss": 0.5})}),
     "loss": RecordDict({"loss": MetricRecord({"loss": 0.5})}),
-    "sealed": sealed(answer(X, ABOUT, TENSORS), TASK.round, TASK.client),
+    "sealed": sealed(answer(X, ABOUT, TENSORS), REQUEST.round, REQUEST.client),
 }
 QUESTIONS = {
-    "train": ask(TASK, MODEL, {"sent": MODEL, "memory": MODEL}, ConfigRecord({"local": [1.5, 2.5]})),
+    "train": ask(REQUEST, MODEL, {"sent": MODEL, "memory": MODEL}, ConfigRecord({"local": [1.5, 2.5]})),
     "how do you do": ask_loss(MODEL, 5),
 }
 
@@ -74,9 +74,9 @@ def client_reads(content):
     if "seed" in content.config_records.get("fedweave", {}):
         assert 0 <= read_setting(content, "seed", 2**63) <= 2**63
         return
-    task = read_task(content)
-    assert [type(value) for value in task] in KINDS
-    solver_of(task)
+    request = read_request(content)
+    assert [type(value) for value in request] in KINDS
+    solver_of(request)
 
 
 EACH = STRINGS // (len(ANSWERS) + len(QUESTIONS))
@@ -84,7 +84,7 @@ READERS = {
     server_reads: Unfit,
     lambda content: server_reads(content, np.zeros(LAYOUT.dim, bool)): Unfit,
     lambda content: read_loss(content) + 0.0: Unfit,
-    lambda content: check_seal(content, TASK.round, TASK.client): Unfit,
+    lambda content: check_seal(content, REQUEST.round, REQUEST.client): Unfit,
     client_reads: (Unfit, fw.BadInput),
 }
 
@@ -205,9 +205,9 @@ class Spoilt:
         content = header.encode("latin1") + b"\n"
         return b"\x93NUMPY\x01\x00" + len(content).to_bytes(2, "little") + content + bytes(int(self._rng.integers(30)))
 
-    def task(self):
-        """Return a task with a field that is missing, odd or too many."""
-        fields = TASK._asdict()
+    def request(self):
+        """Return a request with a field that is missing, odd or too many."""
+        fields = REQUEST._asdict()
         name = self.one([*fields, "more"])
         if self._rng.random() < 0.2:
             fields.pop(name, None)
@@ -226,12 +226,12 @@ class Spoilt:
         entries = dict(record.items())
         name = self.one([*entries, "more"])
         old = entries.pop(name, next(iter(record.values()), MODEL["w"]))
-        to = self.one([name, name, name, "more", "", "num-examples", "loss", "task", "w" * 1000])
+        to = self.one([name, name, name, "more", "", "num-examples", "loss", "request", "w" * 1000])
         if isinstance(record, ArrayRecord):
             return ArrayRecord(entries | ({to: self.array(old)} if self._rng.random() < 0.9 else {}))
         if isinstance(record, MetricRecord):
             return MetricRecord(entries | ({to: self.one(NUMBERS)} if self._rng.random() < 0.9 else {}))
-        new = self.task() if name == "task" and self._rng.random() < 0.8 else self.one(SETTINGS)
+        new = self.request() if name == "request" and self._rng.random() < 0.8 else self.one(SETTINGS)
         return ConfigRecord(entries | ({to: new} if self._rng.random() < 0.9 else {}))
 
     def message(self, content):

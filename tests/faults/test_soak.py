@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 import fedweave as fw
 from fedweave import flower
 from fedweave.cli.options import experiments_of
-from fedweave.core.records import Trouble
+from fedweave.core.records import Failures
 from fedweave.engine.quadratic import QuadraticEngine
 from fedweave.fleet.server.terms import VirtualClock
 from fedweave.fleet.wire.tensors import packed
@@ -41,7 +41,7 @@ def with_nothing(self, round, x, cohort, population, lr, *has):
     change = None if replies.change is None else np.where(good[:, None], replies.change, 0)
     got = replies._replace(received=replies.received & good, updates=updates, change=change)
     only_bad = replies.received.any() and not got.received.any()  # such a round is abandoned: nothing is learned of it
-    return got._replace(trouble=Trouble(abandoned="the bad ones alone answered")) if only_bad else got
+    return got._replace(failures=Failures(abandoned="the bad ones alone answered")) if only_bad else got
 
 
 @pytest.mark.parametrize("method", ["fedacs_estimated", "fedvarp", "scaffold"])

@@ -7,7 +7,7 @@ import numpy as np
 
 import fedweave as fw
 from fedweave import flower
-from fedweave.engine.links import heard
+from fedweave.engine.links import draw_arrivals
 from fedweave.fleet.server.terms import VirtualClock
 from fedweave.runs.session import nominal_population
 
@@ -57,7 +57,7 @@ def fate_of(experiment):
             return ""
         base = replace(nominal_population(experiment, samples), model_bytes=samples)  # links do not depend on sizes
         world = experiment.system.population(base, r, experiment.seed)
-        lucky = heard(experiment.seed, r, np.array([client]), world)[0]
+        lucky = draw_arrivals(experiment.seed, r, np.array([client]), world)[0]
         return "" if lucky else ("raises", "dead", "silent")[(client + r) % 3]
 
     return fate
@@ -96,6 +96,6 @@ def run(experiment, grid=None, terms=None, clock=None, **kwargs):
 def reasons(folder):
     """Return the sentences that a run folder has, by round."""
     store = fw.store.run_folder.RunFolder.open(folder, write=False)
-    found = [(round, str(mishap)) for round, _, mishap in store.mishaps()]
+    found = [(round, str(failure)) for round, _, failure in store.failures()]
     store.close()
     return found

@@ -178,7 +178,7 @@ def test_a_bad_answer_is_refused_by_name_and_changes_nothing(update, numbers, wh
 
 
 def flipped(arrays):
-    """One bit of one value, which stays a sensible number."""
+    """One bit of one value, which stays a check_cohort number."""
     data = bytearray(arrays["fc1.bias"].data)
     data[-1] ^= 1
     return {**arrays, "fc1.bias": Packed("float32", (10,), "numpy.ndarray", bytes(data))}

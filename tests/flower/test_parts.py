@@ -15,9 +15,9 @@ from fedweave.fleet.client import OWN
 from fedweave.fleet.server.app import prepare
 from fedweave.fleet.server.terms import Terms, VirtualClock
 from fedweave.fleet.wire.seal import sealed
-from fedweave.fleet.wire.tensors import Task, Tensors, client_half, opened, packed, upload_of
+from fedweave.fleet.wire.tensors import Tensors, TrainRequest, client_half, opened, packed, upload_of
 from fedweave.local.solvers import SGD
-from fedweave.local.torch.flat_module import FlatModule, initial_vector, made
+from fedweave.local.torch.flat_module import FlatModule, build_module, initial_vector
 from fedweave.round.steps import run_round
 from fedweave.runs.experiment import model_factory
 from fedweave.upload import DifferentialDropout
@@ -130,7 +130,7 @@ def test_a_server_that_was_stopped_finds_the_parts_where_they_were(tmp_path):
 
 
 def whole_message():
-    layout = FlatModule(made(model_factory(parts(), digits())[1], 0)).layout
+    layout = FlatModule(build_module(model_factory(parts(), digits())[1], 0)).layout
     channels = channels_of(layout)
     return encode(channels, np.zeros(layout.dim, np.float32), np.ones(channels.count, bool))
 
@@ -184,10 +184,10 @@ def test_a_part_that_cannot_be_is_refused_by_name(case, tmp_path):
 
 def test_both_sides_must_have_the_tensors_in_one_order():
     one = Layout(("a", "b"), ((2, 2), (2, 2)), 8)
-    task = Task(1, 0, 0, 1, 1, 0.1, 1.0, client_half(SGD(), DifferentialDropout(), one))
-    assert upload_of(task, one) == DifferentialDropout()
+    request = TrainRequest(1, 0, 0, 1, 1, 0.1, 1.0, client_half(SGD(), DifferentialDropout(), one))
+    assert upload_of(request, one) == DifferentialDropout()
     with pytest.raises(fw.BadInput, match="in another order"):
-        upload_of(task, Layout(("b", "a"), ((2, 2), (2, 2)), 8))
+        upload_of(request, Layout(("b", "a"), ((2, 2), (2, 2)), 8))
 
 
 def test_what_a_real_fleet_does_not_do_with_parts_is_refused_before_it_begins():
@@ -196,7 +196,7 @@ def test_what_a_real_fleet_does_not_do_with_parts_is_refused_before_it_begins():
 
     @fw.settings
     class Both(Aggregator):
-        masks, expects = True, "local gradients"
+        masks, memory_kind = True, "local gradients"
 
         def combine(self, state, view, cohort, replies):
             raise AssertionError("never")
@@ -210,9 +210,9 @@ def test_the_strategy_with_our_clients_gives_the_simulators_bits():
     method = dropping(100, unit="seconds")
     same = parts(method, rounds=4, epochs=1, steps=None, batch_size=20, lr=0.05)
     _, model = model_factory(same, digits())
-    tensors = Tensors.of_layout(FlatModule(made(model, 0)).layout)
+    tensors = Tensors.of_layout(FlatModule(build_module(model, 0)).layout)
     strategy = flower.Strategy(method, lr=0.05, epochs=1, batch_size=20, clients=CLIENTS, clock=VirtualClock())
-    result = strategy.start(grid(bytes=True), tensors.record(initial_vector(made(model, 0))), num_rounds=4)
+    result = strategy.start(grid(bytes=True), tensors.record(initial_vector(build_module(model, 0))), num_rounds=4)
     x = np.empty(tensors.layout.dim, np.float32)
     tensors.read(result.arrays, x)
     assert np.array_equal(x, fw.run(same).x)

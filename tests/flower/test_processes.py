@@ -98,7 +98,7 @@ def test_strangers_get_nothing_and_a_run_outlives_its_nodes_and_its_server(tmp_p
     assert not folder_of_fleet.exists()
 
 
-TASK = """
+REQUEST = """
 import numpy as np
 from fedweave.data import Dataset
 
@@ -118,7 +118,7 @@ def own_task(tmp_path):
     digits = fw.data.load("digits")
     np.save(tmp_path / "x.npy", digits.x.astype(np.float32) / 255)
     np.save(tmp_path / "y.npy", digits.y)
-    (tmp_path / "trial/trial/task.py").write_text(f"FOLDER = {str(tmp_path)!r}\n{TASK}")
+    (tmp_path / "trial/trial/task.py").write_text(f"FOLDER = {str(tmp_path)!r}\n{REQUEST}")
 
 
 def killed_at_the_deadline(fleet, tmp_path, config):

@@ -16,7 +16,7 @@ from fedweave import flower
 from fedweave.fleet.server.places import Places
 from fedweave.fleet.server.terms import Terms, VirtualClock
 from fedweave.fleet.wire.tensors import Tensors, packed
-from fedweave.local.torch.flat_module import FlatModule, initial_vector, made
+from fedweave.local.torch.flat_module import FlatModule, build_module, initial_vector
 from fedweave.runs.experiment import model_factory
 from fedweave.sample import FirstEveryone, PracticalDelta
 from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, digits, experiment, share
@@ -181,8 +181,8 @@ def test_a_client_of_ones_own_may_report_what_a_method_needs():
 def test_with_our_clients_every_method_gives_the_simulators_bits(method):
     same = experiment(method(3), rounds=3, epochs=1, steps=None, batch_size=20, lr=0.05)
     name, model = model_factory(same, digits())
-    tensors = Tensors.of_layout(FlatModule(made(model, 0)).layout)
-    arrays = tensors.record(initial_vector(made(model, 0)))
+    tensors = Tensors.of_layout(FlatModule(build_module(model, 0)).layout)
+    arrays = tensors.record(initial_vector(build_module(model, 0)))
     strategy = flower.Strategy(method(3), lr=0.05, epochs=1, batch_size=20, clients=CLIENTS, clock=VirtualClock())
     result = start(strategy, 3, flower.LocalGrid(app(), CLIENTS, bytes=True), arrays)
     x = np.empty(tensors.layout.dim, np.float32)
@@ -193,7 +193,7 @@ def test_with_our_clients_every_method_gives_the_simulators_bits(method):
 
 def test_our_clients_also_serve_methods_that_need_but_numbers_of_them():
     _, model = model_factory(experiment(), digits())
-    arrays = ArrayRecord({n: packed(t.numpy()) for n, t in made(model, 0).state_dict().items()})
+    arrays = ArrayRecord({n: packed(t.numpy()) for n, t in build_module(model, 0).state_dict().items()})
     method = replace(fw.methods.fedpracdelta(CLIENTS), sampler=FirstEveryone(PracticalDelta(CLIENTS)))
     result = start(flower.Strategy(method, clock=VirtualClock()), 1, flower.LocalGrid(app(), CLIENTS), arrays)
     assert result.train_metrics_clientapp[1]["received"] == CLIENTS

@@ -17,7 +17,7 @@ from fedweave.engine.simulator import Simulator
 from fedweave.local.batches import Job
 from fedweave.local.solvers import SGD
 from fedweave.local.submodels import FleetTrainer, places, shrunk
-from fedweave.local.torch.flat_module import FlatModule, initial_vector, made
+from fedweave.local.torch.flat_module import FlatModule, build_module, initial_vector
 from fedweave.local.torch.threads import one_thread
 from fedweave.local.torch.trainer import TorchTrainer
 from fedweave.local.trainer import Piece
@@ -80,7 +80,7 @@ def test_a_sub_model_computes_what_the_whole_does_without_the_rest():
 
 def trained(dropout=None, upload=None):
     engine = Simulator(net, data(), SGD(), 0, Workers(1), upload=upload, submodels=[net, narrow])
-    x = initial_vector(made(net, 0))
+    x = initial_vector(build_module(net, 0))
     return engine.train(1, x, everyone(), population(), 0.1, Carried(dropout=dropout)), engine, x
 
 

@@ -8,7 +8,7 @@ import pytest
 from fedweave.aggregate import InverseProbability, Mean
 from fedweave.core.records import Cohort, Layout, Population, Replies
 from fedweave.method import Method
-from fedweave.round.admission import admit, sensible
+from fedweave.round.admission import admit, check_cohort
 from fedweave.sample import Everyone
 
 LAYOUT = Layout(("conv.weight", "bias", "scale"), ((2, 3), (4,), ()), parameters=11)  # D = 6 + 4 + 1
@@ -90,7 +90,7 @@ def odd(ids, count=None, expected=None, aggregator=None):
     cohort = Cohort(
         ids, np.ones(ids.size, int) if count is None else count, np.ones(ids.size) if expected is None else expected
     )
-    return sensible(cohort, Method(Everyone(), aggregator=aggregator or Mean()), FIVE)
+    return check_cohort(cohort, Method(Everyone(), aggregator=aggregator or Mean()), FIVE)
 
 
 FIVE = Population(*(np.ones(5) for _ in range(7)))
@@ -117,7 +117,7 @@ def test_a_cohort_that_makes_no_sense_is_explained(cohort, words):
 
 def test_what_is_no_cohort_is_explained():
     with pytest.raises(ValueError, match="must return a Cohort"):
-        sensible([1, 2], Method(Everyone()), FIVE)
+        check_cohort([1, 2], Method(Everyone()), FIVE)
 
 
 def test_an_unknown_law_is_fine_where_nobody_weighs_by_it():

@@ -8,9 +8,9 @@ from torch import nn
 
 import fedweave as fw
 from fedweave.cli.options import experiments_of
-from fedweave.core.records import Cohort, Mishap, Replies, Trouble
+from fedweave.core.records import Cohort, Failure, Failures, Replies
 from fedweave.engine.quadratic import QuadraticEngine
-from fedweave.round.closing import NO_RULES, Rules, abandoned, answers_needed, closed, over_selected, trust_after
+from fedweave.round.closing import NO_RULES, Rules, abandoned, answers_needed, close_round, over_selected, trust_after
 from fedweave.runs.loop import resume, run
 from fedweave.store.run_folder import RunFolder
 
@@ -31,8 +31,8 @@ def replies(seconds, lost=()):
 
 def test_without_rules_everyone_is_waited_for():
     before = replies([3, 1, 2], lost=[1])
-    assert closed(before, cohort(3), NO_RULES) is before
-    assert closed(before, cohort(3), Rules(fewest=2, quarantine=1, longest=3)) is before
+    assert close_round(before, cohort(3), NO_RULES) is before
+    assert close_round(before, cohort(3), Rules(fewest=2, quarantine=1, longest=3)) is before
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_round_closes(rules, lost, heard, end, order):
     """Client n answers after n + 1 seconds, wherever it stands in the cohort."""
     rank = np.array(order)
     before = replies(rank + 1.0, lost=np.flatnonzero(np.isin(rank, lost)))
-    after = closed(before, cohort(), rules)
+    after = close_round(before, cohort(), rules)
     assert set(rank[after.received]) == set(heard)
     assert after.seconds.max() == end
     assert np.array_equal(after.seconds[after.received], before.seconds[after.received])
@@ -63,19 +63,19 @@ def test_a_round_closes(rules, lost, heard, end, order):
         assert np.array_equal(getattr(after, name)[after.received], getattr(before, name)[after.received])
         assert not getattr(after, name)[~after.received].any()
     late = set(range(N)) - set(lost) - set(heard)
-    assert {m.client for m in after.trouble.failed} == {10 * int(np.flatnonzero(rank == n)[0]) for n in late}
+    assert {m.client for m in after.failures.failed} == {10 * int(np.flatnonzero(rank == n)[0]) for n in late}
 
 
 def test_who_answers_in_the_same_moment_is_heard():
     """Else the first numbers would always win where all are alike."""
-    after = closed(replies([1, 1, 1, 1, 2, 2]), cohort(), Rules(answers=2))
+    after = close_round(replies([1, 1, 1, 1, 2, 2]), cohort(), Rules(answers=2))
     assert after.received.tolist() == [True] * 4 + [False] * 2
-    assert [m.why for m in after.trouble.failed] == ["was not waited for, enough had answered"] * 2
+    assert [m.why for m in after.failures.failed] == ["was not waited for, enough had answered"] * 2
 
 
 def test_nobody_asked_nobody_late():
     nobody = replies([])
-    assert closed(nobody, cohort(0), Rules(deadline=1, answers=3)) is nobody
+    assert close_round(nobody, cohort(0), Rules(deadline=1, answers=3)) is nobody
 
 
 @pytest.mark.parametrize(
@@ -99,15 +99,15 @@ def test_a_round_is_abandoned_when_too_few_answers_are_usable():
     assert abandoned(some, [], Rules(fewest=3)) == "2 of 3 clients answered, 3 must"
     assert abandoned(some, [], Rules(fewest=9)) == "2 of 3 clients answered, 3 must"
     assert abandoned(none, [], NO_RULES) == ""  # links that lose everything are part of the world
-    assert abandoned(none, [Mishap(0, "bad")], NO_RULES) == "all 1 answers were refused"
-    assert abandoned(some, [Mishap(0, "bad")], NO_RULES) == ""
-    late = none._replace(trouble=Trouble(failed=(Mishap(1, "late"),)))
+    assert abandoned(none, [Failure(0, "bad")], NO_RULES) == "all 1 answers were refused"
+    assert abandoned(some, [Failure(0, "bad")], NO_RULES) == ""
+    late = none._replace(failures=Failures(failed=(Failure(1, "late"),)))
     assert abandoned(late, [], NO_RULES) == ""
-    assert abandoned(late._replace(trouble=Trouble(abandoned="by the engine")), [], NO_RULES) == "by the engine"
+    assert abandoned(late._replace(failures=Failures(abandoned="by the engine")), [], NO_RULES) == "by the engine"
 
 
 def test_refusals_are_counted_only_where_they_matter():
-    bad = [Mishap(2, "x"), Mishap(2, "y"), Mishap(0, "z")]
+    bad = [Failure(2, "x"), Failure(2, "y"), Failure(0, "z")]
     assert trust_after({}, bad, 4, NO_RULES) == {}
     once = trust_after({}, bad, 4, Rules(quarantine=3))
     assert once["refused"].tolist() == [1, 0, 2, 0]
@@ -130,8 +130,8 @@ def test_a_straggler_is_late_and_not_dead(tiny, tmp_path):
     assert with_it.size == given.rounds
     assert not with_it.any()
     store = RunFolder.open(tmp_path / "run", write=False)
-    assert set(store.mishaps()) == {
-        (r + 1, "failed", Mishap(2, "did not answer within 2 s")) for r in range(given.rounds)
+    assert set(store.failures()) == {
+        (r + 1, "failed", Failure(2, "did not answer within 2 s")) for r in range(given.rounds)
     }
     store.close()
 
@@ -212,12 +212,12 @@ def test_a_failing_client_can_be_skipped(model, why, workers, tmp_path):
     assert not skipped.clients["received"][asked].any()
     assert skipped.clients["received"][~asked].all()
     store = RunFolder.open(tmp_path / "run", write=False)
-    found = store.mishaps()
+    found = store.failures()
     store.close()
     assert len(found) == asked.sum()
-    for _, kind, mishap in found:
-        assert (kind, mishap.client, mishap.why) == ("failed", 2, f"its training failed: {why}")
-        assert "in forward" in mishap.traceback
+    for _, kind, failure in found:
+        assert (kind, failure.client, failure.why) == ("failed", 2, f"its training failed: {why}")
+        assert "in forward" in failure.traceback
     assert skipped.summary["digest"] == unheard(tmp_path).summary["digest"]
 
 

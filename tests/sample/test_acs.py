@@ -6,7 +6,7 @@ import pytest
 from fedweave import theory
 from fedweave.aggregate import AU, Consistent
 from fedweave.core.records import Cohort, Layout, Population, Replies, View
-from fedweave.engine.links import heard
+from fedweave.engine.links import draw_arrivals
 from fedweave.local.solvers import SGD
 from fedweave.sample import ACS, Optimal, Weighted, estimates
 from fedweave.sample.fixed import capped
@@ -170,7 +170,7 @@ def test_the_surrogate_of_theory_is_what_a_hundred_thousand_draws_weigh(sampler)
     times = np.zeros(n)
     for r in range(rounds):
         cohort = sampler.draw({}, now, rng)
-        times[cohort.ids] += cohort.count * heard(0, r, cohort.ids, p)
+        times[cohort.ids] += cohort.count * draw_arrivals(0, r, cohort.ids, p)
     given = times * now.effort
     law = sampler.law({}, now)
     omega = theory.surrogate_weight(law / law.sum(), p.loss_rate, now.effort)

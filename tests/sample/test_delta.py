@@ -316,7 +316,7 @@ def test_practical_updates_by_hand():
     assert np.allclose(state["probability"][[0, 2, 3]], 0.6 * np.array(score) / sum(score))
     assert (state["probability"][[1, 4]] == 0.2).all()
     sampler = PracticalDelta(3, alpha1=0.7, alpha2=0.2)
-    assert sampler.hears() == ("variance",)
+    assert sampler.required_fields() == ("variance",)
     state = sampler.learn(sampler.init(at.population), at, cohort, replies(cohort, variance=np.array([1.0, 0.0, 4.0])))
     g = [-UPDATES[i] / (LR * STEPS[i]) for i in (0, 2, 3)]  # mean gradients on the way
     mean = (g[0] + g[1] + g[2]) / 3
@@ -326,7 +326,7 @@ def test_practical_updates_by_hand():
     ]
     assert np.allclose(state["probability"][[0, 2, 3]], 0.6 * np.array(score) / sum(score))
     code = PracticalDelta(3, variant="code")
-    assert code.hears() == ()
+    assert code.required_fields() == ()
     state = code.learn(code.init(at.population), at, cohort, replies(cohort))
     score = [WEIGHT[i] * (np.linalg.norm(a - mean) + np.linalg.norm(a)) / 2 for i, a in zip((0, 2, 3), g, strict=True)]
     assert np.allclose(state["probability"][[0, 2, 3]], 0.6 * np.array(score) / sum(score))
@@ -581,6 +581,6 @@ def test_settings_that_make_no_sense():
         PracticalDelta(3, alpha1=0, alpha2=0)
     with pytest.raises(BadInput, match="floor"):
         PracticalIS(3, floor=1.5)
-    assert Uniform(3).hears() == ()
-    assert Weighted(3).hears() == ()
-    assert fw.sample.FirstEveryone(PracticalDelta(3)).hears() == ("variance",)
+    assert Uniform(3).required_fields() == ()
+    assert Weighted(3).required_fields() == ()
+    assert fw.sample.FirstEveryone(PracticalDelta(3)).required_fields() == ("variance",)

@@ -8,7 +8,7 @@ import pytest
 import fedweave as fw
 from fedweave.cli.options import experiments_of
 from fedweave.cli.verify import verify
-from fedweave.core.records import Mishap
+from fedweave.core.records import Failure
 from fedweave.runs.loop import resume, run
 from fedweave.store.audit import FILE
 
@@ -172,4 +172,4 @@ def test_refusals_are_in_the_log_with_their_reason(tmp_path, monkeypatch):
     assert all("values are not finite, first in" in line["why"] for line in refused)
     assert {line["verdict"] for line in lines} <= {"refused", "lost", "abandoned", "model"}
     assert len({line["sha256"] for line in lines if line["verdict"] == "model"}) == 1
-    assert str(Mishap(refused[0]["client"], refused[0]["why"])).startswith("client ")
+    assert str(Failure(refused[0]["client"], refused[0]["why"])).startswith("client ")

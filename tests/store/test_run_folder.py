@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedweave.core.records import Mishap, ServerState
+from fedweave.core.records import Failure, ServerState
 from fedweave.core.settings import BadInput
 from fedweave.store import run_folder
 from fedweave.store.run_folder import RunFolder, refuse_used, write_file
@@ -146,7 +146,7 @@ CRASH = """
 import os, sys
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
-from fedweave.core.records import Mishap
+from fedweave.core.records import Failure
 from test_run_folder import clients, new, row, state
 
 store = new(Path(sys.argv[1]))
@@ -154,7 +154,7 @@ for r in (1, 2):
     store.add(row(r), clients(r), [])
 store.save(state(2), always=True)
 for r in (3, 4):
-    store.add(row(r), clients(r), [("refused", Mishap(1, "bad"))])
+    store.add(row(r), clients(r), [("refused", Failure(1, "bad"))])
 os._exit(9)
 """
 
@@ -191,15 +191,15 @@ def test_rows_beyond_the_saved_state_are_dropped(tmp_path):
     """A signal that strikes between adding a round's rows and taking its state must not leave them behind."""
     store = new(tmp_path)
     store.add(row(1), clients(1), [])
-    store.add(row(2), clients(2), [("refused", Mishap(4, "bad"))])
+    store.add(row(2), clients(2), [("refused", Failure(4, "bad"))])
     store.save(state(1), always=True)
     store.close()
     again = RunFolder.open(tmp_path)
     assert again.columns("rounds")["round"].tolist() == [1]
-    again.add(row(2), clients(2), [("refused", Mishap(4, "bad"))])
+    again.add(row(2), clients(2), [("refused", Failure(4, "bad"))])
     again.save(state(2), always=True)
     again.close()
-    reasons = sqlite3.connect(tmp_path / "run.sqlite").execute("SELECT * FROM mishaps").fetchall()
+    reasons = sqlite3.connect(tmp_path / "run.sqlite").execute("SELECT * FROM failures").fetchall()
     assert reasons == [(2, "refused", 4, "bad", "")]
 
 

@@ -17,7 +17,7 @@ from fedweave.engine.pool.processes import Workers
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.engine.simulator import Simulator
 from fedweave.local.solvers import SGD, ControlVariate, Dyn
-from fedweave.local.torch.flat_module import initial_vector, made
+from fedweave.local.torch.flat_module import build_module, initial_vector
 from fedweave.method import Method
 from fedweave.round.steps import first_state, run_round
 from fedweave.runs.session import prepare
@@ -140,7 +140,7 @@ def slim():
 def trained(workers=None, loss_rate=0.0, own=None, upload=None, submodels=()):
     upload = upload or DifferentialDropout()
     engine = Simulator(conv, data(), SGD(), 0, workers or Workers(1), upload=upload, submodels=submodels)
-    x = initial_vector(made(conv, 0))
+    x = initial_vector(build_module(conv, 0))
     has = Carried(own=own, dropout=np.linspace(0, 0.8, N))
     return engine.train(2, x, everyone(), population(loss_rate), 0.1, has), engine, x
 

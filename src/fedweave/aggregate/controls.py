@@ -21,7 +21,7 @@ class Scaffold(Aggregator):
     """
 
     weights: Literal["equal", "data"] = "equal"
-    expects: ClassVar[str] = "control variates"
+    memory_kind: ClassVar[str] = "control variates"
 
     def init(self, population: Population, dim: int) -> State:
         return {"c": np.zeros(dim, np.float32)}
@@ -46,7 +46,7 @@ class DynMean(Aggregator):
     clients alone. Running averages are not optimised: they follow the mean.
     """
 
-    expects: ClassVar[str] = "local gradients"
+    memory_kind: ClassVar[str] = "local gradients"
 
     def init(self, population: Population, dim: int) -> State:
         return {"moved": np.zeros(dim, np.float32)}

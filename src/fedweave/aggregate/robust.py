@@ -32,10 +32,10 @@ class Robust(Aggregator):
 
     def __post_init__(self) -> None:
         """Refuse what could not be guarded."""
-        if self.aggregator.expects:
+        if self.aggregator.memory_kind:
             raise ValueError(
                 f"Robust guards updates alone, but {type(self.aggregator).__name__} also takes "
-                f"{self.aggregator.expects} from the clients: one bad client would still spoil it."
+                f"{self.aggregator.memory_kind} from the clients: one bad client would still spoil it."
             )
 
     @property

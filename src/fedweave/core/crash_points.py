@@ -7,7 +7,7 @@ from collections.abc import Callable
 strike: Callable[[str], None] | None = None  # set by the fault suite alone
 
 
-def fault(point: str) -> None:
+def crash_point(point: str) -> None:
     """Say that the run is at this point."""
     if strike is not None:
         strike(point)

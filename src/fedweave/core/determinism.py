@@ -10,7 +10,7 @@ from threadpoolctl import ThreadpoolController
 
 
 @contextmanager
-def same_bits(controller: ThreadpoolController | None = None) -> Generator[None]:
+def deterministic(controller: ThreadpoolController | None = None) -> Generator[None]:
     """Compute the server's side with one BLAS thread, as the workers do: sums in another order are other bits."""
     overflow = np.errstate(over="ignore", invalid="ignore")  # divergence is reported, not warned of
     with (controller or ThreadpoolController()).limit(limits=1, user_api="blas"), overflow:

@@ -59,7 +59,7 @@ class Cohort:
 SERVER = -1  # in the place of a client's number
 
 
-class Mishap(NamedTuple):
+class Failure(NamedTuple):
     """Why a client's answer was not used, or all of a round."""
 
     client: int  # or SERVER
@@ -70,15 +70,15 @@ class Mishap(NamedTuple):
         return f"{'server' if self.client == SERVER else f'client {self.client}'}: {self.why}"
 
 
-class Trouble(NamedTuple):
+class Failures(NamedTuple):
     """What went wrong while the clients were asked."""
 
-    refused: tuple[Mishap, ...] = ()  # answers that came but could not be used
-    failed: tuple[Mishap, ...] = ()  # answers that never came, or too late
+    refused: tuple[Failure, ...] = ()  # answers that came but could not be used
+    failed: tuple[Failure, ...] = ()  # answers that never came, or too late
     abandoned: str = ""  # why the round must not count at all
 
 
-NO_TROUBLE = Trouble()
+NO_FAILURES = Failures()
 
 
 class Replies(NamedTuple):
@@ -93,7 +93,7 @@ class Replies(NamedTuple):
     bytes_up: Array  # (k,) sent by the client, whether it arrived or not
     change: Array | None = None  # (k, D) what each heard client adds to its memory; None where clients have none
     variance: Array | None = None  # (k,) of its stochastic gradients on the way; None unless the sampler needs it
-    trouble: Trouble = NO_TROUBLE
+    failures: Failures = NO_FAILURES
     mask: Array | None = None  # (k, D) bool, which entries each sent: the others are zero; None: everything
     kept: Array | None = None  # (k, D) what each heard client goes on with, nan: the server's; None: nothing of its own
     bytes_down: Array | None = None  # (k,) sent to each client; None: the whole model, and what travels with it

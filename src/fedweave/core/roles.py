@@ -24,7 +24,7 @@ class Sampler(ABC):
         """Return what the sampler remembers before the first round."""
         return {}
 
-    def hears(self) -> tuple[str, ...]:
+    def required_fields(self) -> tuple[str, ...]:
         """Return which fields of the replies it cannot do without, beside the updates: a client must report them.
 
         Clients measure "variance", that of their stochastic gradients, only where it is named here.
@@ -68,8 +68,8 @@ class Solver(ABC):
     nothing.
     """
 
-    remembers: ClassVar[str] = ""  # what clients keep, in words; the aggregator must expect the same
-    reports: ClassVar[bool] = False  # whether they send the server how it changed
+    memory_kind: ClassVar[str] = ""  # what clients keep, in words; the aggregator must expect the same
+    uploads_memory: ClassVar[bool] = False  # whether they send the server how it changed
 
     @abstractmethod
     def begin(self, y: Any) -> tuple[Any, ...]:
@@ -81,7 +81,7 @@ class Solver(ABC):
     ) -> tuple[Any, tuple[Any, ...]]:
         """Return d of the step y ← y − lr·d at local step t = 0, 1, …, and the new state."""
 
-    def recall(self, y: Any, memory: Any, sent: Any, share: Any) -> tuple[Any, ...]:
+    def begin_with_memory(self, y: Any, memory: Any, sent: Any, share: Any) -> tuple[Any, ...]:
         """Return the solver's state at the start for a client that keeps ``memory``, zero before its first answer.
 
         ``sent`` is the vector that the aggregator sends with the model, ``share`` is N ω_i, the client's weight over
@@ -89,7 +89,7 @@ class Solver(ABC):
         """
         return self.begin(y)
 
-    def learned(self, u: Any, sent: Any, reach: Any, share: Any) -> Any:
+    def memory_change(self, u: Any, sent: Any, reach: Any, share: Any) -> Any:
         """Return what to add to the memory after a participation with update u = y − x; ``reach`` is η ‖a‖₁."""
         return 0 * u
 
@@ -174,7 +174,7 @@ class Aggregator(ABC):
 
     needs_law: ClassVar[bool] = False  # whether combine() reads Cohort.expected
     masks: ClassVar[bool] = False  # whether combine() goes by Replies.mask, entry by entry
-    expects: ClassVar[str] = ""  # what the clients must remember: Solver.remembers
+    memory_kind: ClassVar[str] = ""  # what the clients must remember: Solver.memory_kind
 
     def init(self, population: Population, dim: int) -> State:
         """Return what the aggregator remembers before the first round."""

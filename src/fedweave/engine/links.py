@@ -7,13 +7,13 @@ from fedweave.core.records import Array, Carried, Population, Replies
 from fedweave.round.memories import bytes_down
 
 
-def heard(seed: int, round: int, ids: Array, population: Population) -> Array:
+def draw_arrivals(seed: int, round: int, ids: Array, population: Population) -> Array:
     """Return which answers arrive (k,) bool. One draw per client and round, so company changes no luck."""
     fate = borrow(seed, round, Stream.LINK).random(population.size)
     return fate[ids] >= population.loss_rate[ids]
 
 
-def timed(replies: Replies, ids: Array, population: Population, x: Array, has: Carried) -> Replies:
+def add_transfer_time(replies: Replies, ids: Array, population: Population, x: Array, has: Carried) -> Replies:
     """Return the replies with the seconds that their bytes take, where the rates are known (FedDD eqs 9 and 11).
 
     ``latency`` is that of a whole model both ways: what is saved or added beside it is counted.

@@ -17,11 +17,11 @@ import numpy as np
 from fedweave.core.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies
 from fedweave.core.roles import Solver, Upload
 from fedweave.core.settings import BadInput
-from fedweave.engine.links import heard, timed
+from fedweave.engine.links import add_transfer_time, draw_arrivals
 from fedweave.local.solvers import SGD, Adam
 from fedweave.round.memories import Begin, beginnings, shares, with_change
 from fedweave.upload.everything import Everything
-from fedweave.upload.send import Fleet, Kind, lucky, through
+from fedweave.upload.send import Fleet, Kind, apply_upload, upload_rng
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ class QuadraticEngine:
         self._tables: dict[float, Array] = {}
         self._plain = solver == SGD()
         self._no_loss = np.full(weight.size, np.nan)
-        self._bytes = np.full(weight.size, 8 * dim * (2 if solver.reports else 1))
+        self._bytes = np.full(weight.size, 8 * dim * (2 if solver.uploads_memory else 1))
 
     def train(
         self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
     ) -> Replies:
         """Return what the cohort sends, exactly."""
         ids, steps = cohort.ids, population.steps[cohort.ids]
-        received = heard(self.seed, round, ids, population)
+        received = draw_arrivals(self.seed, round, ids, population)
         begin = beginnings(has, x, ids)
         updates = self._updates(x, ids, population, lr, has, begin)
         gradient = self.gradients(x if begin is None else begin.start, ids)
@@ -90,8 +90,8 @@ class QuadraticEngine:
         replies = replies._replace(variance=np.zeros(ids.size)) if has.measure else replies  # no data is drawn
         replies = with_change(replies, self.solver, x.size, has, ids, population, lr)
         if has.dropout is not None:
-            replies = through(replies, self._upload, self.fleet, has, x, ids, begin, lucky(self.seed, round))
-        return timed(replies, ids, population, x, has)
+            replies = apply_upload(replies, self._upload, self.fleet, has, x, ids, begin, upload_rng(self.seed, round))
+        return add_transfer_time(replies, ids, population, x, has)
 
     def rehearse(
         self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried = NOTHING
@@ -129,7 +129,7 @@ class QuadraticEngine:
         steps = population.steps[ids]
         order = np.argsort(-steps, kind="stable")  # longest first: the active clients are a prefix
         who, y = ids[order], np.tile(x, (ids.size, 1))
-        state = self.solver.recall(y, memory[order], sent, shares(who, population)[:, None])
+        state = self.solver.begin_with_memory(y, memory[order], sent, shares(who, population)[:, None])
         for t in range(int(steps.max(initial=0))):
             n = int(np.count_nonzero(steps > t))
             state = tuple(s[:n] for s in state)

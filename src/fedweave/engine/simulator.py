@@ -12,21 +12,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedweave.core.records import NOTHING, Array, Carried, Cohort, Mishap, Population, Replies, Trouble
+from fedweave.core.records import NOTHING, Array, Carried, Cohort, Failure, Failures, Population, Replies
 from fedweave.core.roles import Solver, Upload
 from fedweave.core.settings import BadInput
-from fedweave.engine.links import heard, timed
+from fedweave.engine.links import add_transfer_time, draw_arrivals
 from fedweave.engine.pool.processes import Call, Pool, Workers
 from fedweave.engine.pool.ray import RayActors
 from fedweave.local.batches import Job
 from fedweave.local.submodels import FleetTrainer
-from fedweave.local.torch.flat_module import made
+from fedweave.local.torch.flat_module import build_module
 from fedweave.local.torch.threads import one_thread
 from fedweave.local.torch.trainer import EVALUATION_BATCH, ClientData, Score, TorchTrainer
 from fedweave.local.trainer import Piece, Recalled, Trained
 from fedweave.round.memories import beginnings, shares, with_change
 from fedweave.upload.everything import Everything
-from fedweave.upload.send import Fleet, Kind, lucky, through
+from fedweave.upload.send import Fleet, Kind, apply_upload, upload_rng
 
 PATIENCE_SECONDS = 3.0  # starting workers costs about this much, so that is how long "auto" works alone first
 
@@ -64,24 +64,24 @@ class Simulator:
     ) -> Replies:
         """Train the cohort from ``x``. Clients whose answer will be lost are not trained: nobody would know."""
         ids = cohort.ids
-        received = heard(self.seed, round, ids, population)
+        received = draw_arrivals(self.seed, round, ids, population)
         rows = np.flatnonzero(received)
         updates = np.zeros((ids.size, x.size), np.float32)
         loss, first, variance = (np.full(ids.size, np.nan) for _ in range(3))
-        begin, failed = beginnings(has, x, ids), list[Mishap]()
+        begin, failed = beginnings(has, x, ids), list[Failure]()
         for some, trained in self._trained(round, x, ids[rows], population, lr, has, begin and begin.start[rows]):
-            updates[rows[some]], loss[rows[some]], first[rows[some]], variance[rows[some]], mishaps = trained
-            failed += mishaps
-        received &= ~np.isin(ids, [mishap.client for mishap in failed])
-        size = np.full(ids.size, x.nbytes * (2 if self._solver.reports else 1))
+            updates[rows[some]], loss[rows[some]], first[rows[some]], variance[rows[some]], failures = trained
+            failed += failures
+        received &= ~np.isin(ids, [failure.client for failure in failed])
+        size = np.full(ids.size, x.nbytes * (2 if self._solver.uploads_memory else 1))
         replies = Replies(received, updates, population.steps[ids], loss, first, population.latency[ids], size)
         if failed:
             nobody = "" if received.any() else f"all {len(failed)} clients whose answers would have arrived failed"
-            replies = replies._replace(trouble=Trouble(failed=tuple(sorted(failed)), abandoned=nobody))
+            replies = replies._replace(failures=Failures(failed=tuple(sorted(failed)), abandoned=nobody))
         replies = replies._replace(variance=variance) if has.measure else replies
         replies = with_change(replies, self._solver, self.layout.parameters, has, ids, population, lr)
-        replies = through(replies, self._upload, self.fleet, has, x, ids, begin, lucky(self.seed, round))
-        return timed(replies, ids, population, x, has)
+        replies = apply_upload(replies, self._upload, self.fleet, has, x, ids, begin, upload_rng(self.seed, round))
+        return add_transfer_time(replies, ids, population, x, has)
 
     def rehearse(
         self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried = NOTHING
@@ -173,9 +173,9 @@ def _trainer(
     data: ClientData,
 ) -> TorchTrainer | FleetTrainer:
     if not submodels:
-        return TorchTrainer(made(model, seed), data, solver, seed, device)
-    parts, kind = [made(part, seed) for part in submodels], np.arange(len(data.parts)) % len(submodels)
-    return FleetTrainer(made(model, seed), parts, kind, data, solver, seed, device)
+        return TorchTrainer(build_module(model, seed), data, solver, seed, device)
+    parts, kind = [build_module(part, seed) for part in submodels], np.arange(len(data.parts)) % len(submodels)
+    return FleetTrainer(build_module(model, seed), parts, kind, data, solver, seed, device)
 
 
 def workers_for(workers: int | Literal["auto"], device: str, engine: Literal["local", "ray"] = "local") -> Pool:

@@ -23,14 +23,14 @@ from fedweave.fleet.wire.answer import Answer, answer
 from fedweave.fleet.wire.seal import sealed
 from fedweave.fleet.wire.tensors import (
     ANYONE,
-    HOW_DO_YOU_DO,
+    QUERY_LOSS,
     Extras,
-    Task,
     Tensors,
+    TrainRequest,
     opened,
     packed,
+    read_request,
     read_setting,
-    read_task,
     read_vectors,
     solver_of,
     upload_of,
@@ -76,8 +76,8 @@ def client(
             about["covered"] = float(covered(label_counts(data, [np.arange(len(data.x))]))[0])
         return Message(RecordDict({"hello": MetricRecord(about)}), reply_to=message)
 
-    @app.query(HOW_DO_YOU_DO.partition(".")[2])
-    def how_do_you_do(message: Message, context: Context) -> Message:
+    @app.query(QUERY_LOSS.partition(".")[2])
+    def query_loss(message: Message, context: Context) -> Message:
         """Tell the mean loss of the model on this client's own training samples."""
         from fedweave.local.torch.threads import one_thread
 
@@ -92,26 +92,26 @@ def client(
     def train(message: Message, context: Context) -> Message:
         """Train as the server asks and send the displacement."""
         begin = time.perf_counter()
-        task = read_task(message.content)
-        who, of, number = *identity(context), task.client
+        request = read_request(message.content)
+        who, of, number = *identity(context), request.client
         samples = len(trainers.data(who, of).x)
-        task = _own_work(task, samples) if not task.steps else task
-        task = task._replace(client=who) if task.client == ANYONE else task
-        if task.client != who:
-            raise BadInput(f"The server asked client {task.client}, but this node is client {who}.")
-        solver = solver_of(task)
-        trainer = trainers.trainer(who, of, task.seed, solver)
+        request = _own_work(request, samples) if not request.steps else request
+        request = request._replace(client=who) if request.client == ANYONE else request
+        if request.client != who:
+            raise BadInput(f"The server asked client {request.client}, but this node is client {who}.")
+        solver = solver_of(request)
+        trainer = trainers.trainer(who, of, request.seed, solver)
         tensors = Tensors.of_layout(trainer.layout)
         x, extras = read_vectors(message.content, tensors)
-        memory = _recall(context, task, extras, x.size) if solver.remembers else None
-        own = _own(context, task)
+        memory = _recall(context, request, extras, x.size) if solver.memory_kind else None
+        own = _own(context, request)
         start = x if own is None else np.where(np.isnan(own), x, own)
-        update, loss, first, variance = _train(trainer, x, task, extras.sent, memory, start)
+        update, loss, first, variance = _train(trainer, x, request, extras.sent, memory, start)
         if memory is not None:
-            _learn(context, solver, task, extras.sent, memory, update, tensors.layout.parameters)
-        about = Answer(samples, task.steps, loss, first, time.perf_counter() - begin, variance)
-        kept = None if task.dropout is None else _chosen(context, task, tensors, x, own, start, update)
-        return Message(sealed(answer(update, about, tensors, kept), task.round, number), reply_to=message)
+            _learn(context, solver, request, extras.sent, memory, update, tensors.layout.parameters)
+        about = Answer(samples, request.steps, loss, first, time.perf_counter() - begin, variance)
+        kept = None if request.dropout is None else _chosen(context, request, tensors, x, own, start, update)
+        return Message(sealed(answer(update, about, tensors, kept), request.round, number), reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -173,7 +173,7 @@ class _Trainers:
         # Torch takes seconds to load, and a client that only says hello does not need it.
         from fedweave.engine.simulator import choose_device
         from fedweave.local.solvers import SGD
-        from fedweave.local.torch.flat_module import made
+        from fedweave.local.torch.flat_module import build_module
         from fedweave.local.torch.trainer import ClientData, TorchTrainer
 
         found = self._made.get(who)
@@ -182,7 +182,7 @@ class _Trainers:
             test = (data.test_x, data.test_y) if len(data.test_y) else (data.x, data.y)
             parts: Any = {who: np.arange(len(data.x))}
             mine = ClientData(data.x, data.y, *test, data.classes, data.mean, data.std, parts)
-            module, device = made(factory(self._model, data), seed), choose_device(self._device)[0]
+            module, device = build_module(factory(self._model, data), seed), choose_device(self._device)[0]
             found = (seed, solver), TorchTrainer(module, mine, solver or SGD(), seed, device)
             self._made[who] = found
         return found[1]
@@ -217,26 +217,26 @@ def factory(model: Model, data: Dataset) -> Callable[[], nn.Module]:
 
 
 def _train(
-    trainer: TorchTrainer, x: Array, task: Task, sent: Array | None, memory: Array | None, start: Array
+    trainer: TorchTrainer, x: Array, request: TrainRequest, sent: Array | None, memory: Array | None, start: Array
 ) -> tuple[Array, float, float, float]:
     from fedweave.local.batches import Job
     from fedweave.local.torch.threads import one_thread
     from fedweave.local.trainer import Piece, Recalled
 
-    recalled = None if memory is None else Recalled(memory[None], sent, np.array([task.share]))
-    job = Job(task.client, task.steps, task.batch_size)
+    recalled = None if memory is None else Recalled(memory[None], sent, np.array([request.share]))
+    job = Job(request.client, request.steps, request.batch_size)
     with one_thread():
         starts = None if start is x else start[None]
-        trained = trainer.train(x, Piece(task.round, [job], task.lr, recalled, task.measure, starts))
+        trained = trainer.train(x, Piece(request.round, [job], request.lr, recalled, request.measure, starts))
     update, loss, first, variance = (column[0] for column in trained[:4])
     return update, float(loss), float(first), float(variance)
 
 
-def _own_work(task: Task, samples: int) -> Task:
-    """Return the task with its steps counted: the server does not know how many samples this client has."""
-    batch = min(task.batch_size, samples)
-    steps = steps_of(np.array([task.epochs]), np.array([samples]), np.array([batch]))
-    return task._replace(steps=int(steps[0]), batch_size=batch)
+def _own_work(request: TrainRequest, samples: int) -> TrainRequest:
+    """Return the request with its steps counted: the server does not know how many samples this client has."""
+    batch = min(request.batch_size, samples)
+    steps = steps_of(np.array([request.epochs]), np.array([samples]), np.array([batch]))
+    return request._replace(steps=int(steps[0]), batch_size=batch)
 
 
 def digest(memory: Array) -> str:
@@ -244,59 +244,65 @@ def digest(memory: Array) -> str:
     return hashlib.sha256(memory.tobytes()).hexdigest() if memory.any() else ""
 
 
-def _recall(context: Context, task: Task, extras: Extras, dim: int) -> Array:
+def _recall(context: Context, request: TrainRequest, extras: Extras, dim: int) -> Array:
     """Return the memory that the server takes for granted.
 
     What was learned last time counts only if the server heard it, and only the server knows: so a client keeps both,
     the memory before its last answer and the one after, and the server names the one that holds.
     """
-    if not task.memory:
+    if not request.memory:
         return np.zeros(dim, np.float32)
     if extras.memory is not None:
         return extras.memory
     for name in (KEPT, LEARNED):
         record = context.state.array_records.get(name)
-        if record is not None and task.memory in record:
-            return opened("memory", record[task.memory]).copy()
-    raise BadInput(f"Client {task.client} has lost what it remembered; the server will send it next time.")
+        if record is not None and request.memory in record:
+            return opened("memory", record[request.memory]).copy()
+    raise BadInput(f"Client {request.client} has lost what it remembered; the server will send it next time.")
 
 
 def _learn(
-    context: Context, solver: Solver, task: Task, sent: Array | None, memory: Array, update: Array, parameters: int
+    context: Context,
+    solver: Solver,
+    request: TrainRequest,
+    sent: Array | None,
+    memory: Array,
+    update: Array,
+    parameters: int,
 ) -> None:
     from fedweave.round.memories import learned
 
-    steps, share = np.array([task.steps]), np.array([task.share])
-    after = memory + learned(solver, update[None], parameters, sent, steps, share, task.lr)[0]
-    context.state[KEPT] = ArrayRecord({task.memory: packed(memory)} if task.memory else {})
+    steps, share = np.array([request.steps]), np.array([request.share])
+    after = memory + learned(solver, update[None], parameters, sent, steps, share, request.lr)[0]
+    context.state[KEPT] = ArrayRecord({request.memory: packed(memory)} if request.memory else {})
     context.state[LEARNED] = ArrayRecord({digest(after): packed(after)})
 
 
-def _own(context: Context, task: Task) -> Array | None:
+def _own(context: Context, request: TrainRequest) -> Array | None:
     """Return the part of its model that this client goes on from, nan elsewhere; None: it begins at the server's model.
 
     As with memories the server says which of two holds, but it does not know the values: they are named by the round
     after which they were kept. A client that has lost them takes the whole model, as everyone does now and then.
     """
-    for name in OWN if task.own else ():
+    for name in OWN if request.own else ():
         record = context.state.array_records.get(name)
-        if record is not None and str(task.own) in record:
-            return opened("own", record[str(task.own)])
+        if record is not None and str(request.own) in record:
+            return opened("own", record[str(request.own)])
     return None
 
 
 def _chosen(
-    context: Context, task: Task, tensors: Tensors, x: Array, own: Array | None, start: Array, update: Array
+    context: Context, request: TrainRequest, tensors: Tensors, x: Array, own: Array | None, start: Array, update: Array
 ) -> Array:
     """Return which channels (G,) to send, and keep the others for the next time."""
-    from fedweave.upload.send import lucky, own_part
+    from fedweave.upload.send import own_part, upload_rng
 
-    assert task.dropout is not None
+    assert request.dropout is not None
     channels = channels_of(tensors.layout)
-    upload, luck = upload_of(task, tensors.layout), lucky(task.seed, task.round)(task.client)
+    upload, luck = upload_of(request, tensors.layout), upload_rng(request.seed, request.round)(request.client)
     everyone = np.ones(channels.count)  # has every channel: all train the same model
-    kept = upload.send(channels, start, x + update, task.dropout, everyone, luck)
+    kept = upload.send(channels, start, x + update, request.dropout, everyone, luck)
     before, after = OWN
-    context.state[before] = ArrayRecord({} if own is None else {str(task.own): packed(own)})
-    context.state[after] = ArrayRecord({str(task.round): packed(own_part(x, update, channels.spread(kept)))})
+    context.state[before] = ArrayRecord({} if own is None else {str(request.own): packed(own)})
+    context.state[after] = ArrayRecord({str(request.round): packed(own_part(x, update, channels.spread(kept)))})
     return kept

@@ -16,7 +16,7 @@ from flwr.supercore import log
 from pydantic import PositiveFloat, PositiveInt
 from threadpoolctl import ThreadpoolController
 
-from fedweave.core.determinism import same_bits
+from fedweave.core.determinism import deterministic
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Cohort, Layout, Population, Replies, ServerState, State
 from fedweave.core.settings import BadInput, settings
@@ -128,7 +128,7 @@ class Strategy(FlowerStrategy):
         elif arrays is not self._given:  # somebody has changed the model between the rounds
             state = state._replace(x=self._vector(arrays))
         state = state._replace(round=server_round - 1)
-        with same_bits(self._blas):
+        with deterministic(self._blas):
             question = played_to_the_question(self.method, state, population, *self._stage())
         config = ConfigRecord({**config, "server-round": server_round})
         wait = self.local.terms.answer_seconds
@@ -155,14 +155,14 @@ class Strategy(FlowerStrategy):
         self._steps[ids[box.told]] = box.steps[box.told]
         told = self._population(asked.population.available)  # what the answers say of samples and steps counts now
         told = replace(told, loss_rate=asked.population.loss_rate, latency=asked.population.latency)
-        with same_bits(self._blas):
+        with deterministic(self._blas):
             cohort = asked.question.cohort
             rules = Rules(self.local.longest)
             state, happened = played_to_the_end(self.method, asked.state, told, *self._stage(), cohort, heard, rules)
         self._state, heard = state, happened.replies
         self._seen = self.local.system.visited(self._seen, ids, heard.received, heard.seconds)
-        for kind, mishap in happened.mishaps():
-            log(INFO, "\t> round %s %s, %s", server_round, kind, mishap)
+        for kind, failure in happened.failures():
+            log(INFO, "\t> round %s %s, %s", server_round, kind, failure)
         metrics = weighted_means([r.content for row, r in asked.rows(replies) if heard.received[row]])
         counts = {"asked": len(asked.messages), "received": int(heard.received.sum()), "refused": len(happened.refused)}
         self._given = self._tensors.record(state.x, self._rest(asked, replies, heard.received))
@@ -229,7 +229,7 @@ class Strategy(FlowerStrategy):
 
     def _check(self, heard: Replies, cohort: Cohort) -> None:
         """Refuse to go on without what the method must hear."""
-        for field in self.method.sampler.hears():
+        for field in self.method.sampler.required_fields():
             silent = heard.received & np.isnan(getattr(heard, field))
             if silent.any():
                 raise BadInput(
@@ -285,7 +285,7 @@ def needs(method: Method) -> str:
     elif isinstance(solver, SGD | Adam):
         return ""
     else:
-        what = f"keep {solver.remembers} from round to round ({name})" if solver.remembers else f"train with {name}"
+        what = f"keep {solver.memory_kind} from round to round ({name})" if solver.memory_kind else f"train with {name}"
     return f"The clients of {method.name} {what}, which a ClientApp of your own does not. {WRAPPER}"
 
 

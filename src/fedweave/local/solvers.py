@@ -69,7 +69,7 @@ class Adam(Solver):
 def refuse_memory(outer: Any) -> None:
     """Refuse an inner solver that remembers: the engine asks only the outermost one."""
     inner = type(outer.inner).__name__
-    if outer.inner.remembers:
+    if outer.inner.memory_kind:
         raise ValueError(f"{inner} remembers, so it must be outermost: {inner}(inner={type(outer).__name__}(…)).")
 
 
@@ -101,8 +101,8 @@ class ControlVariate(Solver):
     """
 
     inner: Solver = Field(default_factory=SGD)
-    remembers: ClassVar[str] = "control variates"
-    reports: ClassVar[bool] = True
+    memory_kind: ClassVar[str] = "control variates"
+    uploads_memory: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         refuse_memory(self)
@@ -110,7 +110,7 @@ class ControlVariate(Solver):
     def begin(self, y: Any) -> tuple[Any, ...]:
         return (0 * y, *self.inner.begin(y))
 
-    def recall(self, y: Any, memory: Any, sent: Any, share: Any) -> tuple[Any, ...]:
+    def begin_with_memory(self, y: Any, memory: Any, sent: Any, share: Any) -> tuple[Any, ...]:
         return (sent - memory, *self.inner.begin(y))
 
     def direction(
@@ -119,7 +119,7 @@ class ControlVariate(Solver):
         d, inner = self.inner.direction(state[1:], g + state[0], y, x, lr, t)
         return d, (state[0], *inner)
 
-    def learned(self, u: Any, sent: Any, reach: Any, share: Any) -> Any:
+    def memory_change(self, u: Any, sent: Any, reach: Any, share: Any) -> Any:
         return -sent - u / reach
 
 
@@ -136,7 +136,7 @@ class Dyn(Solver):
     alpha: PositiveFloat = 0.01
     weights: Literal["equal", "data"] = "equal"
     inner: Solver = Field(default_factory=SGD)
-    remembers: ClassVar[str] = "local gradients"
+    memory_kind: ClassVar[str] = "local gradients"
 
     def __post_init__(self) -> None:
         refuse_memory(self)
@@ -147,7 +147,7 @@ class Dyn(Solver):
     def begin(self, y: Any) -> tuple[Any, ...]:
         return (0 * y, self.alpha + 0 * y, *self.inner.begin(y))
 
-    def recall(self, y: Any, memory: Any, sent: Any, share: Any) -> tuple[Any, ...]:
+    def begin_with_memory(self, y: Any, memory: Any, sent: Any, share: Any) -> tuple[Any, ...]:
         return (memory, self._alpha(share), *self.inner.begin(y))
 
     def direction(
@@ -157,5 +157,5 @@ class Dyn(Solver):
         d, inner = self.inner.direction(state[2:], g - L + alpha * (y - x), y, x, lr, t)
         return d, (L, alpha, *inner)
 
-    def learned(self, u: Any, sent: Any, reach: Any, share: Any) -> Any:
+    def memory_change(self, u: Any, sent: Any, reach: Any, share: Any) -> Any:
         return -self._alpha(share) * u

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedweave.core.records import Array, Mishap
+from fedweave.core.records import Array, Failure
 from fedweave.local.batches import Job
 
 
@@ -20,7 +20,7 @@ class Trained(NamedTuple):
     loss: Array  # (c,) mean over the local steps
     first_gradient: Array  # (c,) norm of the first stochastic gradient
     variance: Array  # (c,) of the stochastic gradients on the way; nan unless asked for
-    failed: tuple[Mishap, ...] = ()  # whose training failed: their rows are zero and nan
+    failed: tuple[Failure, ...] = ()  # whose training failed: their rows are zero and nan
 
 
 class Recalled(NamedTuple):
@@ -78,4 +78,4 @@ def _failed(x: Array, client: int, error: BaseException) -> Trained:
     nothing = np.full(1, np.nan)
     why = f"its training failed: {traceback.format_exception_only(error)[0].strip()}"
     trace = "".join(traceback.format_exception(error))
-    return Trained(np.zeros((1, x.size), x.dtype), nothing, nothing, nothing, (Mishap(client, why, trace),))
+    return Trained(np.zeros((1, x.size), x.dtype), nothing, nothing, nothing, (Failure(client, why, trace),))

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.core.records import Array, Cohort, Layout, Mishap, Population, Replies
+from fedweave.core.records import Array, Cohort, Failure, Layout, Population, Replies
 from fedweave.core.settings import brief
 from fedweave.method import Method
 
 
-def sensible(cohort: Any, method: Method, population: Population) -> Cohort:
+def check_cohort(cohort: Any, method: Method, population: Population) -> Cohort:
     """Return the cohort a sampler drew, or say in one sentence what is wrong with it."""
     who = f"{type(method.sampler).__name__}.draw"
     if not isinstance(cohort, Cohort):
@@ -36,7 +36,7 @@ def sensible(cohort: Any, method: Method, population: Population) -> Cohort:
 
 def admit(
     replies: Replies, cohort: Cohort, layout: Layout, longest: float | None = None
-) -> tuple[Replies, list[Mishap]]:
+) -> tuple[Replies, list[Failure]]:
     """Return the replies with every bad update turned into a lost one, and why, for each of all that were refused.
 
     Bad is what is not finite, and what is more than ``longest`` times as long as the cohort's median update. An engine
@@ -52,14 +52,14 @@ def admit(
         replies = without(replies, fine)
     if length is not None and (times := _in_medians(length, replies.received)).max(initial=0) > longest:
         refused += [
-            Mishap(
+            Failure(
                 int(cohort.ids[i]),
                 f"its update is {times[i]:.4g} times as long as the median, more than {longest:g}",
             )
             for i in np.flatnonzero(times > longest)
         ]
         replies = without(replies, times <= longest)
-    return replies, [*replies.trouble.refused, *refused]
+    return replies, [*replies.failures.refused, *refused]
 
 
 def without(replies: Replies, fine: Array) -> Replies:
@@ -102,12 +102,12 @@ def _all_finite(rows: Array) -> bool:
         return bool(np.isfinite(np.sum(rows)) or np.isfinite(rows).all())
 
 
-def _why(client: int, update: Array, layout: Layout) -> Mishap:
+def _why(client: int, update: Array, layout: Layout) -> Failure:
     wrong = ~np.isfinite(update)
     name, tensor = next((n, t) for n, t in layout.split(wrong).items() if t.any())
     where = tuple(int(i) for i in np.argwhere(tensor)[0]) if tensor.ndim else ()
     found = f"{int(wrong.sum())} of {update.size} values are not finite, first in {name}{list(where)}"
-    return Mishap(client, found)
+    return Failure(client, found)
 
 
 def not_finite(x: Array, method: Method) -> str:

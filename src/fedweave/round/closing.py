@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedweave.core.records import Array, Cohort, Mishap, Population, Replies, State
+from fedweave.core.records import Array, Cohort, Failure, Population, Replies, State
 from fedweave.core.roles import Sampler
 from fedweave.core.settings import BadInput
 from fedweave.method import Method
@@ -52,7 +52,7 @@ def over_selected(method: Method, factor: float) -> Method:
     return replace(method, sampler=more(method.sampler))
 
 
-def closed(replies: Replies, cohort: Cohort, rules: Rules) -> Replies:
+def close_round(replies: Replies, cohort: Cohort, rules: Rules) -> Replies:
     """Return the replies of a simulated round as they are when it closes: what comes later is not waited for.
 
     It closes when enough have answered, and at the latest at the deadline; who answers in that very moment is heard.
@@ -68,9 +68,9 @@ def closed(replies: Replies, cohort: Cohort, rules: Rules) -> Replies:
         return replies
     heard = arrives <= in_time
     why = "was not waited for, enough had answered" if end == in_time else f"did not answer within {deadline:g} s"
-    late = tuple(Mishap(int(client), why) for client in cohort.ids[replies.received & ~heard])
-    trouble = replies.trouble._replace(failed=(*replies.trouble.failed, *late))
-    return without(replies, heard)._replace(seconds=np.where(heard, replies.seconds, in_time), trouble=trouble)
+    late = tuple(Failure(int(client), why) for client in cohort.ids[replies.received & ~heard])
+    failures = replies.failures._replace(failed=(*replies.failures.failed, *late))
+    return without(replies, heard)._replace(seconds=np.where(heard, replies.seconds, in_time), failures=failures)
 
 
 def trusted(population: Population, trust: State, rules: Rules) -> Population:
@@ -80,20 +80,20 @@ def trusted(population: Population, trust: State, rules: Rules) -> Population:
     return replace(population, available=population.available & (trust["refused"] < rules.quarantine))
 
 
-def trust_after(trust: State, refused: Sequence[Mishap], clients: int, rules: Rules) -> State:
+def trust_after(trust: State, refused: Sequence[Failure], clients: int, rules: Rules) -> State:
     """Return how often each client's answer was refused, with those of a round counted."""
     if rules.quarantine is None or not refused:
         return trust
     count: Array = trust.get("refused", np.zeros(clients, np.int64)).copy()
-    np.add.at(count, [mishap.client for mishap in refused], 1)
+    np.add.at(count, [failure.client for failure in refused], 1)
     return {"refused": count}
 
 
-def abandoned(replies: Replies, refused: Sequence[Mishap], rules: Rules) -> str:
+def abandoned(replies: Replies, refused: Sequence[Failure], rules: Rules) -> str:
     """Return why a round with these answers must not count, or nothing: too few are left, or all were unusable."""
-    few, trouble = int(replies.received.sum()), replies.trouble
+    few, failures = int(replies.received.sum()), replies.failures
     least = min(rules.fewest, replies.received.size)
-    if trouble.abandoned or few < least:
-        return trouble.abandoned or f"{few} of {replies.received.size} clients answered, {least} must"
+    if failures.abandoned or few < least:
+        return failures.abandoned or f"{few} of {replies.received.size} clients answered, {least} must"
     # Links that lose everything are part of the world, and methods reckon with them: such a round counts.
     return f"all {len(refused)} answers were refused" if refused and not few else ""

@@ -15,7 +15,7 @@ from fedweave.tables.rows import Rows
 def blank(method: Method, population: Population, x: Array) -> State:
     """Return what the clients remember before the first round: nothing, in the precision they compute in."""
     precision = "float64" if x.dtype == np.float64 else "float32"
-    tables = {"memory": bool(method.solver.remembers), "own": method.upload.partial}
+    tables = {"memory": bool(method.solver.memory_kind), "own": method.upload.partial}
     return {name: Rows.zeros(population.size, x.size, precision) for name, wanted in tables.items() if wanted}
 
 
@@ -23,7 +23,7 @@ def carried(method: Method, state: ServerState) -> Carried:
     """Return what clients have in hand beside the model, what is sent in the model's own precision."""
     sent, clients = method.aggregator.broadcast(state.aggregator), state.clients
     sent = None if sent is None else sent.astype(state.x.dtype, copy=False)
-    return Carried(sent, clients.get("memory"), "variance" in method.sampler.hears(), clients.get("own"))
+    return Carried(sent, clients.get("memory"), "variance" in method.sampler.required_fields(), clients.get("own"))
 
 
 class Begin(NamedTuple):
@@ -86,7 +86,7 @@ def learned(
     u = updates[:, :parameters]
     columns = [a.astype(u.dtype)[:, None] for a in (lr * solver.effort(steps, lr), share)]
     change = np.zeros_like(updates)
-    change[:, :parameters] = solver.learned(u, None if sent is None else sent[:parameters], *columns)
+    change[:, :parameters] = solver.memory_change(u, None if sent is None else sent[:parameters], *columns)
     return change
 
 

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedweave.core.crash_points import fault
+from fedweave.core.crash_points import crash_point
 from fedweave.core.randomness import Stream, borrow
-from fedweave.core.records import SERVER, Array, Carried, Cohort, Mishap, Population, Replies, ServerState, View
+from fedweave.core.records import SERVER, Array, Carried, Cohort, Failure, Population, Replies, ServerState, View
 from fedweave.core.roles import Engine
 from fedweave.core.settings import BadInput
 from fedweave.method import Method
-from fedweave.round.admission import admit, not_finite, sensible
-from fedweave.round.closing import NO_RULES, Rules, abandoned, closed, trust_after, trusted
+from fedweave.round.admission import admit, check_cohort, not_finite
+from fedweave.round.closing import NO_RULES, Rules, abandoned, close_round, trust_after, trusted
 from fedweave.round.memories import all_bytes_down, blank, carried, committed
 from fedweave.server import advance
 
@@ -24,7 +24,7 @@ class Round(NamedTuple):
 
     cohort: Cohort
     replies: Replies
-    refused: list[Mishap]  # why an update that arrived was not used
+    refused: list[Failure]  # why an update that arrived was not used
     view: View  # what the stages saw, with this round's learning rate
     direction: Array
     bytes_down: int  # sent to all of the cohort
@@ -35,11 +35,11 @@ class Round(NamedTuple):
         """Learning rate of the clients."""
         return self.view.lr
 
-    def mishaps(self) -> list[tuple[str, Mishap]]:
+    def failures(self) -> list[tuple[str, Failure]]:
         """Return what went wrong, each with its kind: refused, failed or abandoned."""
-        kinds = ("refused", self.refused), ("failed", self.replies.trouble.failed)
-        found = [(kind, mishap) for kind, mishaps in kinds for mishap in mishaps]
-        return [*found, *([("abandoned", Mishap(SERVER, self.abandoned))] if self.abandoned else [])]
+        kinds = ("refused", self.refused), ("failed", self.replies.failures.failed)
+        found = [(kind, failure) for kind, failures in kinds for failure in failures]
+        return [*found, *([("abandoned", Failure(SERVER, self.abandoned))] if self.abandoned else [])]
 
 
 def first_state(method: Method, x: Array, population: Population, parameters: int) -> ServerState:
@@ -71,15 +71,15 @@ def run_round(
     has = carried(method, state)
     view = view_of(method, state, population, engine, lr, has, seed)
     view = calibrated(method, state, view) if calibrate else view
-    cohort = sensible(method.sampler.draw(state.sampler, view, borrow(seed, r, Stream.SAMPLER)), method, population)
-    fault("sampled")
+    cohort = check_cohort(method.sampler.draw(state.sampler, view, borrow(seed, r, Stream.SAMPLER)), method, population)
+    crash_point("sampled")
     if (dropout := method.upload.allocate(state.upload, view, cohort)) is not None:
         has = has._replace(dropout=dropout)
-    replies = closed(engine.train(r, state.x, cohort, population, view.lr, has), cohort, rules)
-    fault("trained")
+    replies = close_round(engine.train(r, state.x, cohort, population, view.lr, has), cohort, rules)
+    crash_point("trained")
     replies, refused = admit(replies, cohort, engine.layout, rules.longest)
     direction, aggregator = method.aggregator.combine(state.aggregator, view, cohort, replies)
-    fault("combined")
+    crash_point("combined")
     x, server = advance(method.server, state.server, state.x, direction, engine.layout)
     sampler = method.sampler.learn(state.sampler, view, cohort, replies)
     upload = method.upload.learn(state.upload, view, cohort, replies)

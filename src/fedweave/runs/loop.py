@@ -17,11 +17,11 @@ from fedweave.round import measures
 from fedweave.engine.simulator import choose_device, workers_for
 from fedweave.engine.pool.processes import Pool
 from fedweave.runs.experiment import Experiment, from_plain, to_plain
-from fedweave.core.crash_points import fault
+from fedweave.core.crash_points import crash_point
 from fedweave.core.records import Array, ServerState
 from fedweave.runs.results import Result, summarise
 from fedweave.round.steps import Round, run_round
-from fedweave.core.determinism import same_bits
+from fedweave.core.determinism import deterministic
 from fedweave.runs.session import Session, prepare
 from fedweave.core.settings import BadInput
 from fedweave.store.database import reading
@@ -144,7 +144,7 @@ def go_on(session: Session, state: ServerState, store: RunFolder, watch: Watch |
     past = store.columns("rounds")
     totals = {c: past[c][-1].item() if past[c].size else 0 for c in ("bytes_up", "bytes_down", "wall_seconds")}
     try:
-        with same_bits():
+        with deterministic():
             while state.round < session.experiment.rounds:
                 after, row = _one_round(session, state, store, totals)
                 state = after
@@ -169,7 +169,7 @@ def _one_round(
     population = session.world(state.round + 1)
     engine, method = session.engine, session.method
     after, happened = run_round(method, state, population, engine, e.lr, e.seed, e.calibrate, session.rules)
-    fault("stepped")
+    crash_point("stepped")
     due = after.round % e.evaluate_every == 0 or after.round == e.rounds
     scores = engine.evaluate(after.x) if due else {}
     measured = measures.of_round(method.aggregator, after, happened) | dict(method.upload.measure(after.upload))
@@ -178,11 +178,11 @@ def _one_round(
         measured |= measures.of_gradients(engine, after.x, population, surrogate)
     totals["wall_seconds"] += time.perf_counter() - begin
     row = {**_row(state, after, happened, scores, totals), **measured}
-    fault("evaluated")
-    store.add(row, _client_rows(after.round, happened), happened.mishaps())
+    crash_point("evaluated")
+    store.add(row, _client_rows(after.round, happened), happened.failures())
     if e.audit:
         store.note(after.round, _audit_lines(after, happened))
-    fault("recorded")
+    crash_point("recorded")
     return after, row
 
 
@@ -231,7 +231,7 @@ def _client_rows(round: int, happened: Round) -> dict[str, Array]:
 
 def _audit_lines(after: ServerState, happened: Round) -> list[dict[str, Any]]:
     """Return what became of each one that was asked, with the digest of what was used, and the model after it all."""
-    why = {mishap.client: (kind, mishap.why) for kind, mishap in happened.mishaps()}
+    why = {failure.client: (kind, failure.why) for kind, failure in happened.failures()}
     lines: list[dict[str, Any]] = []
     for row, client in enumerate(happened.cohort.ids.tolist()):
         if happened.replies.received[row]:

@@ -20,7 +20,7 @@ from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.engine.simulator import Simulator, choose_device
 from fedweave.engine.pool.processes import Pool
 from fedweave.runs.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
-from fedweave.local.torch.flat_module import initial_vector, made
+from fedweave.local.torch.flat_module import initial_vector, build_module
 from fedweave.local.torch.threads import one_thread
 from fedweave.local.torch.trainer import ClientData
 from fedweave.method import Method
@@ -125,7 +125,7 @@ def first_vector(name: str, model: Callable[[], nn.Module], data: Dataset, seed:
     """Return the model's initial values, drawn at the experiment's own address, once it is known to fit the data."""
     if isinstance(model, nn.Module):
         raise BadInput("The 'model' of an Experiment must be a name or a function that makes a module: lambda: module.")
-    module = made(model, seed)
+    module = build_module(model, seed)
     if not isinstance(module, nn.Module):
         raise BadInput(f"The 'model' of an Experiment must be a name or make a torch module. It made {module!r}.")
     shape = "×".join(map(str, data.shape))

@@ -39,7 +39,7 @@ class ACS(Sampler):
     def init(self, population: Population) -> State:
         return estimates.fresh(population.size) if self._learns else {}
 
-    def hears(self) -> tuple[str, ...]:
+    def required_fields(self) -> tuple[str, ...]:
         return ("first_gradient",) if self.effort == "measured" else ()
 
     @property

@@ -90,7 +90,7 @@ class LatencyOptimal(Sampler):
         law = {"probability": np.array(population.weight, float), "draws": np.array([self.per_round])}
         return {**law, **sums, **rounds, "smallest": np.full(1, np.inf), "planned": np.zeros(1)}
 
-    def hears(self) -> tuple[str, ...]:
+    def required_fields(self) -> tuple[str, ...]:
         return ("first_gradient",)
 
     def law(self, state: State, view: View) -> Array:

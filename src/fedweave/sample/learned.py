@@ -100,7 +100,7 @@ class PracticalDelta(Sampler):
         if not self.alpha1 and not self.alpha2:
             raise ValueError("PracticalDelta needs alpha1 or alpha2 > 0. Got alpha1=0.0 and alpha2=0.0.")
 
-    def hears(self) -> tuple[str, ...]:
+    def required_fields(self) -> tuple[str, ...]:
         return ("variance",) if self.variant == "paper" and self.alpha2 else ()
 
     def init(self, population: Population) -> State:
@@ -129,6 +129,6 @@ class PracticalDelta(Sampler):
         """Return σ² of those heard; an engine that did not measure what it was asked for must not pass for zero."""
         if replies.variance is not None:
             return replies.variance[replies.received]
-        if self.hears():
+        if self.required_fields():
             raise ValueError("PracticalDelta counts the variance of gradients, but this engine did not measure it.")
         return np.zeros(np.count_nonzero(replies.received))

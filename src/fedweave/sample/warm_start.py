@@ -29,8 +29,8 @@ class FirstEveryone(Sampler):
         """Whether the sampler that follows knows its law; the beginning does."""
         return self.sampler.law_known
 
-    def hears(self) -> tuple[str, ...]:
-        return self.sampler.hears()
+    def required_fields(self) -> tuple[str, ...]:
+        return self.sampler.required_fields()
 
     def oracle(self) -> bool:
         return self.sampler.oracle()

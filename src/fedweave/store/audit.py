@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedweave.core.crash_points import fault
+from fedweave.core.crash_points import crash_point
 
 FILE = "audit.jsonl"
 
@@ -50,11 +50,11 @@ class Audit:
             text.append(f'{line[:-1]}, "chain": "{chain}"}}\n')
         content = "".join(text).encode()
         with self._path.open("ab") as file:
-            fault("audit opened")
+            crash_point("audit opened")
             file.truncate(self.end.bytes)  # of a line that the disk had no room for
             file.write(content)
             file.flush()
-            fault("audit written")
+            crash_point("audit written")
             os.fsync(file.fileno())
         self._waiting = []
         self.end = End(self.end.bytes + len(content), chain)
@@ -65,7 +65,7 @@ class Audit:
         self.end = end or End(0, beginning(self._path.parent))
         self._waiting = []
         if self._path.exists():
-            fault("audit rewinding")
+            crash_point("audit rewinding")
             with self._path.open("r+b") as file:
                 file.truncate(self.end.bytes)
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.core.crash_points import fault
-from fedweave.core.records import Array, Mishap, ServerState
+from fedweave.core.crash_points import crash_point
+from fedweave.core.records import Array, Failure, ServerState
 from fedweave.core.settings import BadInput
 from fedweave.store import lock
 from fedweave.store.audit import FILE as AUDIT_LOG
@@ -44,12 +44,12 @@ CLIENTS = {
     "steps": "INTEGER", "loss": "REAL", "seconds": "REAL", "bytes_up": "INTEGER",
 }  # fmt: skip
 
-MISHAPS = {"round": "INTEGER", "kind": "TEXT", "client": "INTEGER", "why": "TEXT", "traceback": "TEXT"}
+FAILURES = {"round": "INTEGER", "kind": "TEXT", "client": "INTEGER", "why": "TEXT", "traceback": "TEXT"}
 MEASURES = {"round": "INTEGER", "name": "TEXT", "value": "REAL"}
 AUDIT = {"round": "INTEGER PRIMARY KEY", "bytes": "INTEGER", "chain": "TEXT"}  # how far the log goes
 STATES = {"round": "INTEGER PRIMARY KEY", "file": "TEXT", "sha256": "TEXT"}
 
-ROWS = ("rounds", "clients", "mishaps", "measures", "audit")
+ROWS = ("rounds", "clients", "failures", "measures", "audit")
 
 
 class RunFolder:
@@ -62,7 +62,7 @@ class RunFolder:
         for name, columns, tail in (
             ("rounds", ROUNDS, ""),
             ("clients", CLIENTS, ", PRIMARY KEY (round, client)"),
-            ("mishaps", MISHAPS, ""),
+            ("failures", FAILURES, ""),
             ("measures", MEASURES, ", PRIMARY KEY (round, name)"),
             ("audit", AUDIT, ""),
             ("states", STATES, ""),
@@ -90,15 +90,15 @@ class RunFolder:
         with writable(folder):
             shutil.rmtree(new, ignore_errors=True)
             new.mkdir(parents=True)
-            fault("folder made")
+            crash_point("folder made")
             for name, content in files.items():
                 write_file(new / name, content)
             cls(new).close()
-            fault("folder filled")
+            crash_point("folder filled")
             if folder.exists():
                 folder.rmdir()
             new.rename(folder)
-            fault("folder named")
+            crash_point("folder named")
         return cls(folder)
 
     @classmethod
@@ -117,7 +117,9 @@ class RunFolder:
         except (OSError, ValueError) as e:
             raise BadInput(f"{str(self.folder / name)!r} cannot be read: {e}.") from None
 
-    def add(self, row: Mapping[str, Any], clients: Mapping[str, Array], mishaps: Sequence[tuple[str, Mishap]]) -> None:
+    def add(
+        self, row: Mapping[str, Any], clients: Mapping[str, Array], failures: Sequence[tuple[str, Failure]]
+    ) -> None:
         """Add one round's rows; they become durable with the next saved state.
 
         What ``row`` has beside the columns that every run has are measures: each run has its own.
@@ -130,7 +132,7 @@ class RunFolder:
         }
         self._insert("rounds", ROUNDS, [tuple(values[c] for c in ROUNDS)])
         self._insert("clients", CLIENTS, zip(*(np.asarray(clients[c]).tolist() for c in CLIENTS), strict=True))
-        self._insert("mishaps", MISHAPS, [(row["round"], kind, *mishap) for kind, mishap in mishaps])
+        self._insert("failures", FAILURES, [(row["round"], kind, *failure) for kind, failure in failures])
         measures = [(row["round"], name, value) for name, value in row.items() if name not in ROUNDS]
         self._insert("measures", MEASURES, measures)
 
@@ -150,10 +152,10 @@ class RunFolder:
         if self.folder is not None:
             self._write(self.folder, state)
         with storing(self.folder and self.folder / "run.sqlite"):
-            fault("committing")
+            crash_point("committing")
             if self._db.in_transaction:
                 self._db.execute("COMMIT")
-            fault("committed")
+            crash_point("committed")
             self._forget_old()
         now = time.monotonic()
         self._next_save = now + max(SAVE_SECONDS, (now - begin) * (1 / SAVE_SHARE - 1))
@@ -161,11 +163,11 @@ class RunFolder:
     def _write(self, folder: Path, state: ServerState) -> None:
         """Write the state's tables and file, and their entry in the database, not yet committed."""
         self._tables.keep(state)
-        fault("tables kept")
+        crash_point("tables kept")
         content, name = pack(state), f"state-{state.round:06d}.safetensors"
         with storing(folder / name, len(content)):
             write_file(folder / name, content)
-        fault("state written")
+        crash_point("state written")
         with storing(folder / AUDIT_LOG):
             end = self._audit.write(state.round) if self._audit else None
         with storing(folder / "run.sqlite"):
@@ -184,7 +186,7 @@ class RunFolder:
         old = self._db.execute(f"SELECT round, file FROM states ORDER BY round DESC LIMIT -1 OFFSET {KEEP}").fetchall()
         for round, name in old:
             self._db.execute("DELETE FROM states WHERE round = ?", (round,))
-            fault("state forgotten")
+            crash_point("state forgotten")
             (self.folder / name).unlink(missing_ok=True)
         left = {round for (round,) in self._db.execute("SELECT round FROM states")}
         self._tables.forget(lambda round: round not in left)
@@ -218,7 +220,7 @@ class RunFolder:
     def rewind(self, round: int) -> None:
         """Forget everything after ``round``, the state that a run goes on from."""
         for table in (*ROWS, "states"):
-            fault("rewinding")
+            crash_point("rewinding")
             self._db.execute(f"DELETE FROM {table} WHERE round > ?", (round,))
         self._tables.forget(lambda r: r > round)
         if self._audit:
@@ -250,10 +252,10 @@ class RunFolder:
             out["class_accuracy"] = np.array(filled, float).reshape(len(lists), classes)
         return {**out, **self._measures(out["round"])} if table == "rounds" else out
 
-    def mishaps(self) -> list[tuple[int, str, Mishap]]:
-        """Return why answers were not used and rounds abandoned: (round, refused | failed | abandoned, mishap)."""
-        rows = self._db.execute("SELECT * FROM mishaps ORDER BY rowid").fetchall()
-        return [(round, kind, Mishap(*rest)) for round, kind, *rest in rows]
+    def failures(self) -> list[tuple[int, str, Failure]]:
+        """Return why answers were not used and rounds abandoned: (round, refused | failed | abandoned, failure)."""
+        rows = self._db.execute("SELECT * FROM failures ORDER BY rowid").fetchall()
+        return [(round, kind, Failure(*rest)) for round, kind, *rest in rows]
 
     def _measures(self, rounds: Array) -> dict[str, Array]:
         """Return the measures as columns, nan in the rounds that have none."""

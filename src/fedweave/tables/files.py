@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedweave.core.crash_points import fault
+from fedweave.core.crash_points import crash_point
 from fedweave.core.settings import BadInput
 
 
@@ -51,14 +51,14 @@ def write_file(path: Path, content: bytes) -> None:
     """Write ``content`` so that after a crash the file is either the old one or the whole new one."""
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("wb") as file:
-        fault("file opened")
+        crash_point("file opened")
         file.write(content)
         file.flush()
-        fault("file written")
+        crash_point("file written")
         os.fsync(file.fileno())
-    fault("file synced")
+    crash_point("file synced")
     temporary.replace(path)
-    fault("file renamed")
+    crash_point("file renamed")
     if os.name == "posix":
         descriptor = os.open(path.parent, os.O_RDONLY)
         try:

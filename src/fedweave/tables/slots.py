@@ -17,7 +17,7 @@ from typing import IO
 
 import numpy as np
 
-from fedweave.core.crash_points import fault
+from fedweave.core.crash_points import crash_point
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
 from fedweave.tables.files import storing
@@ -78,7 +78,7 @@ class SlotFile:
         view, at = stored.data.cast("B"), slot * self.nbytes
         with storing(self.path, view.nbytes):
             while view.nbytes:
-                fault("row being written")
+                crash_point("row being written")
                 done = self._write(view, at)
                 view, at = view[done:], at + done
 
@@ -112,7 +112,7 @@ class SlotFile:
     def sync(self) -> None:
         """Wait until everything written is on the disk."""
         with storing(self.path):
-            fault("rows being synced")
+            crash_point("rows being synced")
             if self._opened is not None:
                 os.fsync(self._opened.fileno())
 

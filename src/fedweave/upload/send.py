@@ -72,7 +72,7 @@ class Fleet:
         return any(k.where is not None for k in self.kinds)
 
 
-def through(
+def apply_upload(
     replies: Replies,
     upload: Upload,
     fleet: Fleet,
@@ -119,6 +119,6 @@ def own_part(x: Array, update: Array, sent: Array) -> Array:
     return np.where(sent | ~np.isfinite(end), x.dtype.type(np.nan), end)  # who broke something fetches it anew
 
 
-def lucky(seed: int, round: int) -> Callable[[int], np.random.Generator]:
+def upload_rng(seed: int, round: int) -> Callable[[int], np.random.Generator]:
     """Return the random numbers with which a client chooses what to send, at its own address."""
     return lambda client: rng_for(seed, round, Stream.UPLOAD, client)

@@ -60,7 +60,7 @@ def demonstrate(
         fleet.run(app, {**config, "out": str(folder)}, line)
         result = load_result(folder)
         store = RunFolder.open(folder, write=False)
-        reasons = [(round, str(mishap)) for round, _, mishap in store.mishaps()]
+        reasons = [(round, str(failure)) for round, _, failure in store.failures()]
         store.close()
         told("stopping the fleet")
     return Shown(result, killed, reasons)

@@ -13,17 +13,17 @@ from flwr.supercore import log
 
 from fedweave.core.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies, State
 from fedweave.core.settings import BadInput
-from fedweave.engine.links import timed
+from fedweave.engine.links import add_transfer_time
 from fedweave.fleet.server.mail import collect
 from fedweave.fleet.server.questions import LIFE, Asker, Question
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import Clock, Terms
 from fedweave.fleet.wire.answer import read_loss
-from fedweave.fleet.wire.tensors import HOW_DO_YOU_DO, Tensors, Unfit, ask_loss
+from fedweave.fleet.wire.tensors import QUERY_LOSS, Tensors, Unfit, ask_loss
 from fedweave.method import Method
 from fedweave.system.measured import Measured
 from fedweave.upload.channels import channels_of
-from fedweave.upload.send import lucky
+from fedweave.upload.send import upload_rng
 from fedweave.upload.wire import encoded_size
 
 Evaluate = Callable[[Array], Mapping[str, Any]]
@@ -69,8 +69,8 @@ class FlowerEngine:
             box.put(row, reply, seconds)
         box.close(wait, enough=int(box.received.sum()) >= needed)
         replies = self._asker.replies(question, box)
-        for mishap in (*replies.trouble.refused, *replies.trouble.failed):
-            log(INFO, "fedweave: round %s, %s", round, mishap)
+        for failure in (*replies.failures.refused, *replies.failures.failed):
+            log(INFO, "fedweave: round %s, %s", round, failure)
         if not self._measured:
             return replies._replace(seconds=self._world_seconds(question))
         self.seen = self._measured.visited(self.seen, ids, replies.received, replies.seconds)
@@ -83,13 +83,13 @@ class FlowerEngine:
         if q.population.up_rate is None or not ids.size:
             return nominal.seconds
         if q.has.dropout is None:
-            up, down = np.full(ids.size, x.nbytes * (2 if self._method.solver.reports else 1)), None
+            up, down = np.full(ids.size, x.nbytes * (2 if self._method.solver.uploads_memory else 1)), None
         else:  # how many channels are sent does not depend on what was learned
-            upload, luck, all_have = self._method.upload, lucky(self._seed, q.round), np.ones(channels.count)
+            upload, luck, all_have = self._method.upload, upload_rng(self._seed, q.round), np.ones(channels.count)
             rates = zip(ids.tolist(), q.has.dropout.tolist(), strict=True)
             kept = [upload.send(channels, x, x, rate, all_have, luck(client)) for client, rate in rates]
             up, down = encoded_size(channels, np.stack(kept), x.itemsize), x.itemsize * q.fetched
-        return timed(nominal._replace(bytes_up=up, bytes_down=down), ids, q.population, x, q.has).seconds
+        return add_transfer_time(nominal._replace(bytes_up=up, bytes_down=down), ids, q.population, x, q.has).seconds
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:
         """Return accuracy, loss and class_accuracy of ``x`` on the server's own test set."""
@@ -105,7 +105,7 @@ class FlowerEngine:
         """Return the mean loss of ``x`` on each one's own data; −inf for those who do not say, so that others train."""
         model, wait = self._asker.tensors.record(x), self._terms.answer_seconds
         content, nodes = ask_loss(model, self._seed), [self._roster.node[client] for client in ids.tolist()]
-        messages = [Message(content, node, HOW_DO_YOU_DO, group_id="loss", ttl=wait + LIFE) for node in nodes]
+        messages = [Message(content, node, QUERY_LOSS, group_id="loss", ttl=wait + LIFE) for node in nodes]
         found = np.full(ids.size, -np.inf)
         for row, reply, _ in collect(self._grid, messages, wait, ids.size, self._terms, self._clock):
             try:

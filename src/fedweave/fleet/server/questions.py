@@ -9,14 +9,14 @@ from sys import getrefcount
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 
-from fedweave.core.records import Array, Carried, Cohort, Mishap, Population, Replies, ServerState, Trouble
+from fedweave.core.records import Array, Carried, Cohort, Failure, Failures, Population, Replies, ServerState
 from fedweave.core.roles import Solver, Upload
 from fedweave.core.settings import BadInput, brief
 from fedweave.fleet.client import digest
 from fedweave.fleet.server.terms import Terms
 from fedweave.fleet.wire.answer import Answer, read_answer, size
 from fedweave.fleet.wire.seal import check_seal
-from fedweave.fleet.wire.tensors import ANYONE, Task, Tensors, Unfit, ask, client_half
+from fedweave.fleet.wire.tensors import ANYONE, Tensors, TrainRequest, Unfit, ask, client_half
 from fedweave.round.admission import admit
 from fedweave.round.memories import shares, with_change
 from fedweave.tables.rows import Rows
@@ -67,9 +67,9 @@ class Asker:
         strangers: tuple[int, float] | None = None,
         upload: Upload | None = None,
     ):
-        if upload is not None and upload.partial and solver.remembers:
+        if upload is not None and upload.partial and solver.memory_kind:
             raise BadInput(
-                f"Clients that keep {solver.remembers} must send whole updates on a real fleet, by which the server "
+                f"Clients that keep {solver.memory_kind} must send whole updates on a real fleet, by which the server "
                 f"follows what they keep; {type(upload).__name__} leaves parts out."
             )
         self._strangers, self._half = strangers, client_half(solver, upload, tensors.layout)
@@ -95,8 +95,8 @@ class Asker:
                 number, epochs, work = ANYONE, self._strangers[1], (0, self._strangers[0])
             dropout = None if q.has.dropout is None else float(q.has.dropout[row])
             asked = half, name, epochs, q.has.measure, dropout, int(q.since[row])
-            task = Task(q.round, number, self._seed, *work, q.lr, float(share[row]), *asked)
-            content = ask(task, model, extras, config)  # one record for all, so that Flower sends its arrays once
+            request = TrainRequest(q.round, number, self._seed, *work, q.lr, float(share[row]), *asked)
+            content = ask(request, model, extras, config)  # one record for all, so that Flower sends its arrays once
             messages.append(Message(content, nodes[client], MessageType.TRAIN, group_id=str(q.round), ttl=life))
         return messages
 
@@ -125,12 +125,12 @@ class Asker:
         layout, ids = self.tensors.layout, q.cohort.ids
         heard = box.replies()._replace(variance=box.variance if q.has.measure else None)
         replies = with_change(heard, self._solver, layout.parameters, q.has, ids, q.population, q.lr)
-        replies, refused = admit(replies, q.cohort, layout) if look else (replies, replies.trouble.refused)
+        replies, refused = admit(replies, q.cohort, layout) if look else (replies, replies.failures.refused)
         self._keep_in_mind(q, replies)
         replies = replies if box.sent is None else _partial(replies, box.sent, q.round)
         few, least = int(replies.received.sum()), min(self._terms.fewest, ids.size)
         abandoned = f"{few} of {ids.size} clients answered, {least} must" if few < least else ""
-        return replies._replace(trouble=Trouble(tuple(refused), tuple(box.failed), abandoned))
+        return replies._replace(failures=Failures(tuple(refused), tuple(box.failed), abandoned))
 
     def _keep_in_mind(self, q: Question, replies: Replies) -> None:
         """Remember which memories each client keeps now: the one it began with, and the one it has learned."""
@@ -173,8 +173,8 @@ class Box:
         self.loss, self.first, self.seconds, self.samples, self.variance = (np.full(k, np.nan) for _ in range(5))
         self.told = np.zeros(k, bool)  # who reported its steps
         self.bytes_up = np.zeros(k, np.int64)
-        self.refused: list[Mishap] = []
-        self.failed: list[Mishap] = []
+        self.refused: list[Failure] = []
+        self.failed: list[Failure] = []
 
     def put(self, row: int, reply: Message, seconds: float) -> None:
         """Take in one answer, good or bad."""
@@ -182,7 +182,7 @@ class Box:
         self.answered[row], self.seconds[row] = True, seconds
         if reply.has_error():
             trace = "" if reply.error.code == GONE else (reply.error.reason or "")[-MOST_TRACE:]
-            self.failed.append(Mishap(client, why_failed(reply), trace))
+            self.failed.append(Failure(client, why_failed(reply), trace))
             return
         self.bytes_up[row] = size(reply.content)
         try:
@@ -193,7 +193,7 @@ class Box:
                 raise Unfit("does not report the variance that it was asked for")
             self._check_steps(row, about)
         except Unfit as e:
-            self.refused.append(Mishap(client, str(e)))
+            self.refused.append(Failure(client, str(e)))
             return
         self.received[row] = True
         self.loss[row], self.first[row], self.samples[row] = about.loss, about.first_gradient, about.samples
@@ -213,14 +213,14 @@ class Box:
     def close(self, waited: float, enough: bool) -> None:
         """Book those who were not heard: what was waited for them counts as their seconds."""
         why = "was not waited for, enough had answered" if enough else f"did not answer within {waited:g} s"
-        self.failed += [Mishap(int(client), why) for client in self.ids[~self.answered]]
+        self.failed += [Failure(int(client), why) for client in self.ids[~self.answered]]
         self.updates[~self.received] = 0
         self.seconds[~self.answered] = self.seconds[self.answered].max(initial=0.0) if enough else waited
 
     def replies(self) -> Replies:
         """Return the answers as they are."""
         first = self.received, self.updates, self.steps, self.loss, self.first, self.seconds, self.bytes_up
-        return Replies(*first, trouble=Trouble(refused=tuple(self.refused)))
+        return Replies(*first, failures=Failures(refused=tuple(self.refused)))
 
 
 def why_failed(reply: Message) -> str:

@@ -29,7 +29,7 @@ from fedweave.round.admission import misfit
 
 VERSION = 2  # of what is written below; both sides compare
 ANYONE = -1  # as the number of a client whom the server does not know by its number
-HOW_DO_YOU_DO = "query.loss"  # the type of the question for a loss
+QUERY_LOSS = "query.loss"  # the type of the question for a loss
 NUMPY = "numpy.ndarray"  # Flower's name for NumPy's format
 FLOAT32 = np.dtype(np.float32)
 MOST_HEADER = 4096  # bytes
@@ -145,7 +145,7 @@ class Tensors:
                     np.subtract(values, less[name], out=place)
 
 
-class Task(NamedTuple):
+class TrainRequest(NamedTuple):
     """One client's work in one round, as the server states it."""
 
     round: NonNegativeInt
@@ -165,7 +165,7 @@ class Task(NamedTuple):
     )
 
 
-TASK = TypeAdapter(Task)
+REQUEST = TypeAdapter(TrainRequest)
 
 
 class Extras(NamedTuple):
@@ -186,30 +186,30 @@ def _order(layout: Layout) -> str:
     return hashlib.sha256(repr((layout.names, layout.shapes)).encode()).hexdigest()
 
 
-def solver_of(task: Task) -> Solver:
+def solver_of(request: TrainRequest) -> Solver:
     """Return the solver that the server asks for; own parts must be imported in the client's app too."""
-    return build(Solver, task.method.get("solver"), "method.solver")
+    return build(Solver, request.method.get("solver"), "method.solver")
 
 
-def upload_of(task: Task, layout: Layout) -> Upload:
+def upload_of(request: TrainRequest, layout: Layout) -> Upload:
     """Return the upload that the server asks for, once it is known to read the values in the order of ``layout``."""
-    if task.method.get("order") != _order(layout):
+    if request.method.get("order") != _order(layout):
         raise BadInput("The server has the tensors of the model in another order than this client: give it the same.")
-    return build(Upload, task.method.get("upload"), "method.upload")
+    return build(Upload, request.method.get("upload"), "method.upload")
 
 
 def ask(
-    task: Task, model: ArrayRecord, extras: Mapping[str, ArrayRecord], config: ConfigRecord | None = None
+    request: TrainRequest, model: ArrayRecord, extras: Mapping[str, ArrayRecord], config: ConfigRecord | None = None
 ) -> RecordDict:
     """Return what is sent to one client; ``extras`` are records of the names in ``Extras``."""
     records: dict[str, Any] = {"arrays": model}
     if config is not None:
         records["config"] = config
-    records["fedweave"] = ConfigRecord({"version": VERSION, "task": json.dumps(task._asdict())})
+    records["fedweave"] = ConfigRecord({"version": VERSION, "request": json.dumps(request._asdict())})
     return RecordDict({**records, **extras})
 
 
-def read_task(content: RecordDict) -> Task:
+def read_request(content: RecordDict) -> TrainRequest:
     """Return what the server asks of this client."""
     fields = content.config_records.get("fedweave")
     if fields is None or fields.get("version") != VERSION:
@@ -219,10 +219,12 @@ def read_task(content: RecordDict) -> Task:
             "fedweave.flower.Strategy or fedweave.flower.server on the server, of the same release."
         )
     try:
-        return TASK.validate_json(str(fields.get("task")))
+        return REQUEST.validate_json(str(fields.get("request")))
     except ValidationError as e:
-        wrong = [".".join(map(str, p["loc"])) or "task" for p in e.errors(include_url=False, include_input=False)]
-        raise BadInput(f"The server's task cannot be read: {brief(', '.join(wrong))} is not as it should be.") from None
+        wrong = [".".join(map(str, p["loc"])) or "request" for p in e.errors(include_url=False, include_input=False)]
+        raise BadInput(
+            f"The server's request cannot be read: {brief(', '.join(wrong))} is not as it should be."
+        ) from None
 
 
 def read_setting(content: RecordDict, name: str, most: int) -> int:

@@ -110,7 +110,7 @@ def travelling(module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, Te
     return weights, buffers
 
 
-def made(model: Callable[[], nn.Module], seed: int) -> nn.Module:
+def build_module(model: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return a new module whose random values are drawn at the seed's own address, in every process alike."""
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
         # Where there is no accelerator, torch would note down the seed for each kind of one, with the whole call stack.

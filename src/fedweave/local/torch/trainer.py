@@ -124,10 +124,11 @@ class TorchTrainer(Trainer):
             return self.solver.begin(y)
         memory, sent, share = recalled
         if only is not None:
-            told = None if sent is None else self.flat.inner(sent)
-            return self.solver.recall(y, self.flat.inner(memory[only]), told, float(share[only]))
-        told = None if sent is None else torch.from_numpy(sent).to(y)
-        return self.solver.recall(y, torch.from_numpy(memory).to(y), told, torch.from_numpy(share).to(y)[:, None])
+            control = None if sent is None else self.flat.inner(sent)
+            return self.solver.begin_with_memory(y, self.flat.inner(memory[only]), control, float(share[only]))
+        control = None if sent is None else torch.from_numpy(sent).to(y)
+        share = torch.from_numpy(share).to(y)[:, None]
+        return self.solver.begin_with_memory(y, torch.from_numpy(memory).to(y), control, share)
 
     def _train_one(
         self, x: Array, round: int, job: Job, lr: float, recalled: Recalled | None, measure: bool, i: int

@@ -14,7 +14,7 @@ from fedweave.engine.pool.processes import Workers
 from fedweave.papers.common.claims import Claim, Scale
 from fedweave.round.steps import run_round
 from fedweave.runs.experiment import Experiment
-from fedweave.runs.loop import same_bits
+from fedweave.runs.loop import deterministic
 from fedweave.runs.session import prepare
 
 TAIL = 50  # rounds at the end whose mean is compared: single rounds swing by tens of points when classes are split
@@ -55,7 +55,7 @@ def follow(experiment: Experiment) -> Trail:
     scores, seconds, models, steps_done = [], [], np.zeros(state.x.size), 0
     heard, steps, reach = np.zeros(n), np.zeros(n), np.zeros(n)
     tail = min(TAIL, e.rounds)
-    with same_bits():
+    with deterministic():
         for r in range(1, e.rounds + 1):
             population = e.system.population(session.base, r, e.seed)
             state, happened = run_round(e.method, state, population, engine, e.lr, e.seed, e.calibrate)

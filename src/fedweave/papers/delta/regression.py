@@ -19,7 +19,7 @@ from fedweave.core.randomness import Stream, rng_for, rngs_for
 from fedweave.core.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies
 from fedweave.core.roles import Solver
 from fedweave.data.synthetic import regression as generated
-from fedweave.engine.links import heard
+from fedweave.engine.links import draw_arrivals
 from fedweave.method import Method
 from fedweave.papers.common.claims import Claim, Outcome, Scale
 from fedweave.papers.common.parallel import Told, together
@@ -79,7 +79,7 @@ class RegressionEngine:
         self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
     ) -> Replies:
         """Return what the cohort sends."""
-        ids, received = cohort.ids, heard(self.seed, round, cohort.ids, population)
+        ids, received = cohort.ids, draw_arrivals(self.seed, round, cohort.ids, population)
         updates, g = self._walked(round, x, ids, population, lr)
         variance = ((g - g.mean(0)) ** 2).sum(2).mean(0) if has.measure else None
         first, size = np.linalg.norm(g[0], axis=1), np.full(ids.size, x.nbytes)

@@ -18,7 +18,7 @@ from fedweave.papers.common.parallel import Told, together
 from fedweave.papers.common.training import pooled, smaller
 from fedweave.round.steps import Round, run_round
 from fedweave.runs.experiment import Experiment
-from fedweave.runs.loop import same_bits
+from fedweave.runs.loop import deterministic
 from fedweave.runs.session import prepare
 
 Key = TypeVar("Key", bound=Hashable)
@@ -62,7 +62,7 @@ def observe(experiment: Experiment) -> Course:
     """Run an experiment in this process and measure it."""
     session, e = prepare(experiment, Workers(1)), experiment
     state, scores, rows = session.start, [], []
-    with same_bits():
+    with deterministic():
         for r in range(1, e.rounds + 1):
             population = e.system.population(session.base, r, e.seed)
             state, happened = run_round(e.method, state, population, session.engine, e.lr, e.seed)
