@@ -34,7 +34,7 @@ from fedweave.engine.simulator import Simulator
 from fedweave.local.torch.flat_module import initial_vector
 from fedweave.local.torch.trainer import ClientData
 from fedweave.method import Method
-from fedweave.round.steps import first_state, run_round
+from fedweave.round import first_state, run_round
 from fedweave.sample import PracticalDelta, PracticalIS
 
 

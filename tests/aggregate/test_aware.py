@@ -14,7 +14,7 @@ from fedweave.core.records import Cohort, Layout, Population, Replies, View
 from fedweave.core.settings import BadInput
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.method import Method
-from fedweave.round.steps import first_state, run_round
+from fedweave.round import first_state, run_round
 from fedweave.sample import Everyone, FirstEveryone, Uniform
 from fedweave.solve import min_norm_point
 

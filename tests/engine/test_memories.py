@@ -14,7 +14,7 @@ from fedweave.engine.pool.processes import Workers
 from fedweave.engine.simulator import Simulator
 from fedweave.local.solvers import SGD, ControlVariate, Dyn
 from fedweave.local.torch.flat_module import build_module, initial_vector
-from fedweave.round.steps import first_state, run_round
+from fedweave.round import first_state, run_round
 from fedweave.tables.rows import Rows
 
 LR = 0.1

@@ -14,7 +14,7 @@ from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.local.solvers import SGD, Adam, Prox
 from fedweave.method import Method
 from fedweave.models.flat import Quadratic
-from fedweave.round.steps import first_state, run_round
+from fedweave.round import first_state, run_round
 from fedweave.sample import Everyone, Fixed, Weighted
 
 RNG = np.random.default_rng(3)

@@ -18,7 +18,7 @@ from fedweave.fleet.wire.seal import sealed
 from fedweave.fleet.wire.tensors import Tensors, TrainRequest, client_half, opened, packed, upload_of
 from fedweave.local.solvers import SGD
 from fedweave.local.torch.flat_module import FlatModule, build_module, initial_vector
-from fedweave.round.steps import run_round
+from fedweave.round import run_round
 from fedweave.runs.experiment import model_factory
 from fedweave.upload import DifferentialDropout
 from fedweave.upload.channels import channels_of

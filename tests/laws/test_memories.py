@@ -14,7 +14,7 @@ from fedweave.core.settings import settings
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.local.solvers import SGD, ControlVariate, Dyn, Prox
 from fedweave.method import Method
-from fedweave.round.steps import first_state, run_round
+from fedweave.round import first_state, run_round
 from fedweave.sample import Everyone, Uniform
 
 N, D, LR = 8, 5, 0.02

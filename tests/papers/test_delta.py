@@ -14,7 +14,7 @@ from fedweave.core.settings import BadInput
 from fedweave.engine.pool.processes import Workers
 from fedweave.papers.delta import combined, images, judge, motivation, regression, stage
 from fedweave.papers.delta.stage import BENCHES, Course, heaviest, observe
-from fedweave.round.steps import run_round
+from fedweave.round import run_round
 from fedweave.runs.session import prepare
 
 HERE = [i for i in papers.ITEMS if i.startswith("delta/")]

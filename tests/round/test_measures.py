@@ -18,8 +18,7 @@ from fedweave.engine.simulator import Simulator
 from fedweave.local.solvers import SGD
 from fedweave.local.torch.flat_module import initial_vector
 from fedweave.local.torch.trainer import ClientData
-from fedweave.round import measures
-from fedweave.round.steps import Round
+from fedweave.round import Round, measures
 
 
 def seen(updates, received, direction, x, parameters=None):

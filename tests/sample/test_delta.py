@@ -16,7 +16,8 @@ from fedweave.core.settings import BadInput
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.local.solvers import SGD
 from fedweave.method import Method
-from fedweave.round.steps import first_state, run_round, view_of
+from fedweave.round import first_state, run_round
+from fedweave.round.plan import view_of
 from fedweave.sample import IS, ClusterIS, Delta, PowerOfChoice, PracticalDelta, PracticalIS, Uniform, Weighted
 from fedweave.sample.cluster import clustered
 from fedweave.sample.fixed import capped, draw_without_replacement, proportional

@@ -19,7 +19,7 @@ from fedweave.engine.simulator import Simulator
 from fedweave.local.solvers import SGD, ControlVariate, Dyn
 from fedweave.local.torch.flat_module import build_module, initial_vector
 from fedweave.method import Method
-from fedweave.round.steps import first_state, run_round
+from fedweave.round import first_state, run_round
 from fedweave.runs.session import prepare
 from fedweave.sample import Everyone, Uniform
 from fedweave.tables.rows import Rows

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from fedweave.core.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies, State, View
+from fedweave.core.records import Array, Assignment, Cohort, Layout, Population, Replies, State, View
 
 if TYPE_CHECKING:
     from fedweave.upload.channels import Channels
@@ -38,15 +38,6 @@ class Sampler(ABC):
     def law(self, state: State, view: View) -> Array:
         """Return E[count] of every client (N,) this round; nan where the choice is greedy."""
         return np.full(view.population.size, np.nan)
-
-    def law_once(self, state: State, view: View) -> Array:
-        """Return law(), computed once for this view: calibration asks before the draw does, and an oracle's is dear."""
-        for sampler, known, law in view.laws:
-            if sampler is self and known is state:
-                return law
-        del view.laws[:-1]  # one sampler around another: two laws
-        view.laws.append((self, state, law := self.law(state, view)))
-        return law
 
     @abstractmethod
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
@@ -136,7 +127,8 @@ class Upload(ABC):
     What was not sent the client keeps and goes on from, until a round after which everyone takes the whole model.
     """
 
-    partial: ClassVar[bool] = False  # whether anything may be left out; the aggregator must then go by what was sent
+    masks: ClassVar[bool] = False  # whether entries that were not sent stay out of averages; else they count as zero
+    keeps: ClassVar[bool] = False  # whether clients keep a vector from one participation to the next
 
     def init(self, population: Population) -> State:
         """Return what the server remembers before the first round."""
@@ -228,33 +220,33 @@ class System(ABC):
         """Return this round's clients, from the nominal ones; a pure function of its arguments."""
 
 
-class Engine(Protocol):
-    """Where clients run: the only place with processes and I/O."""
+class Prober(Protocol):
+    """Who can ask clients about a model besides training; samplers do while a round is planned."""
 
     layout: Layout
 
-    def train(
-        self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
-    ) -> Replies:
-        """Ask the cohort to train from ``x`` with step ``lr`` and return what was heard."""
-        ...
-
-    def rehearse(
-        self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried = NOTHING
-    ) -> Array:
-        """Return the updates these clients would send this round, whatever their links."""
+    def rehearse(self, assignment: Assignment) -> Array:
+        """Return the updates (k, D) that the cohort would send, whatever its links."""
         ...
 
     def gradients(self, x: Array, ids: Array) -> Array:
-        """Return these clients' true gradients at ``x`` (k, D), on all their data: no fleet can be asked for them."""
+        """Return these clients' true gradients (k, D) at ``x``, on all their data: a real fleet cannot tell."""
         ...
 
     def variances(self, round: int, x: Array, ids: Array, population: Population) -> Array:
-        """Return the mean squared distance of their batches' gradients at ``x`` from the mean of these (k,)."""
+        """Return the mean squared distance (k,) of their batches' gradients at ``x`` from the mean of these."""
         ...
 
     def losses(self, x: Array, ids: Array) -> Array:
-        """Return the mean loss of ``x`` on each of these clients' own data (k,)."""
+        """Return the mean loss (k,) of ``x`` on each of these clients' own data."""
+        ...
+
+
+class Engine(Prober, Protocol):
+    """Where clients run: the only place with processes and I/O."""
+
+    def train(self, assignment: Assignment) -> Replies:
+        """Have the cohort train as assigned and return what arrives."""
         ...
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.core.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies
+from fedweave.core.records import Array, Assignment, Layout, Population, Replies
 from fedweave.core.roles import Solver, Upload
 from fedweave.core.settings import BadInput
 from fedweave.engine.links import add_transfer_time, draw_arrivals
 from fedweave.local.solvers import SGD, Adam
-from fedweave.round.memories import Begin, beginnings, shares, with_change
+from fedweave.round.memories import relative_weights, with_memory_change
 from fedweave.upload.everything import Everything
-from fedweave.upload.send import Fleet, Kind, apply_upload, upload_rng
+from fedweave.upload.send import Begin, Fleet, Kind, apply_upload, start_vectors
 
 
 @dataclass(frozen=True)
@@ -74,38 +74,34 @@ class QuadraticEngine:
         self._no_loss = np.full(weight.size, np.nan)
         self._bytes = np.full(weight.size, 8 * dim * (2 if solver.uploads_memory else 1))
 
-    def train(
-        self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
-    ) -> Replies:
+    def train(self, assignment: Assignment) -> Replies:
         """Return what the cohort sends, exactly."""
-        ids, steps = cohort.ids, population.steps[cohort.ids]
-        received = draw_arrivals(self.seed, round, ids, population)
-        begin = beginnings(has, x, ids)
-        updates = self._updates(x, ids, population, lr, has, begin)
+        ids, population, x = assignment.cohort.ids, assignment.population, assignment.x
+        received = draw_arrivals(self.seed, assignment.round, ids, population)
+        begin = start_vectors(assignment, ids)
+        updates = self._updates(assignment, begin)
         gradient = self.gradients(x if begin is None else begin.start, ids)
         first = np.sqrt(np.einsum("ki,ki->k", gradient, gradient))
         updates[~received], first[~received] = 0.0, np.nan
         nothing, sent = self._no_loss[: ids.size], self._bytes[: ids.size]
-        replies = Replies(received, updates, steps, nothing, first, population.latency[ids], sent)
-        replies = replies._replace(variance=np.zeros(ids.size)) if has.measure else replies  # no data is drawn
-        replies = with_change(replies, self.solver, x.size, has, ids, population, lr)
-        if has.dropout is not None:
-            replies = apply_upload(replies, self._upload, self.fleet, has, x, ids, begin, upload_rng(self.seed, round))
-        return add_transfer_time(replies, ids, population, x, has)
+        replies = Replies(received, updates, population.steps[ids], nothing, first, population.latency[ids], sent)
+        measure = assignment.context.measure
+        replies = replies._replace(variance=np.zeros(ids.size)) if measure else replies  # no data is drawn
+        replies = with_memory_change(replies, self.solver, assignment)
+        replies = apply_upload(replies, self._upload, self.fleet, assignment, begin)
+        return add_transfer_time(replies, assignment)
 
-    def rehearse(
-        self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried = NOTHING
-    ) -> Array:
-        """Return the updates these clients would send."""
-        return self._updates(x, ids, population, lr, has, beginnings(has, x, ids))
+    def rehearse(self, assignment: Assignment) -> Array:
+        """Return the updates that the cohort would send."""
+        return self._updates(assignment, start_vectors(assignment, assignment.cohort.ids))
 
-    def _updates(
-        self, x: Array, ids: Array, population: Population, lr: float, has: Carried, begin: Begin | None
-    ) -> Array:
+    def _updates(self, assignment: Assignment, begin: Begin | None) -> Array:
+        x, ids, population = assignment.x, assignment.cohort.ids, assignment.population
+        lr, has = assignment.lr, assignment.context
         if begin is not None:  # each from a point of its own; the way there is a part of its update
             return self._moved(begin.start, ids, population, lr) + (begin.start - x)
         if has.memory is not None:
-            return self._walked(x, ids, population, lr, has.sent, has.memory[ids])
+            return self._walked(x, ids, population, lr, has.broadcast, has.memory[ids])
         return self._moved(x, ids, population, lr)
 
     def _moved(self, x: Array, ids: Array, population: Population, lr: float) -> Array:
@@ -129,7 +125,7 @@ class QuadraticEngine:
         steps = population.steps[ids]
         order = np.argsort(-steps, kind="stable")  # longest first: the active clients are a prefix
         who, y = ids[order], np.tile(x, (ids.size, 1))
-        state = self.solver.begin_with_memory(y, memory[order], sent, shares(who, population)[:, None])
+        state = self.solver.begin_with_memory(y, memory[order], sent, relative_weights(who, population)[:, None])
         for t in range(int(steps.max(initial=0))):
             n = int(np.count_nonzero(steps > t))
             state = tuple(s[:n] for s in state)

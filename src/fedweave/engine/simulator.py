@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedweave.core.records import NOTHING, Array, Carried, Cohort, Failure, Failures, Population, Replies
+from fedweave.core.records import Array, Assignment, Failure, Failures, Population, Replies
 from fedweave.core.roles import Solver, Upload
 from fedweave.core.settings import BadInput
 from fedweave.engine.links import add_transfer_time, draw_arrivals
@@ -24,9 +24,9 @@ from fedweave.local.torch.flat_module import build_module
 from fedweave.local.torch.threads import one_thread
 from fedweave.local.torch.trainer import EVALUATION_BATCH, ClientData, Score, TorchTrainer
 from fedweave.local.trainer import Piece, Recalled, Trained
-from fedweave.round.memories import beginnings, shares, with_change
+from fedweave.round.memories import relative_weights, with_memory_change
 from fedweave.upload.everything import Everything
-from fedweave.upload.send import Fleet, Kind, apply_upload, upload_rng
+from fedweave.upload.send import Fleet, Kind, apply_upload, start_vectors
 
 PATIENCE_SECONDS = 3.0  # starting workers costs about this much, so that is how long "auto" works alone first
 
@@ -59,17 +59,15 @@ class Simulator:
         self.fleet = self._trainer.fleet if isinstance(self._trainer, FleetTrainer) else whole
         self._workers = workers
 
-    def train(
-        self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
-    ) -> Replies:
-        """Train the cohort from ``x``. Clients whose answer will be lost are not trained: nobody would know."""
-        ids = cohort.ids
-        received = draw_arrivals(self.seed, round, ids, population)
+    def train(self, assignment: Assignment) -> Replies:
+        """Train the cohort. Clients whose answers will be lost are not trained: it would change nothing."""
+        ids, population, x = assignment.cohort.ids, assignment.population, assignment.x
+        received = draw_arrivals(self.seed, assignment.round, ids, population)
         rows = np.flatnonzero(received)
         updates = np.zeros((ids.size, x.size), np.float32)
         loss, first, variance = (np.full(ids.size, np.nan) for _ in range(3))
-        begin, failed = beginnings(has, x, ids), list[Failure]()
-        for some, trained in self._trained(round, x, ids[rows], population, lr, has, begin and begin.start[rows]):
+        begin, failed = start_vectors(assignment, ids), list[Failure]()
+        for some, trained in self._trained(assignment, ids[rows], begin and begin.start[rows]):
             updates[rows[some]], loss[rows[some]], first[rows[some]], variance[rows[some]], failures = trained
             failed += failures
         received &= ~np.isin(ids, [failure.client for failure in failed])
@@ -78,17 +76,16 @@ class Simulator:
         if failed:
             nobody = "" if received.any() else f"all {len(failed)} clients whose answers would have arrived failed"
             replies = replies._replace(failures=Failures(failed=tuple(sorted(failed)), abandoned=nobody))
-        replies = replies._replace(variance=variance) if has.measure else replies
-        replies = with_change(replies, self._solver, self.layout.parameters, has, ids, population, lr)
-        replies = apply_upload(replies, self._upload, self.fleet, has, x, ids, begin, upload_rng(self.seed, round))
-        return add_transfer_time(replies, ids, population, x, has)
+        replies = replies._replace(variance=variance) if assignment.context.measure else replies
+        replies = with_memory_change(replies, self._solver, assignment)
+        replies = apply_upload(replies, self._upload, self.fleet, assignment, begin)
+        return add_transfer_time(replies, assignment)
 
-    def rehearse(
-        self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried = NOTHING
-    ) -> Array:
-        """Return the updates these clients would send this round, whatever their links."""
-        updates, begin = np.zeros((ids.size, x.size), np.float32), beginnings(has, x, ids)
-        for some, trained in self._trained(round, x, ids, population, lr, has, begin and begin.start):
+    def rehearse(self, assignment: Assignment) -> Array:
+        """Return the updates that the cohort would send, whatever its links."""
+        ids, x = assignment.cohort.ids, assignment.x
+        updates, begin = np.zeros((ids.size, x.size), np.float32), start_vectors(assignment, ids)
+        for some, trained in self._trained(assignment, ids, begin and begin.start):
             updates[some] = trained.updates
         return updates
 
@@ -114,22 +111,25 @@ class Simulator:
             found[n] = value
         return found
 
-    def _trained(
-        self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried, starts: Array | None
-    ) -> Iterator[tuple[list[int], Trained]]:
+    def _trained(self, assignment: Assignment, ids: Array, starts: Array | None) -> Iterator[tuple[list[int], Trained]]:
         """Yield positions in ``ids`` and what those clients did, piece by piece; ``starts``: where each begins."""
+        population, has, round, lr = assignment.population, assignment.context, assignment.round, assignment.lr
         jobs = [Job(int(c), int(population.steps[c]), int(population.batch_size[c])) for c in ids]
         chunks = self._trainer.chunks(jobs, self._workers.count or 1) if jobs else []
 
         def recalled(some: Array) -> Recalled | None:
-            return None if has.memory is None else Recalled(has.memory[some], has.sent, shares(some, population))
+            return (
+                None
+                if has.memory is None
+                else Recalled(has.memory[some], has.broadcast, relative_weights(some, population))
+            )
 
         def piece(c: list[int]) -> Piece:
             own = None if starts is None else starts[c]
             return Piece(round, [jobs[i] for i in c], lr, recalled(ids[c]), has.measure, own)
 
         calls: list[Call] = [("attempt", (piece(c), self._skip)) for c in chunks]
-        for n, trained in self._each(x, calls):
+        for n, trained in self._each(assignment.x, calls):
             yield chunks[n], trained
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:

@@ -270,10 +270,10 @@ def _learn(
     update: Array,
     parameters: int,
 ) -> None:
-    from fedweave.round.memories import learned
+    from fedweave.round.memories import memory_changes
 
     steps, share = np.array([request.steps]), np.array([request.share])
-    after = memory + learned(solver, update[None], parameters, sent, steps, share, request.lr)[0]
+    after = memory + memory_changes(solver, update[None], parameters, sent, steps, share, request.lr)[0]
     context.state[KEPT] = ArrayRecord({request.memory: packed(memory)} if request.memory else {})
     context.state[LEARNED] = ArrayRecord({digest(after): packed(after)})
 

@@ -20,7 +20,7 @@ from fedweave.runs.experiment import Experiment, from_plain, to_plain
 from fedweave.core.crash_points import crash_point
 from fedweave.core.records import Array, ServerState
 from fedweave.runs.results import Result, summarise
-from fedweave.round.steps import Round, run_round
+from fedweave.round import Round, run_round
 from fedweave.core.determinism import deterministic
 from fedweave.runs.session import Session, prepare
 from fedweave.core.settings import BadInput

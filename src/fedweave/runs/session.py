@@ -27,7 +27,9 @@ from fedweave.method import Method
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Population, ServerState
 from fedweave.core.roles import Engine
-from fedweave.round.steps import calibrated, first_state, view_of
+from fedweave.round.calibration import calibrated_lr
+from fedweave.round import first_state
+from fedweave.round.plan import view_of
 from fedweave.round.closing import Rules, over_selected
 from fedweave.core.settings import BadInput
 from fedweave.system.worlds import steps_of
@@ -91,7 +93,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     }
     start = first_state(method, x, base, engine.layout.parameters)
     if experiment.calibrate:  # a method whose step length nobody knows says so now
-        calibrated(method, start, view_of(method, start, first, engine, experiment.lr))
+        calibrated_lr(method, start, view_of(method, start, first, engine, experiment.lr))
     return Session(experiment, engine, base, start, manifest, world, method, experiment.rules)
 
 

@@ -47,7 +47,8 @@ class DifferentialDropout(Upload):
     rounding: Rounding = "nearest"
     whole_head: bool = False
     refresh: PositiveInt | tuple[tuple[PositiveInt, PositiveInt], ...] = 5
-    partial: ClassVar[bool] = True
+    masks: ClassVar[bool] = True
+    keeps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if problem := infeasible(self.keep, self.max_rate):

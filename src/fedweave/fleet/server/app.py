@@ -25,8 +25,8 @@ from fedweave.fleet.server.questions import as_known
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import Clock, Terms, refuse_oracle
 from fedweave.local.torch.trainer import ClientData
+from fedweave.round import first_state
 from fedweave.round.closing import NO_RULES, over_selected
-from fedweave.round.steps import first_state
 from fedweave.runs.experiment import Experiment, load_data, model_factory, to_plain
 from fedweave.runs.loop import Watch, different, go_on, mind_versions, refuse_another
 from fedweave.runs.results import Result
@@ -112,7 +112,7 @@ def prepare(
     if experiment.submodels:
         raise BadInput("Sub-models are for the simulator: every client of a real fleet trains the whole model.")
     x = first_vector(name, model, data, experiment.seed)
-    roster = Roster(grid, terms, clock, classes=data.classes if experiment.method.upload.partial else None)
+    roster = Roster(grid, terms, clock, classes=data.classes if experiment.method.upload.keeps else None)
     roster.samples = np.array(samples or [], np.int64)
     roster.gather()
     measured = experiment.system if isinstance(experiment.system, Measured) else None

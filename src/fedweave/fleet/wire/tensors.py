@@ -177,7 +177,7 @@ class Extras(NamedTuple):
 
 def client_half(solver: Solver, upload: Upload | None = None, layout: Layout | None = None) -> Mapping[str, Any]:
     """Return what a client must know of the method, and of the order of the values where they travel without names."""
-    if upload is None or layout is None or not upload.partial:
+    if upload is None or layout is None or not upload.keeps:
         return {"solver": describe(solver)}
     return {"solver": describe(solver), "upload": describe(upload), "order": _order(layout)}
 

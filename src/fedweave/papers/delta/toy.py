@@ -12,7 +12,8 @@ from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.method import Method
 from fedweave.papers.common.claims import Claim, Outcome, Scale
 from fedweave.papers.common.parallel import Told
-from fedweave.round.steps import first_state, view_of
+from fedweave.round import first_state
+from fedweave.round.plan import view_of
 
 # F₁ = x² + y², F₂ = 4(x − ½)² + ½y², F₃ = 3x² + 3/2 (y − 2)², at (1, 1)
 CLIENTS = Quadratics(
