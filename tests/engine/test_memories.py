@@ -7,7 +7,6 @@ import pytest
 from torch import nn
 
 import fedweave as fw
-from engine.test_simulator import N, data, dense, everyone, population
 from fedweave import methods
 from fedweave.core.records import NOTHING, Carried
 from fedweave.engine.pool.processes import Workers
@@ -16,6 +15,7 @@ from fedweave.local.solvers import SGD, ControlVariate, Dyn
 from fedweave.local.torch.flat_module import build_module, initial_vector
 from fedweave.round.steps import first_state, run_round
 from fedweave.tables.rows import Rows
+from worlds import N, data, dense, everyone, population
 
 LR = 0.1
 
