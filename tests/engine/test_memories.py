@@ -32,7 +32,7 @@ def told(dim, parameters, seed=0):
     rng = np.random.default_rng(seed)
     sent, memory = rng.standard_normal(dim).astype(np.float32), rng.standard_normal((N, dim)).astype(np.float32)
     sent[parameters:], memory[:, parameters:] = 0, 0
-    return Carried(sent, Rows.zeros(N, dim).replaced(np.arange(N), memory)), sent, memory
+    return Carried(sent=sent, memory=Rows.zeros(N, dim).replaced(np.arange(N), memory)), sent, memory
 
 
 def train(model, solver, carried, workers=None, steps=None, loss_rate=0.0):
