@@ -28,7 +28,12 @@ def main() -> None:
     layout = FlatModule(build(work.model, (1, 28, 28), 10)).layout
     k, some = work.sampled, np.ones(work.sampled)
     rows = np.random.default_rng(0).standard_normal((k, layout.dim), dtype=np.float32)
-    replies, cohort = Replies(some > 0, rows, some, some, some, some, some), Cohort(np.arange(k), some, some)
+    replies, cohort = (
+        Replies(
+            received=some > 0, updates=rows, steps=some, loss=some, first_gradient=some, seconds=some, bytes_up=some
+        ),
+        Cohort(ids=np.arange(k), count=some, expected=some),
+    )
     x, y = made_data(work)
     shares = []
     with Workers(2) as workers:

@@ -22,10 +22,26 @@ from fedweave.system import Dynamic
 def view(n: int, round: int) -> View:
     """Return a round's view of ``n`` clients in the dynamic world of FedACS."""
     one = np.ones(n)
-    base = Population(one / n, one, np.ones(n, np.int64), np.ones(n, np.int64), 0 * one, one, one > 0)
+    base = Population(
+        weight=one / n,
+        samples=one,
+        steps=np.ones(n, np.int64),
+        batch_size=np.ones(n, np.int64),
+        loss_rate=0 * one,
+        latency=one,
+        available=one > 0,
+    )
     population = Dynamic().population(base, round, 0)
-    layout = Layout(("x",), ((1,),), 1)
-    return View(round, np.zeros(1), population, layout, 0.1, lambda steps: SGD().effort(steps, 0.1), lambda ids: one)
+    layout = Layout(names=("x",), shapes=((1,),), parameters=1)
+    return View(
+        round=round,
+        x=np.zeros(1),
+        population=population,
+        layout=layout,
+        lr=0.1,
+        effort_of=lambda steps: SGD().effort(steps, 0.1),
+        rehearse=lambda ids: one,
+    )
 
 
 def plain(now: View, cohort: int, rng: np.random.Generator) -> Array:

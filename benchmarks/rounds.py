@@ -94,14 +94,22 @@ def fedweave_round(
     n = work.clients
     parts = list(np.arange(n * work.samples).reshape(n, work.samples))
     flat_x, flat_y = x.reshape(-1, 1, 28, 28), y.reshape(-1)
-    data = ClientData(flat_x, flat_y, flat_x[:1], flat_y[:1], 10, (), (), parts)
+    data = ClientData(
+        x=flat_x, y=flat_y, test_x=flat_x[:1], test_y=flat_y[:1], classes=10, mean=(), std=(), parts=parts
+    )
     method = method or methods.fedavg(work.sampled)
     model = lambda: models.build(work.model, (1, 28, 28), 10)  # noqa: E731
     engine = Simulator(model, data, method.solver, 0, workers)
     steps = work.epochs * -(-work.samples // work.batch)
     one = np.ones(n)
     population = Population(
-        one / n, one * work.samples, np.full(n, steps), np.full(n, work.batch), 0 * one, one, one > 0
+        weight=one / n,
+        samples=one * work.samples,
+        steps=np.full(n, steps),
+        batch_size=np.full(n, work.batch),
+        loss_rate=0 * one,
+        latency=one,
+        available=one > 0,
     )
     state = first_state(method, initial_vector(model()), population, engine.layout.parameters)
 

@@ -60,13 +60,37 @@ def started(where: Where) -> dict[str, Any]:
 def round_of_answers() -> tuple[View, Cohort, Replies]:
     """Return a round in which 100 clients answer."""
     n, k, one = CLIENTS, ANSWERS, np.ones(CLIENTS)
-    population = Population(one / n, one, one.astype(int), one, 0 * one, one, one > 0)
-    layout = Layout(("x",), ((DIM,),), DIM)
-    view = View(1, np.zeros(DIM, np.float32), population, layout, 0.1, lambda steps: steps, lambda ids: ids)
+    population = Population(
+        weight=one / n,
+        samples=one,
+        steps=one.astype(int),
+        batch_size=one,
+        loss_rate=0 * one,
+        latency=one,
+        available=one > 0,
+    )
+    layout = Layout(names=("x",), shapes=((DIM,),), parameters=DIM)
+    view = View(
+        round=1,
+        x=np.zeros(DIM, np.float32),
+        population=population,
+        layout=layout,
+        lr=0.1,
+        effort_of=lambda steps: steps,
+        rehearse=lambda ids: ids,
+    )
     ids = np.sort(np.random.default_rng(1).choice(n, k, replace=False))
     some = np.ones(k)
-    replies = Replies(some > 0, numbers(n, k), some, some, some, some, some)
-    return view, Cohort(ids, np.ones(k, int), np.full(k, k / n)), replies
+    replies = Replies(
+        received=some > 0,
+        updates=numbers(n, k),
+        steps=some,
+        loss=some,
+        first_gradient=some,
+        seconds=some,
+        bytes_up=some,
+    )
+    return view, Cohort(ids=ids, count=np.ones(k, int), expected=np.full(k, k / n)), replies
 
 
 def seconds(work: Callable[[], Any]) -> float:

@@ -46,7 +46,16 @@ def main() -> None:
     options = parser.parse_args()
     digits = fw.data.load("digits")
     parts = fw.partition.IID(4).split(digits, fw.randomness.rng_for(0, 0, fw.randomness.Stream.PARTITION)).train
-    data = ClientData(digits.x, digits.y, digits.test_x, digits.test_y, digits.classes, digits.mean, digits.std, parts)
+    data = ClientData(
+        x=digits.x,
+        y=digits.y,
+        test_x=digits.test_x,
+        test_y=digits.test_y,
+        classes=digits.classes,
+        mean=digits.mean,
+        std=digits.std,
+        parts=parts,
+    )
     found: dict[str, list[tuple[float, float]]] = {"programs": [], "forked, first": [], "forked, next": []}
     for _ in range(options.turns):
         zygote.FORKS = False

@@ -29,7 +29,7 @@ class LongestSilent(Sampler):
         there = np.flatnonzero(view.population.available)
         order = np.lexsort((rng.random(there.size), state["heard"][there]))
         ids = np.sort(there[order[: self.per_round]])
-        return Cohort(ids, np.ones(ids.size, int), np.full(ids.size, np.nan))
+        return Cohort(ids=ids, count=np.ones(ids.size, int), expected=np.full(ids.size, np.nan))
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
         heard = state["heard"].copy()

@@ -1,10 +1,12 @@
-"""What several test files share: the digits, and an experiment so small that it takes a tenth of a second."""
+"""What several test files share: the digits, and experiments on them."""
 
 import signal
+from functools import partial
 
 import pytest
 
 import fedweave as fw
+import worlds
 
 # Whoever starts the tests in the background may have Ctrl-C ignored, and programs that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -22,16 +24,5 @@ def digits():
 
 @pytest.fixture
 def tiny(digits):
-    """Return a maker of small experiments on the digits: six uneven clients, half of them slow and lossy."""
-
-    def make(method=None, **changes):
-        settings = {
-            "data": digits,
-            "partition": fw.partition.Dirichlet(clients=6, alpha=0.5),
-            "system": fw.system.Dynamic(slow_work=(1, 2), fast_work=(4, 6)),
-            "rounds": 6,
-            "workers": 1,
-        }
-        return fw.Experiment(method=method or fw.methods.fedavg(3), **(settings | changes))
-
-    return make
+    """Return a maker of small experiments, on digits that are read once."""
+    return partial(worlds.experiment, data=digits)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import fedweave as fw
+import worlds
 from fedweave import methods
 from fedweave.aggregate import MGDA, Aware, Mean, aware
 from fedweave.cli.app import app
-from fedweave.core.records import Cohort, Layout, Population, Replies, View
 from fedweave.core.settings import BadInput
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.method import Method
@@ -25,23 +25,18 @@ PULL = RNG.standard_normal((N, D)) + 0.5  # every client's update
 
 
 def population(n=N, weight=WEIGHT):
-    one = np.ones(n)
-    return Population(weight, 100 * one, np.full(n, 5), 5 * one, 0 * one, one, one > 0)
+    return worlds.equal_clients(n, weight=weight, steps=5)
 
 
 def view(round=1, dim=D, parameters=None):
-    layout = Layout(("w", "b"), ((parameters or dim,), (dim - (parameters or dim),)), parameters or dim)
-    return View(round, np.zeros(dim), population(), layout, 0.1, lambda s: s, lambda ids: PULL[ids])
+    layout = worlds.layout(dim, parameters)
+    return worlds.view(population(), dim, round=round, layout=layout, rehearse=lambda ids: PULL[ids])
 
 
 def heard(aggregator, state, ids, updates, received=None, at=None, dtype=np.float64):
     """Return direction and state after these clients sent these updates."""
-    k, nothing = len(ids), np.zeros(len(ids))
-    ok = np.ones(k, bool) if received is None else np.array(received)
-    rows = np.where(ok[:, None], updates, 0.0).astype(dtype)
-    replies = Replies(ok, rows, nothing, nothing, nothing, nothing, nothing)
-    cohort = Cohort(np.array(ids), np.ones(k, int), np.ones(k))
-    return aggregator.combine(state, at or view(dim=rows.shape[1]), cohort, replies)
+    replies = worlds.replies(np.asarray(updates, dtype), received)
+    return aggregator.combine(state, at or view(dim=replies.updates.shape[1]), worlds.cohort(ids), replies)
 
 
 def fresh(aggregator, dim=D):

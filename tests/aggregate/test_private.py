@@ -7,20 +7,16 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
+import worlds
 from fedweave import privacy
 from fedweave.aggregate import Anonymous, Private
-from fedweave.core.records import Cohort, Layout, Population, Replies, View
 from fedweave.core.settings import BadInput
 
 
 def happened(updates, count, received, round=1, seed=0):
     k, dim = updates.shape
-    one = np.ones(k)
-    population = Population(one / k, one, one.astype(int), one, 0 * one, one, one > 0)
-    layout = Layout(("x",), ((dim,),), dim)
-    view = View(round, np.zeros(dim), population, layout, 0.1, lambda s: s, lambda ids: ids, [], seed)
-    rows = np.where(received[:, None], updates, 0)
-    return view, Cohort(np.arange(k), count, one), Replies(received, rows, one, one, one, one, one)
+    view = worlds.view(worlds.equal_clients(k), dim, round=round, seed=seed)
+    return view, worlds.cohort(np.arange(k), count=count), worlds.replies(updates, received)
 
 
 def test_without_noise_and_clipping_it_is_the_anonymous_sum():

@@ -5,22 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import worlds
 from fedweave import methods
 from fedweave.aggregate import Anonymous, InverseProbability, Mean, Robust, Scaffold, Varp
 from fedweave.aggregate.robust import clipped, trimmed
-from fedweave.core.records import Cohort, Layout, Population, Replies, View
+from fedweave.core.records import Cohort, Replies, View
 from fedweave.core.settings import BadInput
 
 
 def answers(updates: np.ndarray, received: np.ndarray | None = None) -> tuple[View, Cohort, Replies]:
     """Return a round in which equal clients 0 … k − 1 send these rows."""
     k, dim = updates.shape
-    one = np.ones(k)
-    population = Population(one / k, one, one.astype(int), one, 0 * one, one, one > 0)
-    view = View(1, np.zeros(dim), population, Layout(("x",), ((dim,),), dim), 0.1, lambda s: s, lambda ids: ids)
-    received = one > 0 if received is None else received
-    rows = np.where(received[:, None], updates, 0)
-    return view, Cohort(np.arange(k), one.astype(int), one), Replies(received, rows, one, one, one, one, one)
+    view = worlds.view(worlds.equal_clients(k), dim)
+    return view, worlds.cohort(np.arange(k)), worlds.replies(updates, received)
 
 
 def direction(aggregator, updates, received=None):

@@ -7,7 +7,6 @@ import pytest
 from torch import nn
 
 import fedweave as fw
-from engine.test_simulator import N, data, dense, everyone, population
 from fedweave import methods
 from fedweave.core.records import NOTHING, Carried
 from fedweave.engine.pool.processes import Workers
@@ -16,6 +15,7 @@ from fedweave.local.solvers import SGD, ControlVariate, Dyn
 from fedweave.local.torch.flat_module import build_module, initial_vector
 from fedweave.round import first_state, run_round
 from fedweave.tables.rows import Rows
+from worlds import N, data, dense, everyone, population
 
 LR = 0.1
 
@@ -32,7 +32,7 @@ def told(dim, parameters, seed=0):
     rng = np.random.default_rng(seed)
     sent, memory = rng.standard_normal(dim).astype(np.float32), rng.standard_normal((N, dim)).astype(np.float32)
     sent[parameters:], memory[:, parameters:] = 0, 0
-    return Carried(sent, Rows.zeros(N, dim).replaced(np.arange(N), memory)), sent, memory
+    return Carried(sent=sent, memory=Rows.zeros(N, dim).replaced(np.arange(N), memory)), sent, memory
 
 
 def train(model, solver, carried, workers=None, steps=None, loss_rate=0.0):

@@ -8,7 +8,6 @@ import pytest
 import fedweave as fw
 from fedweave import methods, theory
 from fedweave.aggregate import Consistent, Nova
-from fedweave.core.records import Population
 from fedweave.core.settings import BadInput
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.local.solvers import SGD, Adam, Prox
@@ -16,6 +15,7 @@ from fedweave.method import Method
 from fedweave.models.flat import Quadratic
 from fedweave.round import first_state, run_round
 from fedweave.sample import Everyone, Fixed, Weighted
+from worlds import equal_clients
 
 RNG = np.random.default_rng(3)
 N, D = 6, 4
@@ -27,10 +27,8 @@ def bent(n=N, d=D, rng=RNG):
 
 
 def world(n=N, loss=None, steps=None):
-    one = np.ones(n)
-    loss = np.linspace(0.4, 0.02, n) if loss is None else loss * one
-    steps = np.arange(1, 2 * n, 2) if steps is None else np.full(n, steps)
-    return Population(one / n, 10 * one, steps, one, loss, one, one > 0)
+    loss = np.linspace(0.4, 0.02, n) if loss is None else loss
+    return equal_clients(n, steps=np.arange(1, 2 * n, 2) if steps is None else steps, loss_rate=loss)
 
 
 def walk(method, problem, population, lr, rounds, seed=0, calibrate=False):

@@ -27,7 +27,6 @@ from fedweave.engine.pool.ray import RayActors
 from fedweave.engine.simulator import Simulator
 from fedweave.local.solvers import SGD
 from fedweave.local.torch.flat_module import initial_vector
-from fedweave.local.torch.trainer import ClientData
 from fedweave.runs.loop import Interrupted, resume_with, run_with
 from fedweave.store.run_folder import RunFolder
 
@@ -72,8 +71,10 @@ def alone(experiment, out=None):
 
 
 def test_actors_are_hired_as_rounds_need_them(pool):
+    import worlds  # here, since actors import this file and have no path to it
+
     x, y = np.zeros((40, 1, 8, 8), np.uint8), np.zeros(40, np.int64)
-    data = ClientData(x, y, x, y, 10, (0.5,), (0.5,), np.split(np.arange(40), 4))
+    data = worlds.client_data(x, y, [10] * 4, classes=10, mean=(0.5,), std=(0.5,))
     engine, at_x = Simulator(conv, data, SGD(), 0, pool), initial_vector(conv())
     engine.losses(at_x, np.arange(1))
     assert len(pool._actors) == 1

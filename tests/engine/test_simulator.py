@@ -14,7 +14,7 @@ from torch import nn
 
 import fedweave as fw
 from fedweave.core.randomness import Stream, rng_for
-from fedweave.core.records import Carried, Cohort, Population
+from fedweave.core.records import Carried
 from fedweave.core.settings import BadInput
 from fedweave.engine.pool import zygote
 from fedweave.engine.pool.processes import WorkerDied, Workers
@@ -22,31 +22,8 @@ from fedweave.engine.simulator import Simulator, choose_device, workers_for
 from fedweave.local.batches import Job
 from fedweave.local.solvers import SGD
 from fedweave.local.torch.flat_module import initial_vector
-from fedweave.local.torch.trainer import ClientData
 from fedweave.runs.loop import run_with
-
-N = 8
-
-
-def data():
-    rng = np.random.default_rng(0)
-    x, y = rng.integers(0, 256, (200, 1, 8, 8), dtype=np.uint8), rng.integers(0, 10, 200)
-    parts = np.split(np.arange(200), [5, 30, 60, 61, 100, 130, 170])
-    return ClientData(x, y, x[:120], y[:120], 10, (0.5,), (0.5,), parts)
-
-
-def population(loss_rate=0.0):
-    one, samples = np.ones(N), np.array([p.size for p in data().parts])
-    batch = np.minimum(7, samples)
-    return Population(one / N, samples, np.arange(1, N + 1), batch, loss_rate * one, 2.0 * one, one > 0)
-
-
-def everyone():
-    return Cohort(np.arange(N), np.ones(N, int), np.ones(N))
-
-
-def dense():
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+from worlds import N, cohort, data, dense, everyone, population
 
 
 def conv():
@@ -154,7 +131,7 @@ def test_losses_happen_at_their_rate():
 
 def test_nobody_asked_is_fine():
     engine = Simulator(dense, data(), SGD(), 0, Workers(1))
-    nobody = Cohort(np.empty(0, int), np.empty(0, int), np.empty(0))
+    nobody = cohort([])
     replies = engine.train(1, initial_vector(dense()), nobody, population(), 0.1)
     assert replies.updates.shape == (0, engine.layout.dim)
 
@@ -223,7 +200,7 @@ def test_workers_serve_one_simulator_after_another(two):
 
 
 def test_a_first_round_with_one_client_does_not_leave_one_worker():
-    one = Cohort(np.array([0]), np.array([1]), np.array([1.0]))
+    one = cohort([0])
     torch.manual_seed(0)
     x = initial_vector(conv())
     with Workers(2) as workers:

@@ -14,7 +14,7 @@ import pytest
 
 from fedweave.engine.pool import zygote
 from fedweave.engine.pool.processes import WorkerDied, Workers
-from fedweave.local.torch.trainer import ClientData
+from worlds import client_data
 
 X = np.zeros(1, np.float32)
 
@@ -48,7 +48,7 @@ def told(workers, name, *arguments, count=2):
 
 def nothing():
     none = np.zeros(1, np.float32)
-    return ClientData(none, none, none, none, 1, (0.0,), (1.0,), [np.arange(1)])
+    return client_data(none, none, [1], classes=1, mean=(0.0,), std=(1.0,))
 
 
 @pytest.fixture
@@ -141,7 +141,9 @@ class Tells:
 
 from fedweave.local.torch.trainer import ClientData
 none = np.zeros(1, np.float32)
-data = ClientData(none, none, none, none, 1, (0.0,), (1.0,), [np.arange(1)])
+data = ClientData(
+    x=none, y=none, test_x=none, test_y=none, classes=1, mean=(0.0,), std=(1.0,), parts=[np.arange(1)]
+)
 
 def pool():
     workers = Workers(2)

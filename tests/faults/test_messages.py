@@ -36,7 +36,7 @@ from fedweave.fleet.wire.tensors import (
 from fedweave.upload.channels import channels_of
 from fedweave.upload.wire import decode, encode
 
-LAYOUT = Layout(("w", "b", "bn.running_mean"), ((3, 2), (3,), (3,)), parameters=9)
+LAYOUT = Layout(names=("w", "b", "bn.running_mean"), shapes=((3, 2), (3,), (3,)), parameters=9)
 TENSORS = Tensors.of_layout(LAYOUT)
 X = np.linspace(-1, 1, LAYOUT.dim, dtype=np.float32)
 ABOUT = Answer(samples=20, steps=3, loss=0.5, first_gradient=1.5, seconds=0.25)
@@ -275,7 +275,7 @@ def test_rubbish_as_a_partial_update():
     assert taken
 
 
-LARGE = Layout(("w",), ((500, 500),), parameters=250_000)  # a megabyte
+LARGE = Layout(names=("w",), shapes=((500, 500),), parameters=250_000)  # a megabyte
 TEN = np.zeros(10 * LARGE.dim, np.float32)
 FITTING = packed(np.zeros((500, 500), np.float32))
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import pytest
 
 import fedweave as fw
 from fedweave import flower
@@ -82,6 +83,22 @@ class SlowGrid(flower.LocalGrid):
         return super().pull_messages([m for m in message_ids if self._due[m] <= self._clock.now()])
 
 
+BAD = 2  # the client that does not behave
+
+
+class Tampered(flower.LocalGrid):
+    """A fleet in which client 2 does not behave."""
+
+    def __init__(self, bad):
+        super().__init__(app(), CLIENTS)
+        self._bad = bad
+
+    def _answered(self, message, node):
+        if node != self.nodes[BAD]:
+            return super()._answered(message, node)
+        return self._bad(message, self._contexts[node])
+
+
 def run(experiment, grid=None, terms=None, clock=None, **kwargs):
     """Run an experiment on a fleet in this process, in no time."""
     return flower.run(
@@ -99,3 +116,17 @@ def reasons(folder):
     found = [(round, str(failure)) for round, _, failure in store.failures()]
     store.close()
     return found
+
+
+def interrupted(experiment, grid, folder, after, **kwargs):
+    """Run until ``after`` rounds are done, as if the server was then stopped."""
+
+    def watch(name, experiment):
+        def told(row):
+            if row["round"] == after:
+                raise KeyboardInterrupt
+
+        return told
+
+    with pytest.raises(fw.Interrupted):
+        run(experiment, grid, out=folder, watch=watch, **kwargs)

@@ -16,9 +16,7 @@ from fedweave.core.records import Layout
 from fedweave.fleet.server.terms import Terms
 from fedweave.fleet.wire.seal import sealed
 from fedweave.fleet.wire.tensors import Tensors, Unfit, opened, packed
-from flower.rehearsal import CLIENTS, app, asked_in, experiment, reasons, run
-
-BAD = 2  # the client that does not behave
+from flower.rehearsal import BAD, CLIENTS, Tampered, app, asked_in, experiment, reasons, run
 
 arrays = hnp.arrays(
     st.sampled_from([np.float32, np.float64, np.float16, np.int64, np.uint8]),
@@ -134,19 +132,6 @@ def bad_app(change_update=None, **numbers):
         return tampered(message, context, good)
 
     return handle
-
-
-class Tampered(flower.LocalGrid):
-    """A fleet in which client 2 does not behave."""
-
-    def __init__(self, bad):
-        super().__init__(app(), CLIENTS)
-        self._bad = bad
-
-    def _answered(self, message, node):
-        if node != self.nodes[BAD]:
-            return super()._answered(message, node)
-        return self._bad(message, self._contexts[node])
 
 
 def lost_instead():
@@ -267,7 +252,7 @@ def test_the_model_of_another_app_travels_whole():
         }
     )
     tensors = Tensors.of_record(record)
-    assert tensors.layout == Layout(("w", "b", "bn.running_var"), ((2, 2), (1,), (2,)), 5)
+    assert tensors.layout == Layout(names=("w", "b", "bn.running_var"), shapes=((2, 2), (1,), (2,)), parameters=5)
     x = np.empty(7, tensors.dtype)
     assert x.dtype == np.float64
     tensors.read(record, x)

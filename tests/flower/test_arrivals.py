@@ -7,6 +7,7 @@ import fedweave as fw
 from fedweave import flower
 from fedweave.engine.simulator import Simulator
 from fedweave.fleet.server.terms import Terms, VirtualClock
+from flower.plain_app import N, initial, plain
 from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, experiment, reasons, run
 
 
@@ -47,8 +48,6 @@ def test_doubled_and_reordered_answers_are_the_clean_run(method, tmp_path):
 
 @pytest.mark.parametrize("method", [fw.methods.fedavg, fw.methods.fedacs])
 def test_a_strategy_takes_each_answer_once(method):
-    from flower.test_strategy import N, initial, plain
-
     found = []
     for seed in (None, 0, 1):
         clock = VirtualClock()

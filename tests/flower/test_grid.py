@@ -15,9 +15,8 @@ from fedweave.fleet.server.engine import FlowerEngine
 from fedweave.fleet.server.terms import Terms, VirtualClock
 from fedweave.round import run_round
 from fedweave.round.closing import over_selected
-from fedweave.runs.loop import Interrupted
 from fedweave.sample import Everyone, FirstEveryone, Uniform
-from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, digits, experiment, fate_of, reasons, run
+from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, digits, experiment, fate_of, interrupted, reasons, run
 
 ORACLES = {"feddelta": "Delta", "fedis": "IS"}  # the methods of the zoo that only a simulator can run
 
@@ -272,20 +271,6 @@ def test_whoever_is_there_is_enough_if_the_terms_say_so():
     fleet.online = set(fleet.nodes[:3])
     result = run(experiment(fw.methods.fedavg(6), rounds=1), fleet, Terms(connected=3))
     assert result.clients["client"].tolist() == [0, 1, 2], "who is away is not asked"
-
-
-def interrupted(experiment, grid, folder, after, **kwargs):
-    """Run until ``after`` rounds are done, as if the server was then stopped."""
-
-    def watch(name, experiment):
-        def told(row):
-            if row["round"] == after:
-                raise KeyboardInterrupt
-
-        return told
-
-    with pytest.raises(Interrupted):
-        run(experiment, grid, out=folder, watch=watch, **kwargs)
 
 
 @pytest.mark.parametrize("method", [fw.methods.fedacs, fw.methods.scaffold, fw.methods.feddyn])

@@ -23,8 +23,19 @@ from fedweave.runs.experiment import model_factory
 from fedweave.upload import DifferentialDropout
 from fedweave.upload.channels import channels_of
 from fedweave.upload.wire import decode, encode, encoded_size
-from flower.rehearsal import CLIENTS, app, asked_in, digits, experiment, fate_of, reasons, run
-from flower.test_admission import BAD, Tampered
+from flower.rehearsal import (
+    BAD,
+    CLIENTS,
+    Tampered,
+    app,
+    asked_in,
+    digits,
+    experiment,
+    fate_of,
+    interrupted,
+    reasons,
+    run,
+)
 
 MODEL = "mlp"
 
@@ -121,8 +132,6 @@ def test_a_client_that_lost_its_part_takes_the_whole_model():
 
 
 def test_a_server_that_was_stopped_finds_the_parts_where_they_were(tmp_path):
-    from flower.test_grid import interrupted
-
     whole, fleet = parts(dropping(100), rounds=5), grid()
     interrupted(whole, fleet, tmp_path / "run", after=3)
     resumed = run(whole, fleet, out=tmp_path / "run")
@@ -183,11 +192,11 @@ def test_a_part_that_cannot_be_is_refused_by_name(case, tmp_path):
 
 
 def test_both_sides_must_have_the_tensors_in_one_order():
-    one = Layout(("a", "b"), ((2, 2), (2, 2)), 8)
+    one = Layout(names=("a", "b"), shapes=((2, 2), (2, 2)), parameters=8)
     request = TrainRequest(1, 0, 0, 1, 1, 0.1, 1.0, client_half(SGD(), DifferentialDropout(), one))
     assert upload_of(request, one) == DifferentialDropout()
     with pytest.raises(fw.BadInput, match="in another order"):
-        upload_of(request, Layout(("b", "a"), ((2, 2), (2, 2)), 8))
+        upload_of(request, Layout(names=("b", "a"), shapes=((2, 2), (2, 2)), parameters=8))
 
 
 def test_what_a_real_fleet_does_not_do_with_parts_is_refused_before_it_begins():

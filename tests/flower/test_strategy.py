@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flwr.app import Array as Packed
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
 import fedweave as fw
@@ -19,50 +18,8 @@ from fedweave.fleet.wire.tensors import Tensors, packed
 from fedweave.local.torch.flat_module import FlatModule, build_module, initial_vector
 from fedweave.runs.experiment import model_factory
 from fedweave.sample import FirstEveryone, PracticalDelta
+from flower.plain_app import SAMPLES, N, initial, plain, pull
 from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, digits, experiment, share
-
-N = 5
-SAMPLES = np.array([10, 20, 30, 40, 50])
-
-
-def pull(client):
-    """Return how far a plain client moves every value."""
-    return 0.1 * (client + 1)
-
-
-def plain(seen=None, **extra):
-    """A ClientApp that knows nothing of fedweave."""
-    app = ClientApp()
-
-    @app.train()
-    def train(message, context):
-        client = context.node_config["partition-id"]
-        if seen is not None:
-            seen.append((client, dict(message.content["config"])))
-        moved = {
-            name: packed((a.numpy() + (1 if "num" in name else pull(client))).astype(a.dtype))
-            for name, a in message.content["arrays"].items()
-        }
-        metrics = {"num-examples": int(SAMPLES[client]), "train_loss": float(client), **extra}
-        return Message(RecordDict({"arrays": ArrayRecord(moved), "metrics": MetricRecord(metrics)}), reply_to=message)
-
-    @app.evaluate()
-    def evaluate(message, context):
-        client = context.node_config["partition-id"]
-        metrics = MetricRecord({"num-examples": int(SAMPLES[client]), "accuracy": client / 10})
-        return Message(RecordDict({"metrics": metrics}), reply_to=message)
-
-    return app
-
-
-def initial(dtype=np.float32):
-    return ArrayRecord(
-        {
-            "w": packed(np.arange(6, dtype=dtype).reshape(2, 3)),
-            "bn.running_mean": packed(np.zeros(3, dtype)),
-            "b": packed(np.zeros((), dtype)),
-        }
-    )
 
 
 def start(strategy, rounds=3, grid=None, arrays=None, **kwargs):

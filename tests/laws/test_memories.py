@@ -8,7 +8,6 @@ import pytest
 import fedweave as fw
 from fedweave import methods
 from fedweave.aggregate import DynMean, Mean, Nova, Scaffold
-from fedweave.core.records import Population
 from fedweave.core.roles import ServerOptimizer
 from fedweave.core.settings import settings
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
@@ -16,6 +15,7 @@ from fedweave.local.solvers import SGD, ControlVariate, Dyn, Prox
 from fedweave.method import Method
 from fedweave.round import first_state, run_round
 from fedweave.sample import Everyone, Uniform
+from worlds import equal_clients
 
 N, D, LR = 8, 5, 0.02
 STEPS = np.array([1, 20, 3, 7, 14, 2, 10, 5])
@@ -28,8 +28,8 @@ def problem(seed=0):
 
 
 def world(loss=0.0, weight=None, steps=STEPS):
-    one = np.ones(N)
-    return Population(one / N if weight is None else weight, 10 * one, steps, one, loss * one, one, one > 0)
+    weight = np.full(N, 1 / N) if weight is None else weight
+    return equal_clients(N, weight=weight, steps=steps, loss_rate=loss)
 
 
 def rounds(method, population, count, lr=LR, seed=0, quadratics=None):

@@ -6,8 +6,8 @@ from math import comb
 import numpy as np
 import pytest
 
+import worlds
 from fedweave.aggregate import Anonymous, Consistent, InverseProbability, LinkAware, Mean, Models, Nova
-from fedweave.core.records import Layout, Population, Replies, View
 from fedweave.sample import ACS, Everyone, Fixed, Optimal, Uniform, UniformDraws, Weighted
 from fedweave.theory import acs_probability
 
@@ -35,18 +35,9 @@ class Scripted:
 
 
 def view(loss=LOSS, available=None):
-    one = np.ones(N)
     there = np.ones(N, bool) if available is None else np.array(available)
-    population = Population(WEIGHT, 100 * WEIGHT, 5 * one, 5 * one, loss, one, there)
-    return View(
-        1,
-        np.zeros(D, np.float32),
-        population,
-        Layout(("w",), ((D,),), D),
-        0.1,
-        lambda steps: EFFORT,
-        lambda ids: UPDATES[ids],
-    )
+    population = worlds.equal_clients(N, weight=WEIGHT, loss_rate=loss, available=there)
+    return worlds.view(population, D, effort_of=lambda steps: EFFORT, rehearse=lambda ids: UPDATES[ids])
 
 
 def multinomial_draws(p, draws):
@@ -69,9 +60,7 @@ def outcomes(sampler, p=None):
 
 
 def replies(cohort, received):
-    rows = np.where(np.array(received)[:, None], UPDATES[cohort.ids], 0).astype(np.float32)
-    nothing = np.zeros(cohort.ids.size)
-    return Replies(np.array(received, bool), rows, nothing, nothing, nothing, nothing, nothing)
+    return worlds.replies(UPDATES[cohort.ids], received)
 
 
 def mean_direction(sampler, aggregator, p=None, loss=LOSS):

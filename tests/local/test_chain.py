@@ -17,7 +17,8 @@ from fedweave.local.torch.chain import Convolution, Linear, aligned, layers, who
 from fedweave.local.torch.flat_module import FlatModule, initial_vector
 from fedweave.local.torch.stacked import Stack
 from fedweave.local.trainer import Piece
-from local.test_trainer import LR, image_data, reference, regression_data, strided, trainer_of
+from local.plain_loop import LR, reference, strided, trainer_of
+from worlds import image_data, regression_data
 
 
 def stack_of(model, shape, classify=True):

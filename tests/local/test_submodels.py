@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 import fedweave as fw
-from engine.test_simulator import N, data, everyone, population
 from fedweave import models
 from fedweave.core.records import Carried
 from fedweave.core.settings import BadInput
@@ -22,6 +21,7 @@ from fedweave.local.torch.threads import one_thread
 from fedweave.local.torch.trainer import TorchTrainer
 from fedweave.local.trainer import Piece
 from fedweave.upload import DifferentialDropout
+from worlds import N, data, everyone, population
 
 
 def net(channels=6, hidden=8):

@@ -9,30 +9,11 @@ from torch.nn import functional as F
 from fedweave.local.batches import Job, batches
 from fedweave.local.solvers import SGD, Adam, Prox
 from fedweave.local.torch.flat_module import FlatModule, initial_vector
-from fedweave.local.torch.trainer import ClientData, TorchTrainer
 from fedweave.local.trainer import Piece
+from local.plain_loop import LR, reference, strided, trainer_of
+from worlds import image_data, regression_data
 
-RNG = np.random.default_rng(0)
-SIZES = [23, 7, 40, 12, 31]
-LR = 0.1
 JOBS = [Job(0, 9, 5), Job(1, 4, 5), Job(2, 12, 8), Job(3, 1, 12), Job(4, 9, 5)]
-
-
-def image_data(shape=(1, 12, 12), classes=4):
-    n = sum(SIZES)
-    x = RNG.integers(0, 256, (n, *shape), dtype=np.uint8)
-    y = RNG.integers(0, classes, n)
-    parts = np.split(RNG.permutation(n), np.cumsum(SIZES)[:-1])
-    mean, std = (0.3,) * shape[0], (0.5,) * shape[0]
-    return ClientData(x, y, x[:30], y[:30], classes, mean, std, parts)
-
-
-def regression_data():
-    n = sum(SIZES)
-    x = RNG.standard_normal((n, 6)).astype(np.float32)
-    y = (x @ np.arange(6) + RNG.standard_normal(n)).astype(np.float32)
-    parts = np.split(np.arange(n), np.cumsum(SIZES)[:-1])
-    return ClientData(x, y, x[:30], y[:30], 0, (), (), parts)
 
 
 class Own(nn.Module):
@@ -62,40 +43,8 @@ def cnn():
     )
 
 
-def strided():
-    return nn.Sequential(nn.Conv2d(1, 3, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(75, 4))
-
-
 def line():
     return nn.Sequential(nn.Linear(6, 1))
-
-
-def trainer_of(model, data, solver=None, seed=0):
-    torch.manual_seed(0)
-    module = model()
-    return TorchTrainer(module, data, solver or SGD(), seed), initial_vector(module)
-
-
-def reference(model, data, x, job, lr=0.1, seed=0):
-    """Train one client as anybody would, with torch.optim, on the same batches."""
-    torch.manual_seed(0)
-    module = model()
-    nn.utils.vector_to_parameters(torch.from_numpy(x.copy()), module.parameters())
-    optimizer = torch.optim.SGD(module.parameters(), lr)
-    (plan,) = batches(seed, 1, [job], data.parts)
-    losses = []
-    for t in range(job.steps):
-        rows = plan.where[t, : plan.size[t]]
-        xb = torch.from_numpy(data.x[rows]).float()
-        if data.mean:
-            xb = (xb / 255 - data.mean[0]) / data.std[0]
-        yb, out = torch.from_numpy(data.y[rows]), module(xb)
-        loss = F.cross_entropy(out, yb) if data.classes else F.mse_loss(out[:, 0], yb)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return nn.utils.parameters_to_vector(module.parameters()).detach().numpy() - x, np.mean(losses)
 
 
 @pytest.mark.parametrize(
@@ -201,12 +150,14 @@ def test_prox_keeps_clients_nearer():
 
 
 def test_chunks_cover_all_jobs_once_with_equal_batches():
-    trainer, _ = trainer_of(logistic, image_data())
+    data = image_data()
+    trainer, _ = trainer_of(logistic, data)
     jobs = [Job(i % 5, 1 + i % 7, 1 + i % 40) for i in range(200)]
     chunks = trainer.chunks(jobs, 2)
     assert sorted(i for c in chunks for i in c) == list(range(200))
     for chunk in chunks:
-        sizes, steps = [min(jobs[i].batch_size, SIZES[jobs[i].client]) for i in chunk], [jobs[i].steps for i in chunk]
+        sizes = [min(jobs[i].batch_size, data.parts[jobs[i].client].size) for i in chunk]
+        steps = [jobs[i].steps for i in chunk]
         assert len(set(sizes)) == 1
         assert steps == sorted(steps, reverse=True)
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import fedweave as fw
+import worlds
 from fedweave import methods, papers
 from fedweave.aggregate import InverseProbability
-from fedweave.core.records import Carried, Cohort, Population
+from fedweave.core.records import Carried
 from fedweave.core.settings import BadInput
 from fedweave.engine.pool.processes import Workers
 from fedweave.papers.delta import combined, images, judge, motivation, regression, stage
@@ -48,7 +49,7 @@ def here(monkeypatch, mnist5k):
             bench.sizes, "smoke", small._replace(train=None) if name in ("femnist", "celeba") else small
         )
     monkeypatch.setitem(motivation.SIZES, "smoke", motivation.SIZES["smoke"]._replace(train=200, rounds=5))
-    monkeypatch.setitem(regression.SIZES, "smoke", regression.Size(10, 10, 2))
+    monkeypatch.setitem(regression.SIZES, "smoke", regression.Size(samples=10, rounds=10, seeds=2))
 
 
 def test_the_toy_example_is_exact():
@@ -178,11 +179,10 @@ def test_the_regressions_gradient_is_that_of_its_loss():
 
 
 def test_the_regressions_noise_is_the_clients_own():
-    one = np.ones(4)
-    population = Population(one / 4, one, np.full(4, 5), one, 0 * one, one, one > 0)
+    population = worlds.equal_clients(4, steps=5)
     engine, theta, everyone = regression_engine(3.0), np.array([2.0, 0.3]), np.arange(4)
     all_of_them = engine.rehearse(7, theta, everyone, population, 0.001)
-    some = Cohort(np.array([1, 3]), np.ones(2, int), np.ones(2))
+    some = worlds.cohort([1, 3])
     replies = engine.train(7, theta, some, population, 0.001, Carried(measure=True))
     assert np.array_equal(replies.updates, all_of_them[[1, 3]])  # company changes nothing
     assert not np.array_equal(engine.rehearse(8, theta, everyone, population, 0.001)[1], all_of_them[1])

@@ -5,24 +5,24 @@ import copy
 import numpy as np
 import pytest
 
+import worlds
 from fedweave.aggregate import InverseProbability, Mean
-from fedweave.core.records import Cohort, Layout, Population, Replies
+from fedweave.core.records import Layout
 from fedweave.method import Method
 from fedweave.round.admission import admit, check_cohort
 from fedweave.sample import Everyone
 
-LAYOUT = Layout(("conv.weight", "bias", "scale"), ((2, 3), (4,), ()), parameters=11)  # D = 6 + 4 + 1
+LAYOUT = Layout(names=("conv.weight", "bias", "scale"), shapes=((2, 3), (4,), ()), parameters=11)  # D = 6 + 4 + 1
 IDS = np.array([2, 5, 9])
 
 
 def replies(received=(True, True, True)):
-    received = np.array(received)
-    updates = np.arange(33, dtype=np.float32).reshape(3, 11) * received[:, None]
-    return Replies(received, updates, np.full(3, 4), np.full(3, 0.5), np.full(3, 1.5), np.full(3, 2.0), np.full(3, 44))
+    updates = np.arange(33, dtype=np.float32).reshape(3, 11)
+    return worlds.replies(updates, received, steps=4, loss=0.5, first_gradient=1.5, seconds=2.0, bytes_up=44)
 
 
 def cohort():
-    return Cohort(IDS, np.ones(3, int), np.full(3, 0.5))
+    return worlds.cohort(IDS, expected=0.5)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -78,22 +78,17 @@ def test_what_was_lost_is_not_refused():
 
 
 def test_an_empty_cohort_passes():
-    none = Replies(*(field[:0] for field in replies()[:7]))
-    after, refused = admit(none, Cohort(IDS[:0], IDS[:0], IDS[:0]), LAYOUT)
+    after, refused = admit(worlds.replies(np.empty((0, 11), np.float32)), worlds.cohort([]), LAYOUT)
     assert refused == []
     assert after.updates.shape == (0, 11)
 
 
-def odd(ids, count=None, expected=None, aggregator=None):
+FIVE = worlds.equal_clients(5)
+
+
+def odd(ids, aggregator=None, **fields):
     """Let a method see a cohort as some sampler might return it."""
-    ids = np.array(ids, int)
-    cohort = Cohort(
-        ids, np.ones(ids.size, int) if count is None else count, np.ones(ids.size) if expected is None else expected
-    )
-    return check_cohort(cohort, Method(Everyone(), aggregator=aggregator or Mean()), FIVE)
-
-
-FIVE = Population(*(np.ones(5) for _ in range(7)))
+    return check_cohort(worlds.cohort(ids, **fields), Method(Everyone(), aggregator=aggregator or Mean()), FIVE)
 
 
 @pytest.mark.parametrize(
@@ -129,8 +124,7 @@ def lengths(*values):
     values = np.array(values)
     received, rows = np.isfinite(values), np.zeros((values.size, 11), np.float32)
     rows[:, 3] = np.where(received, values, 0)
-    some = np.ones(values.size)
-    return Replies(received, rows, some, some, some, some, some), Cohort(np.arange(values.size), some, some)
+    return worlds.replies(rows, received), worlds.cohort(np.arange(values.size))
 
 
 def test_an_update_far_longer_than_the_others_is_refused():

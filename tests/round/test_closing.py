@@ -7,8 +7,9 @@ import pytest
 from torch import nn
 
 import fedweave as fw
+import worlds
 from fedweave.cli.options import experiments_of
-from fedweave.core.records import Cohort, Failure, Failures, Replies
+from fedweave.core.records import Failure, Failures
 from fedweave.engine.quadratic import QuadraticEngine
 from fedweave.round.closing import NO_RULES, Rules, abandoned, answers_needed, close_round, over_selected, trust_after
 from fedweave.runs.loop import resume, run
@@ -18,15 +19,14 @@ N = 6
 
 
 def cohort(k=N):
-    return Cohort(np.arange(k) * 10, np.ones(k), np.ones(k))
+    return worlds.cohort(np.arange(k) * 10)
 
 
 def replies(seconds, lost=()):
     k = len(seconds)
     received = ~np.isin(np.arange(k), lost)
-    updates = np.where(received[:, None], np.arange(1.0, k + 1)[:, None], 0) * np.ones(3)
-    one = np.ones(k)
-    return Replies(received, updates, one, one, one, np.array(seconds, float), one, change=updates.copy())
+    found = worlds.replies(np.arange(1.0, k + 1)[:, None] * np.ones(3), received, seconds=np.array(seconds, float))
+    return found._replace(change=found.updates.copy())
 
 
 def test_without_rules_everyone_is_waited_for():

@@ -9,27 +9,25 @@ from torch import nn
 from torch.nn import functional as F
 
 import fedweave as fw
+import worlds
 from fedweave import theory
 from fedweave.aggregate import Mean
-from fedweave.core.records import Cohort, Layout, Population, Replies, ServerState, View
+from fedweave.core.records import ServerState
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.engine.simulator import Simulator
 from fedweave.local.solvers import SGD
 from fedweave.local.torch.flat_module import initial_vector
-from fedweave.local.torch.trainer import ClientData
 from fedweave.round import Round, measures
 
 
 def seen(updates, received, direction, x, parameters=None):
     n, d = updates.shape
-    one = np.ones(n)
-    layout = Layout(("w",), ((d,),), parameters or d)
-    population = Population(one / n, one, one, one, 0 * one, one, one > 0)
-    at = View(1, np.zeros(d), population, layout, 0.1, lambda s: s, lambda ids: ids)
-    replies = Replies(np.array(received), updates, one, one, one, one, one)
-    happened = Round(Cohort(np.arange(n), one, one), replies, [], at, np.array(direction), 0)
-    return measures.of_round(Mean(), ServerState(1, np.array(x), 0.0, {}, {}, {}), happened)
+    at = worlds.view(worlds.equal_clients(n), d, layout=worlds.layout(d, parameters))
+    replies = worlds.replies(updates, received)
+    happened = Round(worlds.cohort(np.arange(n)), replies, [], at, np.array(direction), 0)
+    state = ServerState(round=1, x=np.array(x), clock=0.0, sampler={}, aggregator={}, server={})
+    return measures.of_round(Mean(), state, happened)
 
 
 def test_diversity_and_lengths_by_hand():
@@ -66,7 +64,7 @@ class Small(nn.Module):
 def clients(sizes):
     rng, n = np.random.default_rng(0), sum(sizes)
     x, y = rng.standard_normal((n, 2, 4, 4)).astype(np.float32), rng.integers(0, 4, n)
-    return ClientData(x, y, x[:1], y[:1], 4, (), (), np.split(rng.permutation(n), np.cumsum(sizes)[:-1]))
+    return worlds.client_data(x, y, sizes, classes=4, order=rng.permutation(n))
 
 
 def test_true_gradients_are_those_of_autograd_in_the_order_of_the_model():
@@ -90,8 +88,8 @@ def test_measures_of_true_gradients_are_the_formulas_on_all_of_them():
     n = 2 * measures.AT_A_TIME + 5  # in several pieces
     rng = np.random.default_rng(1)
     weight, surrogate = rng.dirichlet(np.ones(n)), rng.dirichlet(np.ones(n))
-    problem, one, x = Quadratics.random(n, 7), np.ones(n), rng.standard_normal(7)
-    population = Population(weight, one, one, one, 0 * one, one, one > 0)
+    problem, x = Quadratics.random(n, 7), rng.standard_normal(7)
+    population = worlds.equal_clients(n, weight=weight)
     engine = QuadraticEngine(problem, SGD(), 0, weight)
     got = measures.of_gradients(engine, x, population, surrogate)
     gradients = x - problem.optimum

@@ -117,9 +117,13 @@ def test_a_signal_while_a_round_is_stored_loses_nothing(where, tiny, tmp_path, m
     assert_same(fw.resume(tmp_path / "run"), whole)
 
 
-PROGRAM = (
-    "import fedweave.store.run_folder as f; f.SAVE_SECONDS, f.SAVE_SHARE = 0, 1; from fedweave.cli.app import main; main()"
-)
+PROGRAM = """
+import fedweave.store.run_folder as f
+from fedweave.cli.app import main
+
+f.SAVE_SECONDS, f.SAVE_SHARE = 0, 1
+main()
+"""
 
 
 def test_a_killed_program_is_continued_bit_for_bit(tiny, tmp_path):

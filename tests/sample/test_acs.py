@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+import worlds
 from fedweave import theory
 from fedweave.aggregate import AU, Consistent
-from fedweave.core.records import Cohort, Layout, Population, Replies, View
 from fedweave.engine.links import draw_arrivals
 from fedweave.local.solvers import SGD
 from fedweave.sample import ACS, Optimal, Weighted, estimates
@@ -15,34 +15,23 @@ N = 5
 
 
 def population(loss=None, steps=None, available=None, n=N):
-    one = np.ones(n)
     loss = np.zeros(n) if loss is None else np.asarray(loss, float)
     steps = np.full(n, 4) if steps is None else np.asarray(steps)
     there = np.ones(n, bool) if available is None else np.asarray(available)
-    return Population(one / n, 10 * one, steps, one, loss, one, there)
+    return worlds.equal_clients(n, steps=steps, loss_rate=loss, available=there)
 
 
 def view(p, lr=0.1):
-    return View(
-        1,
-        np.zeros(2),
-        p,
-        Layout(("x",), ((2,),), 2),
-        lr,
-        lambda steps: SGD().effort(steps, lr),
-        lambda ids: np.ones((len(ids), 2)),
-    )
+    return worlds.view(p, lr=lr, effort_of=lambda steps: SGD().effort(steps, lr))
 
 
 def replies(received, length=1.0, first=1.0):
-    k = len(received)
-    updates = np.tile([length, 0.0], (k, 1)) * np.array(received)[:, None]
     ok = np.where(received, first, np.nan)
-    return Replies(np.array(received), updates, np.full(k, 4), ok, ok, np.ones(k), np.ones(k))
+    return worlds.replies(np.tile([length, 0.0], (len(ok), 1)), received, steps=4, loss=ok, first_gradient=ok)
 
 
 def everyone(n=N):
-    return Cohort(np.arange(n), np.ones(n, int), np.ones(n))
+    return worlds.cohort(np.arange(n))
 
 
 def test_known_law_is_equation_15():
@@ -155,7 +144,7 @@ def test_optimal_sampling_goes_by_the_last_norms_and_the_mean_for_the_unseen():
     sampler, p = Optimal(4), population()
     state = sampler.init(p)
     assert np.allclose(sampler.law(state, view(p)), 4 / N)
-    heard = Cohort(np.array([1, 3]), np.ones(2, int), np.ones(2))
+    heard = worlds.cohort([1, 3])
     answer = replies([True, True])._replace(updates=np.array([[3.0, 0.0], [0.0, 5.0]]))
     law = sampler.law(sampler.learn(state, view(p), heard, answer), view(p))
     assert np.allclose(law, 4 * np.array([4, 3, 4, 5, 4]) / 20)
@@ -184,8 +173,7 @@ def test_measured_consistency_is_counted_consistency_where_training_does_not_sat
     p = population([0.1, 0.2, 0.3, 0.4, 0.5], [1, 3, 5, 7, 9])
     now, counted, measured = view(p), Consistent(), Consistent(effort="measured")
     updates = -now.lr * now.effort[:, None] * np.array([[3.0, 4.0]])  # the gradient is (3, 4) all the way
-    five = np.full(N, 5.0)
-    answers = Replies(np.ones(N, bool), updates, p.steps, five, five, np.ones(N), np.ones(N))
+    answers = worlds.replies(updates, steps=p.steps, first_gradient=5.0)
     state = measured.init(p, 2)
     wanted, _ = counted.combine({}, now, everyone(), answers)
     for _ in range(3):

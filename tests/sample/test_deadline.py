@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedweave as fw
-from fedweave.core.records import Cohort, Layout, Population, Replies, View
+import worlds
 from fedweave.core.settings import BadInput
 from fedweave.sample import Deadline, Oort
 from fedweave.sample.deadline import within
@@ -17,15 +17,20 @@ UP = np.array([8, 4, 8, 2, 1, 16, 8, 4.0])
 
 
 def population(available=None):
-    one = np.ones(N)
-    down = 80 * one
-    there = one > 0 if available is None else np.isin(np.arange(N), available)
-    latency = 3 + 8 * SIZE / UP + 8 * SIZE / down
-    return Population(one / N, 10 * (1 + np.arange(N)), one, one, 0 * one, latency, there, SIZE, None, UP, down)
+    there = np.ones(N, bool) if available is None else np.isin(np.arange(N), available)
+    return worlds.equal_clients(
+        N,
+        samples=10 * (1 + np.arange(N)),
+        latency=3 + 8 * SIZE / UP + 8 * SIZE / 80,
+        available=there,
+        model_bytes=SIZE,
+        up_rate=UP,
+        down_rate=80.0,
+    )
 
 
 def view(round=1, p=None):
-    return View(round, np.zeros(3), p or population(), Layout(("x",), ((3,),), 3), 0.1, None, None)
+    return worlds.view(p or population(), round=round)
 
 
 def draw(sampler, state=None, round=1, p=None, seed=0):
@@ -85,8 +90,7 @@ def test_a_deadline_is_kept_and_the_greedy_choice_is_near_the_best():
 
 
 def replies(ids, loss, seconds):
-    k = len(ids)
-    return Replies(np.ones(k, bool), np.zeros((k, 3)), np.ones(k), loss, np.ones(k), seconds, np.ones(k))
+    return worlds.replies(np.zeros((len(ids), 2)), loss=loss, seconds=seconds)
 
 
 def told(sampler, rounds):
@@ -95,7 +99,7 @@ def told(sampler, rounds):
     state = sampler.init(p)
     for r in range(1, rounds + 1):
         heard = replies(ids, 1.0 + ids, p.latency)
-        state = sampler.learn(state, view(r, p), Cohort(ids, np.ones(N, int), np.full(N, np.nan)), heard)
+        state = sampler.learn(state, view(r, p), worlds.cohort(ids, expected=np.nan), heard)
     return state
 
 
@@ -139,7 +143,7 @@ def test_oort_relaxes_when_utility_is_flat_and_tightens_when_it_jumps():
     state = {**told(sampler, 8), "gained": np.array([1.0, 1, 1, 1, 1, 1])}
     ids, p = np.arange(N), population()
     heard = replies(ids, np.full(N, 100.0), p.latency)
-    after = sampler.learn(state, view(9, p), Cohort(ids, np.ones(N, int), np.full(N, np.nan)), heard)
+    after = sampler.learn(state, view(9, p), worlds.cohort(ids, expected=np.nan), heard)
     assert after["fastest"][0] == pytest.approx(max(state["fastest"][0] - 0.05, 0.05))
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import fedweave as fw
+import worlds
 from fedweave import methods, theory
 from fedweave.aggregate import Anonymous, Consistent, InverseProbability, LinkAware, Nova
-from fedweave.core.records import Cohort, Layout, Population, Replies, View
 from fedweave.core.settings import BadInput
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.local.solvers import SGD
@@ -42,26 +42,18 @@ class Probes(NamedTuple):
 
 def view(weight=WEIGHT, round=1, available=None, loss=0 * LOSS, losses=None):
     n = weight.size
-    one, there = np.ones(n), np.ones(n, bool) if available is None else np.array(available)
-    population = Population(weight, 100 * weight, STEPS[:n], one, loss[:n], one, there)
+    there = np.ones(n, bool) if available is None else np.array(available)
+    population = worlds.equal_clients(n, weight=weight, steps=STEPS[:n], loss_rate=loss[:n], available=there)
     probes = Probes(losses or (lambda ids: ids), lambda ids: GRADIENTS[ids], lambda ids: VARIANCES[ids])
-    layout = Layout(("w",), ((D,),), D)
-    return View(
-        round, np.zeros(D), population, layout, LR, lambda s: s.astype(float), lambda ids: UPDATES[ids], probes=probes
-    )
+    return worlds.view(population, D, round=round, lr=LR, rehearse=lambda ids: UPDATES[ids], probes=probes)
 
 
 def replies(cohort, received=None, variance=None, updates=UPDATES):
-    k = cohort.ids.size
-    received = np.ones(k, bool) if received is None else np.array(received)
-    rows = np.where(received[:, None], updates[cohort.ids], 0.0)
-    nothing = np.full(k, np.nan)
-    return Replies(received, rows, STEPS[cohort.ids], nothing, nothing, nothing, nothing, None, variance)
+    return worlds.replies(updates[cohort.ids], received, steps=STEPS[cohort.ids], variance=variance)
 
 
 def of(*ids):
-    ids = np.array(ids)
-    return Cohort(ids, np.ones(ids.size, int), np.ones(ids.size))
+    return worlds.cohort(ids)
 
 
 class Scripted:
@@ -191,8 +183,7 @@ TOY = Quadratics(
 
 def toy(method):
     """Return the law and the gradients of the paper's three clients at (1, 1), one step each."""
-    one = np.ones(3)
-    population = Population(one / 3, one, np.ones(3, int), one, 0 * one, one, one > 0)
+    population = worlds.equal_clients(3, steps=1)
     engine = QuadraticEngine(TOY, method.solver, 0, population.weight)
     state = first_state(method, np.ones(2), population, 2)
     at = view_of(method, state, population, engine, 0.01)
@@ -344,9 +335,8 @@ def test_practical_updates_by_hand():
 def test_thousands_of_rounds_keep_the_sum_the_floor_and_the_shares_of_the_unseen(cls, floor, start, rounds):
     rng, n = np.random.default_rng(1), 30
     weight = rng.dirichlet(np.ones(n))
-    one = np.ones(n)
-    population = Population(weight, one, np.full(n, 3), one, 0 * one, one, one > 0)
-    at = View(1, np.zeros(2), population, Layout(("w",), ((2,),), 2), LR, lambda s: s.astype(float), lambda ids: ids)
+    population = worlds.equal_clients(n, weight=weight)
+    at = worlds.view(population, lr=LR)
     sampler = cls(5, floor=floor, start=start)
     state = first = sampler.init(population)
     most = 7
@@ -356,10 +346,9 @@ def test_thousands_of_rounds_keep_the_sum_the_floor_and_the_shares_of_the_unseen
     updates[rng.random((rounds, most)) < 0.1] = 0  # somebody has nothing to say
     updates *= answers[..., None]
     variances = np.where(rng.random((rounds, most)) < 0.1, np.nan, rng.exponential(1, (rounds, most)) ** 4)
-    nothing = np.zeros(most)
     for r, k in enumerate(rng.integers(1, most + 1, rounds)):
         cohort, heard = of(*np.sort(asked[r, :k])), answers[r, :k]
-        told = Replies(heard, updates[r, :k], *[nothing[:k]] * 5, None, variances[r, :k])
+        told = worlds.replies(updates[r, :k], heard, variance=variances[r, :k])
         before, state = state, sampler.learn(state, at, cohort, told)
         kept = before["probability"] == state["probability"]
         kept[cohort.ids[heard]] = True
@@ -493,10 +482,10 @@ def test_power_of_choice_takes_the_largest_losses_of_its_candidates():
 
 
 def walked(method, rounds, seed=0, n=6):
-    rng, one = np.random.default_rng(5), np.ones(n)
+    rng = np.random.default_rng(5)
     problem = Quadratics(rng.standard_normal((n, D)))
     weight = np.arange(1, n + 1) / 21
-    population = Population(weight, one, np.full(n, 3), one, 0 * one, one, one > 0)
+    population = worlds.equal_clients(n, weight=weight)
     engine = QuadraticEngine(problem, method.solver, seed, weight)
     state, path = first_state(method, np.zeros(D), population, D), np.empty((rounds, D))
     for r in range(rounds):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import fedweave as fw
+import worlds
 from fedweave import methods, theory
 from fedweave.aggregate import InverseProbability, Models
-from fedweave.core.records import Cohort, Layout, Population, Replies, View
 from fedweave.sample import LatencyOptimal, UniformDraws, Weighted
 from fedweave.solve import latency_plan
 
@@ -22,22 +22,19 @@ BOUND = np.array([1.0, 3.0, 0.5, 2.0])  # G
 
 def view(round=1, latency=LATENCY, x=None, weight=WEIGHT, available=None):
     n = len(weight)
-    one, there = np.ones(n), np.ones(n, bool) if available is None else np.array(available)
-    population = Population(weight, 100 * weight, 5 * one, 5 * one, 0 * one, latency, there)
+    there = np.ones(n, bool) if available is None else np.array(available)
+    population = worlds.equal_clients(n, weight=weight, steps=5, latency=latency, available=there)
     x = np.zeros(D, np.float32) if x is None else x
-    return View(round, x, population, Layout(("w",), ((x.size,),), x.size), 0.1, lambda s: s, lambda ids: UPDATES[ids])
+    return worlds.view(population, x.size, round=round, x=x, rehearse=lambda ids: UPDATES[ids])
 
 
 def replies(cohort, gradient=BOUND, loss=1.0, latency=LATENCY, received=None, updates=UPDATES):
-    k = cohort.ids.size
-    heard = np.ones(k, bool) if received is None else np.array(received)
-    first = np.where(heard, gradient[cohort.ids], np.nan)
-    rows = np.where(heard[:, None], updates[cohort.ids], 0).astype(np.float32)
-    return Replies(heard, rows, np.ones(k), np.full(k, loss), first, latency[cohort.ids], np.ones(k))
+    found = worlds.replies(updates[cohort.ids].astype(np.float32), received, loss=loss, seconds=latency[cohort.ids])
+    return found._replace(first_gradient=np.where(found.received, gradient[cohort.ids], np.nan))
 
 
 def everyone(count=1):
-    return Cohort(np.arange(N), np.full(N, count), np.full(N, float(count)))
+    return worlds.cohort(np.arange(N), count=count, expected=float(count))
 
 
 def taught(sampler, rounds, told=lambda r: everyone(), **answers):
@@ -93,7 +90,7 @@ def test_gradients_are_compared_within_their_round():
     state, together = sampler.init(view().population), [[0, 1], [1, 2], [2, 3]]
     levels = []
     for r, ids in enumerate(together, 1):
-        cohort = Cohort(np.array(ids), np.ones(2, int), 2 * WEIGHT[ids])
+        cohort = worlds.cohort(ids, expected=2 * WEIGHT[ids])
         state = sampler.learn(state, view(r), cohort, replies(cohort, gradient=10.0**r * np.ones(N)))
         levels.append(100.0**r)
     square = sampler.estimates(state, WEIGHT).square
@@ -104,7 +101,7 @@ def test_gradients_are_compared_within_their_round():
 def test_after_the_plan_a_round_is_weighed_by_its_law():
     """Client 0 drawn twice where ½ is expected, client 3 once where 2 are: the level is that of everybody."""
     sampler = LatencyOptimal(3, trial=1)
-    state, cohort = taught(sampler, 1), Cohort(np.array([0, 3]), np.array([2, 1]), np.array([0.5, 2.0]))
+    state, cohort = taught(sampler, 1), worlds.cohort([0, 3], count=np.array([2, 1]), expected=np.array([0.5, 2.0]))
     after = sampler.learn(state, view(2), cohort, replies(cohort))
     w = np.array([0.4 * 2 / 0.5, 0.1 * 1 / 2.0])
     level = w @ BOUND[[0, 3]] ** 2 / w.sum()
@@ -114,7 +111,7 @@ def test_after_the_plan_a_round_is_weighed_by_its_law():
 
 def test_clients_never_heard_from_are_taken_for_average():
     sampler = LatencyOptimal(2, trial=1, latency="observed")
-    cohort = Cohort(np.array([0, 2]), np.array([1, 1]), 2 * WEIGHT[[0, 2]])
+    cohort = worlds.cohort([0, 2], expected=2 * WEIGHT[[0, 2]])
     state = sampler.init(view().population)
     state = sampler.learn(state, view(1), cohort, replies(cohort))
     square, latency, _ = sampler.estimates(state, WEIGHT)
@@ -258,7 +255,7 @@ def test_models_vary_more_than_the_lemma_allows_and_updates_do_not():
     for aggregator in (Models(), InverseProbability()):
         after = []
         for i in (0, 1):
-            cohort = Cohort(np.array([i]), np.array([1]), p[[i]])
+            cohort = worlds.cohort([i], expected=p[[i]])
             here = view(x=x, weight=d, latency=np.ones(2))
             step, _ = aggregator.combine({}, here, cohort, replies(cohort, updates=y - x))
             after.append((x + step)[0])

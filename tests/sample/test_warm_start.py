@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import fedweave as fw
+import worlds
 from fedweave.aggregate import InverseProbability
-from fedweave.core.records import Layout, Population, Replies, View
 from fedweave.core.settings import BadInput
 from fedweave.core.spec import build, describe
 from fedweave.method import Method
@@ -15,10 +15,8 @@ N = 10
 
 
 def view(round, available=None):
-    one = np.ones(N)
-    there = one > 0 if available is None else np.array(available)
-    population = Population(one / N, one, np.full(N, 3), one, 0 * one, one, there)
-    return View(round, np.zeros(2), population, Layout(("w",), ((2,),), 2), 0.1, lambda s: s, lambda ids: ids)
+    there = np.ones(N, bool) if available is None else np.array(available)
+    return worlds.view(worlds.equal_clients(N, available=there), round=round)
 
 
 def begin(sampler, rounds, available=None, seed=0):
@@ -30,9 +28,7 @@ def begin(sampler, rounds, available=None, seed=0):
         law = sampler.law(state, at)
         assert np.allclose(cohort.expected, law[cohort.ids])
         assert law.sum() == pytest.approx(cohort.count.sum())
-        k, nothing = cohort.ids.size, np.zeros(cohort.ids.size)
-        replies = Replies(np.ones(k, bool), np.ones((k, 2)), nothing + 3, nothing, nothing + 1, nothing, nothing)
-        state = sampler.learn(state, at, cohort, replies)
+        state = sampler.learn(state, at, cohort, worlds.replies(np.ones((cohort.ids.size, 2)), steps=3))
         cohorts.append(cohort.ids)
     return cohorts
 
@@ -73,8 +69,7 @@ def test_samplers_that_learn_go_on_learning(then):
     sampler, at = FirstEveryone(then), view(1)
     state = sampler.init(at.population)
     cohort = sampler.draw(state, at, np.random.default_rng(0))
-    nothing = np.zeros(N)
-    replies = Replies(np.ones(N, bool), np.ones((N, 2)), nothing + 3, nothing, nothing + 1, nothing, nothing)
+    replies = worlds.replies(np.ones((N, 2)), steps=3)
     after = sampler.learn(state, at, cohort, replies)
     alone = then.learn(then.init(at.population), at, cohort, replies)
     assert all(np.array_equal(after[k], alone[k], equal_nan=True) for k in alone)

@@ -13,45 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedweave.core.records import Failure, ServerState
+from fedweave.core.records import Failure
 from fedweave.core.settings import BadInput
 from fedweave.store import run_folder
 from fedweave.store.run_folder import RunFolder, refuse_used, write_file
 from fedweave.store.states import pack, unpack
-
-
-def state(round=3, clock=0.1 + 0.2):
-    rng = np.random.default_rng(round)
-    return ServerState(
-        round,
-        rng.standard_normal(7).astype(np.float32),
-        clock,
-        sampler={"estimate": rng.random(4), "seen": np.array([True, False]), "none": np.zeros(0)},
-        aggregator={"table": np.asfortranarray(rng.random((2, 3)).astype(np.float32)), "a.b": np.array(5)},
-        server={"v": np.array([np.nan, -0.0, np.inf, 5e-324])},
-    )
-
-
-def row(round, class_accuracy=(0.5, np.nan), **changes):
-    values = {
-        "round": round, "clock": 1.5 * round, "seconds": 1.5, "device_seconds": 2.5, "wall_seconds": 0.1,
-        "accuracy": 0.25, "loss": 2.0, "train_loss": np.nan, "asked": 2, "received": 1, "refused": 0, "abandoned": 0,
-        "bytes_up": 10 * round, "bytes_down": 20 * round, "class_accuracy": np.array(class_accuracy),
-    }  # fmt: skip
-    return values | changes
-
-
-def clients(round, ids=(1, 4)):
-    n = len(ids)
-    return {
-        "round": np.full(n, round), "client": np.array(ids), "count": np.ones(n, int), "expected": np.full(n, np.nan),
-        "received": np.arange(n) % 2, "steps": np.full(n, 3), "loss": np.full(n, np.nan), "seconds": np.full(n, 1.25),
-        "bytes_up": np.full(n, 44),
-    }  # fmt: skip
-
-
-def new(folder):
-    return RunFolder.create(folder, {"rounds": 9}, {"data": "none"})
+from store.toy_runs import clients, new, row, state
 
 
 def assert_same(before, after):
@@ -147,7 +114,7 @@ import os, sys
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from fedweave.core.records import Failure
-from test_run_folder import clients, new, row, state
+from store.toy_runs import clients, new, row, state
 
 store = new(Path(sys.argv[1]))
 for r in (1, 2):
@@ -161,7 +128,8 @@ os._exit(9)
 
 def test_rows_without_a_saved_state_are_gone_after_a_crash(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(CRASH), str(tmp_path / "run"), str(Path(__file__).parent)], check=False
+        [sys.executable, "-c", textwrap.dedent(CRASH), str(tmp_path / "run"), str(Path(__file__).parents[1])],
+        check=False,
     )
     assert done.returncode == 9
     store = RunFolder.open(tmp_path / "run")

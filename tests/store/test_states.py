@@ -10,29 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedweave.core.records import ServerState
 from fedweave.core.settings import BadInput
 from fedweave.store import run_folder
 from fedweave.store.run_folder import RunFolder
-from fedweave.tables.rows import STORED, Rows
+from fedweave.tables.rows import STORED
 from fedweave.tables.slots import SlotFile
+from store.toy_runs import D, N, first, following, new
 
-N, D = 6, 50
 EVERYONE = np.arange(N)
-
-
-def first(precision="float32"):
-    zeros = Rows.zeros(N, D, precision)
-    return ServerState(0, np.zeros(3, np.float32), 0.0, {}, {"last": zeros}, {}, {"memory": zeros})
-
-
-def following(state):
-    """One round: a few rows of both tables change, at the round's own random address."""
-    rng = np.random.default_rng(state.round + 1)
-    ids = np.sort(rng.choice(N, 2, replace=False))
-    last = state.aggregator["last"].replaced(ids, rng.standard_normal((2, D)))
-    memory = state.clients["memory"].mixed(ids, 0.5, rng.standard_normal((2, D)))
-    return state._replace(round=state.round + 1, aggregator={"last": last}, clients={"memory": memory})
 
 
 def after(rounds, precision="float32"):
@@ -44,10 +29,6 @@ def after(rounds, precision="float32"):
 
 def content(state):
     return [t[EVERYONE].tobytes() for t in (state.aggregator["last"], state.clients["memory"])]
-
-
-def new(folder):
-    return RunFolder.create(folder, {}, {})
 
 
 @pytest.mark.parametrize("precision", STORED)
@@ -196,7 +177,7 @@ PROGRAM = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from test_states import first, following, new
+from store.toy_runs import first, following, new
 
 for line in sys.stdin:
     where, folder = line.rstrip("\\n").split(" ", 1)
@@ -215,7 +196,7 @@ for line in sys.stdin:
 @pytest.fixture(scope="module")
 def writer():
     """A program that forks for every line, a place for tables and a folder: it saves until it is killed."""
-    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent)]
+    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[1])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         yield program
 

@@ -1,11 +1,10 @@
 """A trace is a world from a file: rows hold from their round on, and a broken file is told line by line."""
 
-import numpy as np
 import pytest
 
-from fedweave.core.records import Population
 from fedweave.core.settings import BadInput
 from fedweave.system import Trace
+from worlds import equal_clients
 
 
 @pytest.fixture
@@ -21,10 +20,7 @@ def trace(tmp_path):
 
 
 def base(n=3):
-    return Population(
-        np.full(n, 1 / n), np.full(n, 50), np.full(n, 7), np.full(n, 20), np.full(n, 0.25), np.full(n, 1.5),
-        np.ones(n, bool),
-    )  # fmt: skip
+    return equal_clients(n, samples=50, steps=7, batch_size=20, loss_rate=0.25, latency=1.5)
 
 
 def column(world, name, rounds):

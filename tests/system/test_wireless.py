@@ -6,16 +6,19 @@ import numpy as np
 import pytest
 
 import fedweave as fw
-from fedweave.core.records import Population
 from fedweave.core.settings import BadInput
 from fedweave.system import Shannon, Wireless
 from fedweave.system.wireless import compute_seconds, shannon_rate
+from worlds import equal_clients
 
 ONE = np.ones(5)
-BASE = Population(
-    ONE / 5, np.array([10, 20, 25, 40, 7]), np.array([3, 6, 9, 12, 3]), np.array([10, 10, 10, 20, 3]), 0 * ONE, ONE,
-    ONE > 0, np.array([400, 400, 800, 800, 100]),
-)  # fmt: skip
+BASE = equal_clients(
+    5,
+    samples=np.array([10, 20, 25, 40, 7]),
+    steps=np.array([3, 6, 9, 12, 3]),
+    batch_size=np.array([10, 10, 10, 20, 3]),
+    model_bytes=np.array([400, 400, 800, 800, 100]),
+)
 
 
 def test_samples_of_all_passes_count():

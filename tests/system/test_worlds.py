@@ -9,17 +9,15 @@ from fedweave.core.records import Population
 from fedweave.core.settings import BadInput
 from fedweave.system import Dynamic, HybridPlus, Latency, Static, Uniform
 from fedweave.system.worlds import steps_of
+from worlds import equal_clients
 
 WORLDS = [Uniform(), Static(), Dynamic(), HybridPlus(), Latency(), Static.figure4(), Dynamic.figure4()]
 
 
 def base(n=20, samples=None):
     samples = np.full(n, 50) if samples is None else np.asarray(samples)
-    n = samples.size
-    return Population(
-        samples / samples.sum(), samples, np.full(n, 7), np.minimum(20, samples), np.zeros(n), np.ones(n),
-        np.ones(n, bool),
-    )  # fmt: skip
+    batch_size = np.minimum(20, samples)
+    return equal_clients(samples.size, weight=samples / samples.sum(), samples=samples, steps=7, batch_size=batch_size)
 
 
 def same(a, b):

@@ -7,11 +7,11 @@ import pytest
 from torch import nn
 
 import fedweave as fw
-from engine.test_simulator import N, data, everyone, population
+import worlds
 from fedweave import methods
 from fedweave.aggregate import Anonymous, InverseProbability, Mean, Nova, Varp
 from fedweave.aggregate.linear import weigh
-from fedweave.core.records import Carried, Population, Replies
+from fedweave.core.records import Carried
 from fedweave.core.settings import BadInput
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
@@ -28,6 +28,7 @@ from fedweave.upload.channels import channels_of
 from fedweave.upload.dropout import contribution
 from fedweave.upload.send import _masked
 from fedweave.upload.wire import encode
+from worlds import N, data, equal_clients, everyone, population
 
 D, LR = 12, 0.05
 WEIGHT = np.arange(1, 7) / 21
@@ -35,12 +36,18 @@ WEIGHT = np.arange(1, 7) / 21
 
 def fleet(loss_rate=0.0):
     """Six clients of a quadratic world, each with a link of its own."""
-    one = np.ones(6)
     size, up, down = np.full(6, 8 * D), np.array([1, 2, 3, 4, 5, 6]) * 100.0, np.full(6, 1e4)
-    latency = 0.3 * one + 8 * size / up + 8 * size / down
-    steps = np.arange(2, 8)
-    return Population(
-        WEIGHT, 10 * np.arange(1, 7), steps, one, loss_rate * one, latency, one > 0, size, 1 + np.arange(6.0), up, down
+    return equal_clients(
+        6,
+        weight=WEIGHT,
+        samples=10 * np.arange(1, 7),
+        steps=np.arange(2, 8),
+        loss_rate=loss_rate,
+        latency=0.3 + 8 * size / up + 8 * size / down,
+        model_bytes=size,
+        covered=1 + np.arange(6.0),
+        up_rate=up,
+        down_rate=down,
     )
 
 
@@ -186,9 +193,8 @@ def test_a_lost_reply_has_its_size_and_keeps_nothing():
 
 
 def masked(updates, mask, received=None):
-    k = len(updates)
-    ok, one = np.ones(k, bool) if received is None else received, np.ones(k)
-    return Replies(ok, np.where(mask & ok[:, None], updates, 0), one, one, one, one, one, mask=mask & ok[:, None])
+    heard = worlds.replies(np.where(mask, updates, 0), received)
+    return heard._replace(mask=mask & heard.received[:, None])
 
 
 def test_an_entry_is_the_mean_of_those_that_sent_it():
@@ -269,9 +275,8 @@ def test_a_schedule_of_full_broadcasts():
 
 def test_a_client_that_broke_something_it_did_not_send_fetches_it_anew():
     x, mask = np.zeros(3, np.float32), np.array([[True, False, False]])
-    one = np.ones(1)
-    replies = Replies(one > 0, np.array([[1, np.inf, 2]], np.float32), one, one, one, one, one)
-    after = _masked(replies, mask, Carried(dropout=one), x)
+    replies = worlds.replies(np.array([[1, np.inf, 2]], np.float32))
+    after = _masked(replies, mask, Carried(dropout=np.ones(1)), x)
     assert after.updates.tolist() == [[1, 0, 0]]
     assert np.isnan(after.kept[0]).tolist() == [True, True, False]
 

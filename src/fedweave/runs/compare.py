@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedweave.core.settings import BadInput
 from fedweave.data import Dataset
 from fedweave.engine.pool.processes import Pool
-from fedweave.runs.experiment import Experiment, from_plain, load_data, to_plain
 from fedweave.method import Method
 from fedweave.report import compare_rows, write
-from fedweave.runs.results import Result
+from fedweave.runs.experiment import Experiment, from_plain, load_data, to_plain
 from fedweave.runs.loop import Interrupted, Watch, refuse_another, resume_with, run_with, workers_of
+from fedweave.runs.results import Result
 from fedweave.runs.session import prepare
-from fedweave.core.settings import BadInput
-from fedweave.tables.files import writable, write_file
 from fedweave.store.run_folder import RunFolder, refuse_used
+from fedweave.tables.files import writable, write_file
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, InstanceOf, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fedweave import models
+from fedweave.core.roles import System
+from fedweave.core.settings import BadInput, choice, nearest, settings
+from fedweave.core.spec import build, describe
 from fedweave.data import Dataset, load
 from fedweave.data.partition import IID, Partition
 from fedweave.method import Method, mask_aware
-from fedweave.core.roles import System
-from fedweave.tables.rows import Where
 from fedweave.round.closing import Rules
-from fedweave.core.settings import BadInput, choice, nearest, settings
-from fedweave.core.spec import build, describe
 from fedweave.system.worlds import Uniform
+from fedweave.tables.rows import Where
 
 if TYPE_CHECKING:
     from torch import nn

@@ -13,17 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.round import measures
-from fedweave.engine.simulator import choose_device, workers_for
-from fedweave.engine.pool.processes import Pool
-from fedweave.runs.experiment import Experiment, from_plain, to_plain
 from fedweave.core.crash_points import crash_point
-from fedweave.core.records import Array, ServerState
-from fedweave.runs.results import Result, summarise
-from fedweave.round import Round, run_round
 from fedweave.core.determinism import deterministic
-from fedweave.runs.session import Session, prepare
+from fedweave.core.records import Array, ServerState
 from fedweave.core.settings import BadInput
+from fedweave.engine.pool.processes import Pool
+from fedweave.engine.simulator import choose_device, workers_for
+from fedweave.round import Round, measures, run_round
+from fedweave.runs.experiment import Experiment, from_plain, to_plain
+from fedweave.runs.results import Result, summarise
+from fedweave.runs.session import Session, prepare
 from fedweave.store.database import reading
 from fedweave.store.run_folder import RunFolder
 

@@ -14,24 +14,24 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedweave.data import Dataset
-from fedweave.data.deal import covered, label_counts
-from fedweave.engine.quadratic import QuadraticEngine, Quadratics
-from fedweave.engine.simulator import Simulator, choose_device
-from fedweave.engine.pool.processes import Pool
-from fedweave.runs.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
-from fedweave.local.torch.flat_module import initial_vector, build_module
-from fedweave.local.torch.threads import one_thread
-from fedweave.local.torch.trainer import ClientData
-from fedweave.method import Method
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Population, ServerState
 from fedweave.core.roles import Engine
-from fedweave.round.calibration import calibrated_lr
-from fedweave.round import first_state
-from fedweave.round.plan import view_of
-from fedweave.round.closing import Rules, over_selected
 from fedweave.core.settings import BadInput
+from fedweave.data import Dataset
+from fedweave.data.deal import covered, label_counts
+from fedweave.engine.pool.processes import Pool
+from fedweave.engine.quadratic import QuadraticEngine, Quadratics
+from fedweave.engine.simulator import Simulator, choose_device
+from fedweave.local.torch.flat_module import build_module, initial_vector
+from fedweave.local.torch.threads import one_thread
+from fedweave.local.torch.trainer import ClientData
+from fedweave.method import Method
+from fedweave.round import first_state
+from fedweave.round.calibration import calibrated_lr
+from fedweave.round.closing import Rules, over_selected
+from fedweave.round.plan import view_of
+from fedweave.runs.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
 from fedweave.system.worlds import steps_of
 
 
@@ -66,7 +66,14 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         x = x.astype(float)
     else:
         client_data = ClientData(
-            data.x, data.y, data.test_x, data.test_y, data.classes, data.mean, data.std, shares.train
+            x=data.x,
+            y=data.y,
+            test_x=data.test_x,
+            test_y=data.test_y,
+            classes=data.classes,
+            mean=data.mean,
+            std=data.std,
+            parts=shares.train,
         )
         parts = submodel_factories(experiment, model, data)
         skip = experiment.failures == "skip"
@@ -104,7 +111,15 @@ def nominal_population(experiment: Experiment, samples: Array) -> Population:
     epochs = np.full(n, experiment.epochs or 1.0)
     steps = np.full(n, experiment.steps) if experiment.steps else steps_of(epochs, samples, batch_size)
     weight = samples / samples.sum() if experiment.weights == "data" else np.full(n, 1 / n)
-    return Population(weight, samples, steps, batch_size, np.zeros(n), np.ones(n), np.ones(n, bool))
+    return Population(
+        weight=weight,
+        samples=samples,
+        steps=steps,
+        batch_size=batch_size,
+        loss_rate=np.zeros(n),
+        latency=np.ones(n),
+        available=np.ones(n, bool),
+    )
 
 
 def versions() -> dict[str, str]:

@@ -79,7 +79,7 @@ class ClusterIS(Sampler):
             some = draw_with_replacement(law, draws, rng)
             count[some.ids] += some.count
         ids = np.flatnonzero(count)
-        return Cohort(ids, count[ids], np.sum([law for law, _ in groups], axis=0)[ids])
+        return Cohort(ids=ids, count=count[ids], expected=np.sum([law for law, _ in groups], axis=0)[ids])
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
         return {"norm": renewed(state["norm"], cohort, replies)} if self.norms == "last" else state

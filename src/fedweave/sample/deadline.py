@@ -47,7 +47,7 @@ class Deadline(Sampler):
             order = np.argsort(link[there], kind="stable")
             chosen = order[: self.per_round or afforded(_bytes(p)[there][order], self.keep or 1.0)]
         ids = np.sort(there[chosen])
-        return Cohort(ids, np.ones(ids.size, np.int64), np.full(ids.size, np.nan))
+        return Cohort(ids=ids, count=np.ones(ids.size, np.int64), expected=np.full(ids.size, np.nan))
 
 
 def link_seconds(population: Population) -> tuple[Array, Array]:

@@ -30,7 +30,7 @@ def draw_with_replacement(law: Array, draws: int, rng: np.random.Generator) -> C
     np.not_equal(where[1:], where[:-1], out=new[1:-1])
     starts = new.nonzero()[0]
     ids = where[starts[:-1]]
-    return Cohort(ids, starts[1:] - starts[:-1], law[ids])
+    return Cohort(ids=ids, count=starts[1:] - starts[:-1], expected=law[ids])
 
 
 def capped(score: Array, total: int) -> Array:
@@ -61,7 +61,7 @@ def draw_without_replacement(law: Array, rng: np.random.Generator) -> Cohort:
     teeth = (rng.random() + np.arange(k)) * (ends[-1] / k)
     last = ends.searchsorted(ends[-1])  # the last client with a chance, should a tooth round up
     ids = np.unique(order[np.minimum(ends.searchsorted(teeth, side="right"), last)])
-    return Cohort(ids, np.ones(ids.size, np.int64), law[ids])
+    return Cohort(ids=ids, count=np.ones(ids.size, np.int64), expected=law[ids])
 
 
 def law_of(score: Array, draws: int, replacement: bool) -> Array:
@@ -94,7 +94,7 @@ def proportional(score: Array, mass: float, least: float) -> Array:
 
 def nobody() -> Cohort:
     """Return the empty cohort."""
-    return Cohort(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+    return Cohort(ids=np.empty(0, np.int64), count=np.empty(0, np.int64), expected=np.empty(0))
 
 
 @settings
@@ -106,7 +106,7 @@ class Everyone(Sampler):
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
         ids = np.flatnonzero(view.population.available)
-        return Cohort(ids, np.ones(ids.size, np.int64), np.ones(ids.size))
+        return Cohort(ids=ids, count=np.ones(ids.size, np.int64), expected=np.ones(ids.size))
 
 
 @settings
@@ -130,7 +130,7 @@ class Uniform(Sampler):
             return nobody()
         k = min(self.per_round, there.size)
         ids = np.sort(rng.choice(there, k, replace=False))
-        return Cohort(ids, np.ones(k, np.int64), np.full(k, k / there.size))
+        return Cohort(ids=ids, count=np.ones(k, np.int64), expected=np.full(k, k / there.size))
 
 
 @settings

@@ -49,7 +49,7 @@ class Optimal(Sampler):
         if self.form == "multinomial":
             return draw_with_replacement(law, self.per_round, rng)
         ids = np.flatnonzero(rng.random(law.size) < law)
-        return Cohort(ids, np.ones(ids.size, np.int64), law[ids])
+        return Cohort(ids=ids, count=np.ones(ids.size, np.int64), expected=law[ids])
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
         if self.norms == "oracle":

@@ -77,7 +77,7 @@ class Oort(Sampler):
             budget = self.keep * p.model_bytes[there].sum() / max(p.model_bytes[picked].sum(), 1)
             picked = picked[order][: afforded(p.model_bytes[picked][order], min(budget, 1.0))]
         ids = np.sort(picked)
-        return Cohort(ids, np.ones(ids.size, np.int64), np.full(ids.size, np.nan))
+        return Cohort(ids=ids, count=np.ones(ids.size, np.int64), expected=np.full(ids.size, np.nan))
 
     def _scores(self, state: State, view: View) -> Array:
         """Return the utility of every client (N,): known ones by what they sent, others by the size of their data."""

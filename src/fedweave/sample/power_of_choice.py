@@ -44,4 +44,6 @@ class PowerOfChoice(Sampler):
         loss = np.nan_to_num(view.probes.losses(asked), nan=np.inf)  # a model that fails is the worst there is
         order = np.lexsort((rng.random(asked.size), -loss))  # ties are broken at random
         ids = np.sort(asked[order[: self.per_round]])
-        return Cohort(ids, np.ones(ids.size, np.int64), np.full(ids.size, np.nan), asked.size - ids.size)
+        return Cohort(
+            ids=ids, count=np.ones(ids.size, np.int64), expected=np.full(ids.size, np.nan), probed=asked.size - ids.size
+        )

@@ -56,7 +56,7 @@ class FirstEveryone(Sampler):
         if not k:
             return nobody()
         ids = np.sort(rng.choice(np.flatnonzero(left), k, replace=False))
-        return Cohort(ids, np.ones(k, np.int64), np.full(k, k / left.sum()))
+        return Cohort(ids=ids, count=np.ones(k, np.int64), expected=np.full(k, k / left.sum()))
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
         after = {**self.sampler.learn({k: v for k, v in state.items() if k != ASKED}, view, cohort, replies)}

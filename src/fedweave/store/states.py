@@ -73,7 +73,7 @@ def _unpacked(content: bytes) -> ServerState:
     for key, array in arrays.items():
         part, _, name = key.partition(".")
         parts[RENAMED.get(part, part)][name] = array
-    return ServerState(int(header["round"]), x, float.fromhex(header["clock"]), **parts)
+    return ServerState(round=int(header["round"]), x=x, clock=float.fromhex(header["clock"]), **parts)
 
 
 def _entries(state: ServerState) -> Iterator[tuple[str, Any]]:

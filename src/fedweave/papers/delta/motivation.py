@@ -23,9 +23,9 @@ from fedweave.runs.experiment import Experiment
 from fedweave.sample import ClusterIS
 
 SIZES: dict[Scale, Size] = {
-    "smoke": Size(400, 100, 2, 20, 4, 8, 6, 2, 1),
-    "laptop": Size(5000, 1000, 2, 200, 10, 5, 500, 3, 2),
-    "paper": Size(None, None, 1, 200, 10, 32, 500, 3, 1),
+    "smoke": Size(train=400, test=100, pool=2, clients=20, per_round=4, batch=8, rounds=6, seeds=2, every=1),
+    "laptop": Size(train=5000, test=1000, pool=2, clients=200, per_round=10, batch=5, rounds=500, seeds=3, every=2),
+    "paper": Size(train=None, test=None, pool=1, clients=200, per_round=10, batch=32, rounds=500, seeds=3, every=1),
 }
 STEPS = 5  # local updates
 

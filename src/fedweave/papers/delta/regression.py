@@ -35,7 +35,7 @@ class RegressionEngine:
 
     def __init__(self, x: Array, y: Array, noise: Array, solver: Solver, seed: int):
         self.x, self.y, self.noise, self.solver, self.seed = x, y, noise, solver, seed  # (N, samples) twice and (N,)
-        self.layout = Layout(("theta",), ((2,),), 2)
+        self.layout = Layout(names=("theta",), shapes=((2,),), parameters=2)
 
     def _error(self, theta: Array, ids: Array) -> tuple[Array, Array, Array]:
         z = theta[..., :1] * self.x[ids] - theta[..., 1:]
@@ -86,7 +86,16 @@ class RegressionEngine:
         first, size = np.linalg.norm(g[0], axis=1), np.full(ids.size, x.nbytes)
         loss, seconds = self.losses(x, ids), population.latency[ids]
         updates[~received] = 0
-        return Replies(received, updates, population.steps[ids], loss, first, seconds, size, None, variance)
+        return Replies(
+            received=received,
+            updates=updates,
+            steps=population.steps[ids],
+            loss=loss,
+            first_gradient=first,
+            seconds=seconds,
+            bytes_up=size,
+            variance=variance,
+        )
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:
         """Return the global loss, over all clients."""
@@ -112,7 +121,15 @@ def descend(
     x, y = data.x[:, 0].reshape(n, samples).astype(float), data.y.reshape(n, samples).astype(float)
     noise, one = np.linspace(0, setting.noise, n), np.ones(n)
     engine = RegressionEngine(x, y, noise, method.solver, seed)
-    population = Population(one / n, samples * one, np.full(n, steps), one, 0 * one, one, one > 0)
+    population = Population(
+        weight=one / n,
+        samples=samples * one,
+        steps=np.full(n, steps),
+        batch_size=one,
+        loss_rate=0 * one,
+        latency=one,
+        available=one > 0,
+    )
     start = rng_for(seed, 0, Stream.MODEL).random(2) + np.array([1.0, 0.0])
     state, losses = first_state(method, start, population, 2), []
     for _ in range(rounds):
@@ -129,7 +146,11 @@ class Size(NamedTuple):
     seeds: int
 
 
-SIZES: dict[Scale, Size] = {"smoke": Size(20, 60, 2), "laptop": Size(50, 2000, 10), "paper": Size(1000, 2000, 10)}
+SIZES: dict[Scale, Size] = {
+    "smoke": Size(samples=20, rounds=60, seeds=2),
+    "laptop": Size(samples=50, rounds=2000, seeds=10),
+    "paper": Size(samples=1000, rounds=2000, seeds=10),
+}
 
 
 def fig4(scale: Scale, told: Told | None = None) -> Outcome:

@@ -116,7 +116,7 @@ def dirichlet(alpha: float) -> Callable[[int], Partition]:
     return lambda clients: Dirichlet(clients, alpha)
 
 
-SMOKE = Size(400, 100, 2, 12, 3, 8, 4, 2, 1, "mlp")
+SMOKE = Size(train=400, test=100, pool=2, clients=12, per_round=3, batch=8, rounds=4, seeds=2, every=1, model="mlp")
 NATURAL_SMOKE = SMOKE._replace(train=None)
 FASHION = Bench(
     "fashion_mnist",
@@ -126,8 +126,20 @@ FASHION = Bench(
     0.70,
     {
         "smoke": SMOKE,
-        "laptop": Size(6000, 2000, 2, 300, 20, 8, 400, 5, 2, "mlp", 0.75),
-        "paper": Size(None, None, 1, 300, 20, 32, 500, 5, 1),
+        "laptop": Size(
+            train=6000,
+            test=2000,
+            pool=2,
+            clients=300,
+            per_round=20,
+            batch=8,
+            rounds=400,
+            seeds=5,
+            every=2,
+            model="mlp",
+            threshold=0.75,
+        ),
+        "paper": Size(train=None, test=None, pool=1, clients=300, per_round=20, batch=32, rounds=500, seeds=5, every=1),
     },
 )
 CIFAR10 = Bench(
@@ -138,8 +150,20 @@ CIFAR10 = Bench(
     0.54,
     {
         "smoke": SMOKE,
-        "laptop": Size(3000, 1000, 2, 100, 10, 8, 150, 3, 2, "cnn_fedacs_cifar10", 0.3),
-        "paper": Size(None, None, 1, 300, 20, 32, 500, 3, 1),
+        "laptop": Size(
+            train=3000,
+            test=1000,
+            pool=2,
+            clients=100,
+            per_round=10,
+            batch=8,
+            rounds=150,
+            seeds=3,
+            every=2,
+            model="cnn_fedacs_cifar10",
+            threshold=0.3,
+        ),
+        "paper": Size(train=None, test=None, pool=1, clients=300, per_round=20, batch=32, rounds=500, seeds=3, every=1),
     },
 )
 FEMNIST = Bench(
@@ -150,8 +174,20 @@ FEMNIST = Bench(
     0.70,
     {
         "smoke": NATURAL_SMOKE,
-        "laptop": Size(None, 2000, 2, 100, 20, 32, 200, 3, 2, "mlp", 0.6),
-        "paper": Size(None, None, 1, 200, 40, 32, 500, 3, 1),
+        "laptop": Size(
+            train=None,
+            test=2000,
+            pool=2,
+            clients=100,
+            per_round=20,
+            batch=32,
+            rounds=200,
+            seeds=3,
+            every=2,
+            model="mlp",
+            threshold=0.6,
+        ),
+        "paper": Size(train=None, test=None, pool=1, clients=200, per_round=40, batch=32, rounds=500, seeds=3, every=1),
     },
 )
 CELEBA = Bench(
@@ -162,8 +198,20 @@ CELEBA = Bench(
     0.85,
     {
         "smoke": NATURAL_SMOKE._replace(pool=4),
-        "laptop": Size(None, 1000, 4, 100, 20, 16, 100, 3, 2, "cnn_small", 0.7),
-        "paper": Size(None, None, 1, 200, 40, 32, 500, 3, 1),
+        "laptop": Size(
+            train=None,
+            test=1000,
+            pool=4,
+            clients=100,
+            per_round=20,
+            batch=16,
+            rounds=100,
+            seeds=3,
+            every=2,
+            model="cnn_small",
+            threshold=0.7,
+        ),
+        "paper": Size(train=None, test=None, pool=1, clients=200, per_round=40, batch=32, rounds=500, seeds=3, every=1),
     },
 )
 BENCHES = {"fashion": FASHION, "cifar10": CIFAR10, "femnist": FEMNIST, "celeba": CELEBA}

@@ -28,7 +28,15 @@ PAPER = {"feddelta": ((1, 3), (4.0, -0.5)), "fedis": ((2, 3), (5.0, -1.0)), "fed
 def laws(method: Method) -> tuple[Array, Array]:
     """Return each client's share of the draws and all gradients, clients taking one step from the point."""
     one = np.ones(3)
-    population = Population(one / 3, one, np.ones(3, int), one, 0 * one, one, one > 0)
+    population = Population(
+        weight=one / 3,
+        samples=one,
+        steps=np.ones(3, int),
+        batch_size=one,
+        loss_rate=0 * one,
+        latency=one,
+        available=one > 0,
+    )
     engine = QuadraticEngine(CLIENTS, method.solver, 0, population.weight)
     state = first_state(method, POINT, population, 2)
     law = method.sampler.law(state.sampler, view_of(method, state, population, engine, 0.01))

@@ -63,16 +63,16 @@ class Task(NamedTuple):
     reported: Sequence[tuple[float, float]]  # by NAMES: rounds to the threshold, device time relative to FedACS
 
 
-SMOKE = Size(200, 100, 2, 20, 2, 2)
+SMOKE = Size(train=200, test=100, pool=2, batch=20, rounds=2, seeds=2)
 GREY: dict[Scale, Size] = {
     "smoke": SMOKE,
-    "laptop": Size(1000, 1000, 2, 50, 160, 5, threshold=0.4),
-    "paper": Size(None, None, 1, 512, 200, 5),
+    "laptop": Size(train=1000, test=1000, pool=2, batch=50, rounds=160, seeds=5, threshold=0.4),
+    "paper": Size(train=None, test=None, pool=1, batch=512, rounds=200, seeds=5),
 }
 COLOUR: dict[Scale, Size] = {
     "smoke": SMOKE,
-    "laptop": Size(1000, 1000, 2, 50, 60, 5, threshold=0.2),
-    "paper": Size(None, None, 1, 1024, 200, 5),
+    "laptop": Size(train=1000, test=1000, pool=2, batch=50, rounds=60, seeds=5, threshold=0.2),
+    "paper": Size(train=None, test=None, pool=1, batch=1024, rounds=200, seeds=5),
 }
 
 

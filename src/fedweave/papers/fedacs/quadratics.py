@@ -67,7 +67,15 @@ def walk(
 ) -> dict[str, Walk]:
     """Run methods side by side on unit quadratics scattered by N(0, I) in R¹⁰, and compare with their closed forms."""
     one = np.ones(clients)
-    base = Population(one / clients, one, np.full(clients, 15), np.full(clients, 1), 0 * one, one, one > 0)
+    base = Population(
+        weight=one / clients,
+        samples=one,
+        steps=np.full(clients, 15),
+        batch_size=np.full(clients, 1),
+        loss_rate=0 * one,
+        latency=one,
+        available=one > 0,
+    )
     problem = Quadratics.random(clients, 10, seed)
     walkers = {name: _Walker(method, problem, base, seed, lr, calibrate) for name, method in methods.items()}
     for r in range(1, rounds + 1):

@@ -91,9 +91,9 @@ class Size(NamedTuple):
 
 
 SIZES: dict[Scale, Size] = {
-    "smoke": Size(400, 100, 20, 4, 5, 4, 2),
-    "laptop": Size(6000, 2000, 100, 10, 8, 300, 3),
-    "paper": Size(None, None, 100, 10, 64, 500, 3, tuned=True),
+    "smoke": Size(train=400, test=100, clients=20, per_round=4, batch=5, rounds=4, seeds=2),
+    "laptop": Size(train=6000, test=2000, clients=100, per_round=10, batch=8, rounds=300, seeds=3),
+    "paper": Size(train=None, test=None, clients=100, per_round=10, batch=64, rounds=500, seeds=3, tuned=True),
 }
 MODELS = {"mnist": "cnn_small", "fashion_mnist": "cnn_small", "cifar10": "cnn_fedacs_cifar10"}
 

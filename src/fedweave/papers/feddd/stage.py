@@ -53,9 +53,9 @@ class Size(NamedTuple):
 
 
 SIZES: dict[Scale, Size] = {
-    "smoke": Size(400, 100, 10, 20, 0.05, 4, 2),
-    "laptop": Size(3000, 1000, 50, 20, 0.05, 70, 2),
-    "paper": Size(None, None, 100, 32, 0.01, 300, 3),
+    "smoke": Size(train=400, test=100, clients=10, batch=20, lr=0.05, rounds=4, seeds=2),
+    "laptop": Size(train=3000, test=1000, clients=50, batch=20, lr=0.05, rounds=70, seeds=2),
+    "paper": Size(train=None, test=None, clients=100, batch=32, lr=0.01, rounds=300, seeds=3),
 }
 
 

@@ -43,9 +43,9 @@ class Size(NamedTuple):
 # The paper has 6,000 samples per client and batches of 256. A fiftieth of that, in batches of 32, keeps about twenty
 # local steps per round; with batches of 256 there would be five.
 SIZES: dict[Scale, Size] = {
-    "smoke": Size(1, 5, 2, 40, 200, 20),
-    "laptop": Size(5, 28, 5, 120, 1000, 32),
-    "paper": Size(10, 300, 5, None, None, 256),
+    "smoke": Size(seeds=1, rounds=5, trial=2, per_client=40, tested=200, batch_size=20),
+    "laptop": Size(seeds=5, rounds=28, trial=5, per_client=120, tested=1000, batch_size=32),
+    "paper": Size(seeds=10, rounds=300, trial=5, per_client=None, tested=None, batch_size=256),
 }
 EPOCHS, LR = 5, 1e-3
 SMOOTHED = 5  # rounds

@@ -1,0 +1,45 @@
+"""Local training as anybody would write it, with torch.optim: what the fast paths are compared with."""
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedweave.local.batches import batches
+from fedweave.local.solvers import SGD
+from fedweave.local.torch.flat_module import initial_vector
+from fedweave.local.torch.trainer import TorchTrainer
+
+LR = 0.1
+
+
+def strided():
+    return nn.Sequential(nn.Conv2d(1, 3, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(75, 4))
+
+
+def trainer_of(model, data, solver=None, seed=0):
+    torch.manual_seed(0)
+    module = model()
+    return TorchTrainer(module, data, solver or SGD(), seed), initial_vector(module)
+
+
+def reference(model, data, x, job, lr=0.1, seed=0):
+    """Train one client as anybody would, with torch.optim, on the same batches."""
+    torch.manual_seed(0)
+    module = model()
+    nn.utils.vector_to_parameters(torch.from_numpy(x.copy()), module.parameters())
+    optimizer = torch.optim.SGD(module.parameters(), lr)
+    (plan,) = batches(seed, 1, [job], data.parts)
+    losses = []
+    for t in range(job.steps):
+        rows = plan.where[t, : plan.size[t]]
+        xb = torch.from_numpy(data.x[rows]).float()
+        if data.mean:
+            xb = (xb / 255 - data.mean[0]) / data.std[0]
+        yb, out = torch.from_numpy(data.y[rows]), module(xb)
+        loss = F.cross_entropy(out, yb) if data.classes else F.mse_loss(out[:, 0], yb)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return nn.utils.parameters_to_vector(module.parameters()).detach().numpy() - x, np.mean(losses)
