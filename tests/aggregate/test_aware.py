@@ -30,7 +30,7 @@ def population(n=N, weight=WEIGHT):
 
 def view(round=1, dim=D, parameters=None):
     layout = worlds.layout(dim, parameters)
-    return worlds.view(population(), dim, round=round, layout=layout, rehearse=lambda ids: PULL[ids])
+    return worlds.view(population(), dim, round=round, layout=layout)
 
 
 def heard(aggregator, state, ids, updates, received=None, at=None, dtype=np.float64):

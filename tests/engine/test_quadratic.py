@@ -56,7 +56,8 @@ def test_updates_are_those_of_a_plain_loop(solver, curved):
     problem = bent() if curved else Quadratics.random(N, D, seed=1)
     H = np.broadcast_to(np.eye(D), (N, D, D)) if problem.curvature is None else problem.curvature
     x, population, lr = RNG.standard_normal(D), world(), 0.07
-    got = QuadraticEngine(problem, solver, 0, population.weight).rehearse(1, x, np.arange(N), population, lr)
+    engine = QuadraticEngine(problem, solver, 0, population.weight)
+    got = engine.rehearse(worlds.assignment(engine, 1, x, worlds.cohort(np.arange(N)), population, lr))
     for m in range(N):
         y, state = x.copy(), solver.begin(x)
         for t in range(population.steps[m]):

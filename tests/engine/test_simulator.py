@@ -13,8 +13,9 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 import fedweave as fw
+import worlds
 from fedweave.core.randomness import Stream, rng_for
-from fedweave.core.records import Carried
+from fedweave.core.records import ClientContext
 from fedweave.core.settings import BadInput
 from fedweave.engine.pool import zygote
 from fedweave.engine.pool.processes import WorkerDied, Workers
@@ -60,7 +61,12 @@ def two():
         yield workers
 
 
-def train(model, workers, round=3, loss_rate=0.0, seed=0):
+def train(engine, round, x):
+    """Return what everyone answers in a lossless world."""
+    return engine.train(worlds.assignment(engine, round, x, everyone(), population(), 0.1))
+
+
+def train_model(model, workers, round=3, loss_rate=0.0, seed=0):
     with Workers(workers) as processes:
         return train_with(processes, model, round, loss_rate, seed)
 
@@ -69,7 +75,7 @@ def train_with(processes, model, round=3, loss_rate=0.0, seed=0):
     torch.manual_seed(0)
     x = initial_vector(model())
     engine = Simulator(model, data(), SGD(momentum=0.5), seed, processes)
-    return engine.train(round, x, everyone(), population(loss_rate), 0.1), engine.evaluate(x)
+    return engine.train(worlds.assignment(engine, round, x, everyone(), population(loss_rate), 0.1)), engine.evaluate(x)
 
 
 @pytest.mark.parametrize(("count", "pieces"), [(1, 1), (2, 2), (4, 3)])
@@ -78,7 +84,7 @@ def test_a_round_is_cut_to_suit_the_workers(count, pieces, monkeypatch):
     calls = []
     monkeypatch.setattr(Simulator, "_each", lambda self, x, todo: calls.extend(todo) or iter(()))
     engine = Simulator(small, data(), SGD(), 0, Workers(count, patience=1e9))
-    engine.train(1, initial_vector(small()), everyone(), population(), 0.1)
+    train(engine, 1, initial_vector(small()))
     clients = [[job.client for job in piece.jobs] for _, (piece, _) in calls]
     assert sorted(c for some in clients for c in some) == list(range(N))
     assert len([some for some in clients if not set(some) & {0, 3}]) == pieces
@@ -99,18 +105,18 @@ def test_one_two_and_four_workers_give_the_same_bits(model, two, threads):
 @pytest.mark.parametrize("model", [dense, conv])
 def test_probes_and_variances_are_the_same_for_any_number_of_workers(model, two, threads):
     torch.manual_seed(0)
-    x, asked, ids = initial_vector(model()), Carried(measure=True), np.array([1, 4, 6])
+    x, asked, ids = initial_vector(model()), ClientContext(measure=True), np.array([1, 4, 6])
     found = []
     for processes in (Workers(1), two):
         engine = Simulator(model, data(), SGD(), 0, processes)
-        replies = engine.train(1, x, everyone(), population(0.5), 0.1, asked)
+        replies = engine.train(worlds.assignment(engine, 1, x, everyone(), population(0.5), 0.1, asked))
         assert np.array_equal(np.isnan(replies.variance), ~replies.received)
         probes = (engine.losses(x, ids), engine.variances(1, x, ids, population()), engine.gradients(x, ids))
         found.append((replies.variance, *probes))
     for here, there in zip(*found, strict=True):
         assert np.array_equal(here, there, equal_nan=True)
     assert [len(p) for p in found[0][1:]] == [3, 3, 3]
-    assert Simulator(model, data(), SGD(), 0, Workers(1)).train(1, x, everyone(), population(), 0.1).variance is None
+    assert train(Simulator(model, data(), SGD(), 0, Workers(1)), 1, x).variance is None
 
 
 def test_lost_replies_are_silent_and_decided_per_client():
@@ -132,7 +138,7 @@ def test_losses_happen_at_their_rate():
 def test_nobody_asked_is_fine():
     engine = Simulator(dense, data(), SGD(), 0, Workers(1))
     nobody = cohort([])
-    replies = engine.train(1, initial_vector(dense()), nobody, population(), 0.1)
+    replies = engine.train(worlds.assignment(engine, 1, initial_vector(dense()), nobody, population(), 0.1))
     assert replies.updates.shape == (0, engine.layout.dim)
 
 
@@ -146,11 +152,11 @@ def test_workers_end_with_the_simulator():
 def test_a_dead_worker_is_an_error_that_says_so():
     with Workers(2) as workers:
         engine, x = Simulator(dense, data(), SGD(), 0, workers), initial_vector(dense())
-        engine.train(1, x, everyone(), population(), 0.1)
+        train(engine, 1, x)
         workers._processes[0].kill()
         workers._processes[0].wait()
         with pytest.raises(WorkerDied, match="-9"):
-            engine.train(2, x, everyone(), population(), 0.1)
+            train(engine, 2, x)
 
 
 def test_an_error_in_a_worker_arrives_with_its_traceback():
@@ -195,7 +201,7 @@ def test_workers_serve_one_simulator_after_another(two):
         torch.manual_seed(0)
         x = initial_vector(model())
         engine = Simulator(model, data(), SGD(), 0, two)
-        found.append(engine.train(1, x, everyone(), population(), 0.1).updates)
+        found.append(train(engine, 1, x).updates)
     assert np.array_equal(found[0], found[2])
 
 
@@ -205,12 +211,12 @@ def test_a_first_round_with_one_client_does_not_leave_one_worker():
     x = initial_vector(conv())
     with Workers(2) as workers:
         engine = Simulator(conv, data(), SGD(), 0, workers)
-        engine.train(1, x, one, population(), 0.1)
+        engine.train(worlds.assignment(engine, 1, x, one, population(), 0.1))
         assert len(workers._processes) == 1
-        found = engine.train(2, x, everyone(), population(), 0.1).updates
+        found = train(engine, 2, x).updates
         assert len(workers._processes) == 2
     assert np.array_equal(
-        found, Simulator(conv, data(), SGD(), 0, Workers(1)).train(2, x, everyone(), population(), 0.1).updates
+        found, train(Simulator(conv, data(), SGD(), 0, Workers(1)), 2, x).updates
     )
 
 
@@ -241,20 +247,20 @@ def test_answers_of_an_abandoned_call_never_reach_the_next():
         some = workers.map(x, calls)
         next(some)
         some.close()
-        replies = engine.train(1, x, everyone(), population(), 0.1)  # starts anew by itself
+        replies = train(engine, 1, x)  # starts anew by itself
         assert np.array_equal(replies.updates, train_from(x).updates)
 
 
 def train_from(x):
-    return Simulator(dense, data(), SGD(), 0, Workers(1)).train(1, x, everyone(), population(), 0.1)
+    return train(Simulator(dense, data(), SGD(), 0, Workers(1)), 1, x)
 
 
 def test_two_simulators_may_take_turns(two):
     x, y = initial_vector(dense()), initial_vector(conv())
     one, other = Simulator(dense, data(), SGD(), 0, two), Simulator(conv, data(), SGD(), 0, two)
-    first = one.train(1, x, everyone(), population(), 0.1)
-    other.train(1, y, everyone(), population(), 0.1)
-    assert np.array_equal(one.train(1, x, everyone(), population(), 0.1).updates, first.updates)
+    first = train(one, 1, x)
+    train(other, 1, y)
+    assert np.array_equal(train(one, 1, x).updates, first.updates)
 
 
 def test_busy_workers_are_ended_too():

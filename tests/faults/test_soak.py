@@ -38,8 +38,8 @@ def with_nothing(self, round, x, cohort, population, lr, *has):
     replies = HONEST(self, round, x, cohort, population, lr, *has)
     good = ~np.isin(cohort.ids, BAD)
     updates = np.where(good[:, None], replies.updates, 0)
-    change = None if replies.change is None else np.where(good[:, None], replies.change, 0)
-    got = replies._replace(received=replies.received & good, updates=updates, change=change)
+    change = None if replies.memory_change is None else np.where(good[:, None], replies.memory_change, 0)
+    got = replies._replace(received=replies.received & good, updates=updates, memory_change=change)
     only_bad = replies.received.any() and not got.received.any()  # such a round is abandoned: nothing is learned of it
     return got._replace(failures=Failures(abandoned="the bad ones alone answered")) if only_bad else got
 

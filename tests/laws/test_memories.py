@@ -105,8 +105,8 @@ def test_the_servers_control_is_the_mean_of_the_clients(weights):
     for state, happened in rounds(method, world(loss=0.4, weight=weight), 60):
         mean = state.clients["memory"].combine(weight if weights == "data" else np.full(N, 1 / N))
         assert np.allclose(state.aggregator["c"], mean, atol=1e-13)
-        assert happened.replies.change is not None
-        assert not happened.replies.change[~happened.replies.received].any()
+        assert happened.replies.memory_change is not None
+        assert not happened.replies.memory_change[~happened.replies.received].any()
     assert np.abs(mean).max() > 1e-6
 
 

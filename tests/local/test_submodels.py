@@ -9,7 +9,7 @@ from torch import nn
 
 import fedweave as fw
 from fedweave import models
-from fedweave.core.records import Carried
+from fedweave.core.records import ClientContext
 from fedweave.core.settings import BadInput
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.simulator import Simulator
@@ -81,7 +81,7 @@ def test_a_sub_model_computes_what_the_whole_does_without_the_rest():
 def trained(dropout=None, upload=None):
     engine = Simulator(net, data(), SGD(), 0, Workers(1), upload=upload, submodels=[net, narrow])
     x = initial_vector(build_module(net, 0))
-    return engine.train(1, x, everyone(), population(), 0.1, Carried(dropout=dropout)), engine, x
+    return engine.train(worlds.assignment(engine, 1, x, everyone(), population(), 0.1, ClientContext(budget=dropout))), engine, x
 
 
 def test_clients_train_the_narrow_network_itself_and_send_its_part():

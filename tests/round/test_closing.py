@@ -26,7 +26,7 @@ def replies(seconds, lost=()):
     k = len(seconds)
     received = ~np.isin(np.arange(k), lost)
     found = worlds.replies(np.arange(1.0, k + 1)[:, None] * np.ones(3), received, seconds=np.array(seconds, float))
-    return found._replace(change=found.updates.copy())
+    return found._replace(memory_change=found.updates.copy())
 
 
 def test_without_rules_everyone_is_waited_for():

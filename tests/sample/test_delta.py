@@ -38,14 +38,15 @@ class Probes(NamedTuple):
     losses: Callable | None
     gradients: Callable
     variances: Callable
+    updates: Callable
 
 
 def view(weight=WEIGHT, round=1, available=None, loss=0 * LOSS, losses=None):
     n = weight.size
     there = np.ones(n, bool) if available is None else np.array(available)
     population = worlds.equal_clients(n, weight=weight, steps=STEPS[:n], loss_rate=loss[:n], available=there)
-    probes = Probes(losses or (lambda ids: ids), lambda ids: GRADIENTS[ids], lambda ids: VARIANCES[ids])
-    return worlds.view(population, D, round=round, lr=LR, rehearse=lambda ids: UPDATES[ids], probes=probes)
+    probes = Probes(losses or (lambda ids: ids), GRADIENTS.__getitem__, VARIANCES.__getitem__, UPDATES.__getitem__)
+    return worlds.view(population, D, round=round, lr=LR, probes=probes)
 
 
 def replies(cohort, received=None, variance=None, updates=UPDATES):
@@ -363,8 +364,8 @@ def test_thousands_of_rounds_keep_the_sum_the_floor_and_the_shares_of_the_unseen
 @pytest.mark.parametrize("sampler", [IS(3), Delta(3), ClusterIS(3, norms="oracle"), ClusterIS(3, form="bins")], ids=str)
 def test_a_model_that_diverges_is_no_reason_to_fail(sampler):
     wild = np.where(np.arange(N)[:, None] == 2, np.inf, UPDATES)
-    told = Probes(None, lambda ids: wild[ids], lambda ids: np.full(ids.size, np.nan))
-    at = replace(view(), rehearse=lambda ids: wild[ids], probes=told)
+    probes = Probes(None, wild.__getitem__, lambda ids: np.full(ids.size, np.nan), wild.__getitem__)
+    at = replace(view(), probes=probes)
     with np.errstate(invalid="ignore"):
         law = sampler.law(sampler.init(at.population), at)
     assert np.isfinite(law).all()

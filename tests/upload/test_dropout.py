@@ -11,7 +11,7 @@ import worlds
 from fedweave import methods
 from fedweave.aggregate import Anonymous, InverseProbability, Mean, Nova, Varp
 from fedweave.aggregate.linear import weigh
-from fedweave.core.records import Carried
+from fedweave.core.records import ClientContext
 from fedweave.core.settings import BadInput
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
@@ -148,8 +148,8 @@ def trained(workers=None, loss_rate=0.0, own=None, upload=None, submodels=()):
     upload = upload or DifferentialDropout()
     engine = Simulator(conv, data(), SGD(), 0, workers or Workers(1), upload=upload, submodels=submodels)
     x = initial_vector(build_module(conv, 0))
-    has = Carried(own=own, dropout=np.linspace(0, 0.8, N))
-    return engine.train(2, x, everyone(), population(loss_rate), 0.1, has), engine, x
+    has = ClientContext(kept=own, budget=np.linspace(0, 0.8, N))
+    return engine.train(worlds.assignment(engine, 2, x, everyone(), population(loss_rate), 0.1, has)), engine, x
 
 
 @pytest.mark.parametrize("choose", ["importance", "random", "max", "delta", "ordered"])
@@ -276,7 +276,7 @@ def test_a_schedule_of_full_broadcasts():
 def test_a_client_that_broke_something_it_did_not_send_fetches_it_anew():
     x, mask = np.zeros(3, np.float32), np.array([[True, False, False]])
     replies = worlds.replies(np.array([[1, np.inf, 2]], np.float32))
-    after = _masked(replies, mask, Carried(dropout=np.ones(1)), x)
+    after = _masked(replies, mask, True, x)
     assert after.updates.tolist() == [[1, 0, 0]]
     assert np.isnan(after.kept[0]).tolist() == [True, True, False]
 
