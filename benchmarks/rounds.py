@@ -31,8 +31,8 @@ from fedweave.aggregate import InverseProbability
 from fedweave.core.records import Population
 from fedweave.engine.pool.processes import Pool, Workers
 from fedweave.engine.simulator import Simulator
+from fedweave.local.client_data import ClientData
 from fedweave.local.torch.flat_module import initial_vector
-from fedweave.local.torch.trainer import ClientData
 from fedweave.method import Method
 from fedweave.round.steps import first_state, run_round
 from fedweave.sample import PracticalDelta, PracticalIS

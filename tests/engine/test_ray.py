@@ -25,9 +25,9 @@ from fedweave.engine.pool import ray as ours
 from fedweave.engine.pool.processes import WorkerDied
 from fedweave.engine.pool.ray import RayActors
 from fedweave.engine.simulator import Simulator
+from fedweave.local.client_data import ClientData
 from fedweave.local.solvers import SGD
 from fedweave.local.torch.flat_module import initial_vector
-from fedweave.local.torch.trainer import ClientData
 from fedweave.runs.loop import Interrupted, resume_with, run_with
 from fedweave.store.run_folder import RunFolder
 

@@ -14,7 +14,7 @@ import pytest
 
 from fedweave.engine.pool import zygote
 from fedweave.engine.pool.processes import WorkerDied, Workers
-from fedweave.local.torch.trainer import ClientData
+from fedweave.local.client_data import ClientData
 
 X = np.zeros(1, np.float32)
 
@@ -139,7 +139,7 @@ class Tells:
     def __init__(self, data): pass
     def number(self, x): return os.getpid()
 
-from fedweave.local.torch.trainer import ClientData
+from fedweave.local.client_data import ClientData
 none = np.zeros(1, np.float32)
 data = ClientData(none, none, none, none, 1, (0.0,), (1.0,), [np.arange(1)])
 

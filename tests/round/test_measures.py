@@ -15,9 +15,9 @@ from fedweave.core.records import Cohort, Layout, Population, Replies, ServerSta
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.quadratic import QuadraticEngine, Quadratics
 from fedweave.engine.simulator import Simulator
+from fedweave.local.client_data import ClientData
 from fedweave.local.solvers import SGD
 from fedweave.local.torch.flat_module import initial_vector
-from fedweave.local.torch.trainer import ClientData
 from fedweave.round import measures
 from fedweave.round.steps import Round
 

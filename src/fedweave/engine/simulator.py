@@ -18,13 +18,14 @@ from fedweave.core.settings import BadInput
 from fedweave.engine.links import add_transfer_time, draw_arrivals
 from fedweave.engine.pool.processes import Call, Pool, Workers
 from fedweave.engine.pool.ray import RayActors
-from fedweave.local.batches import Job
-from fedweave.local.submodels import FleetTrainer
+from fedweave.local.client_data import ClientData
+from fedweave.local.submodels import SubmodelTrainer
 from fedweave.local.torch.flat_module import build_module
 from fedweave.local.torch.threads import one_thread
-from fedweave.local.torch.trainer import EVALUATION_BATCH, ClientData, Score, TorchTrainer
-from fedweave.local.trainer import Piece, Recalled, Trained
+from fedweave.local.torch.trainer import TorchTrainer
+from fedweave.local.trainer import EVALUATION_BATCH, Jobs, Trained, Trainer, attempt
 from fedweave.round.memories import beginnings, shares, with_change
+from fedweave.tasks.task import Sums, add_up
 from fedweave.upload.everything import Everything
 from fedweave.upload.send import Fleet, Kind, apply_upload, upload_rng
 
@@ -56,7 +57,7 @@ class Simulator:
         self._trainer = self._build(data)
         self.layout = self._trainer.layout
         whole = Fleet((Kind(self.layout),), np.zeros(len(data.parts), np.int64))
-        self.fleet = self._trainer.fleet if isinstance(self._trainer, FleetTrainer) else whole
+        self.fleet = self._trainer.fleet if isinstance(self._trainer, SubmodelTrainer) else whole
         self._workers = workers
 
     def train(
@@ -95,18 +96,18 @@ class Simulator:
     def gradients(self, x: Array, ids: Array) -> Array:
         """Return these clients' gradients at ``x`` on all their data."""
         found = np.zeros((ids.size, x.size), np.float32)
-        calls: list[Call] = [("gradient", (int(client),)) for client in ids]
+        calls: list[Call] = [(_gradient, (int(client),)) for client in ids]
         for n, gradient in self._each(x, calls):
             found[n] = gradient
         return found
 
     def variances(self, round: int, x: Array, ids: Array, population: Population) -> Array:
         """Return the variance at ``x`` of the gradients of one pass over their batches, those of this round."""
-        return self._numbers(x, [("variance", (round, int(c), int(population.batch_size[c]))) for c in ids])
+        return self._numbers(x, [(_variance, (round, int(c), int(population.batch_size[c]))) for c in ids])
 
     def losses(self, x: Array, ids: Array) -> Array:
         """Return the mean loss of ``x`` on each one's own data."""
-        return self._numbers(x, [("loss", (int(c),)) for c in ids])
+        return self._numbers(x, [(_loss, (int(c),)) for c in ids])
 
     def _numbers(self, x: Array, calls: Sequence[Call]) -> Array:
         found = np.zeros(len(calls))
@@ -116,33 +117,31 @@ class Simulator:
 
     def _trained(
         self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried, starts: Array | None
-    ) -> Iterator[tuple[list[int], Trained]]:
+    ) -> Iterator[tuple[Array, Trained]]:
         """Yield positions in ``ids`` and what those clients did, piece by piece; ``starts``: where each begins."""
-        jobs = [Job(int(c), int(population.steps[c]), int(population.batch_size[c])) for c in ids]
-        chunks = self._trainer.chunks(jobs, self._workers.count or 1) if jobs else []
-
-        def recalled(some: Array) -> Recalled | None:
-            return None if has.memory is None else Recalled(has.memory[some], has.sent, shares(some, population))
-
-        def piece(c: list[int]) -> Piece:
-            own = None if starts is None else starts[c]
-            return Piece(round, [jobs[i] for i in c], lr, recalled(ids[c]), has.measure, own)
-
-        calls: list[Call] = [("attempt", (piece(c), self._skip)) for c in chunks]
+        jobs = Jobs(
+            client=ids,
+            steps=population.steps[ids],
+            batch_size=population.batch_size[ids],
+            dispatch=np.full(ids.size, round),
+            lr=np.full(ids.size, float(lr)),
+            memory=None if has.memory is None else has.memory[ids],
+            broadcast=None if has.memory is None else has.sent,
+            share=shares(ids, population),
+            starts=starts,
+            measure=has.measure,
+        )
+        pieces = self._trainer.pieces(jobs) if ids.size else []
+        calls: list[Call] = [(attempt, (jobs.take(rows), self._skip)) for rows in pieces]
         for n, trained in self._each(x, calls):
-            yield chunks[n], trained
+            yield pieces[n], trained
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:
         """Return accuracy, loss and class_accuracy of ``x`` on the test set."""
-        n = len(self.data.test_y)
-        calls: list[Call] = [("evaluate", (i, min(i + EVALUATION_BATCH, n))) for i in range(0, n, EVALUATION_BATCH)]
-        scores: list[Score] = [score for _, score in sorted(self._each(x, calls), key=lambda pair: pair[0])]
-        loss = sum(score.loss for score in scores) / n
-        if not self.data.classes:
-            return {"accuracy": np.nan, "loss": loss, "class_accuracy": np.zeros(0)}
-        correct, count = (np.sum([getattr(s, f) for s in scores], axis=0) for f in ("correct", "total"))
-        each = np.divide(correct, count, out=np.full(count.size, np.nan), where=count > 0)
-        return {"accuracy": float(correct.sum() / n), "loss": loss, "class_accuracy": each}
+        n = self._trainer.test_size
+        calls: list[Call] = [(_evaluate, (i, min(i + EVALUATION_BATCH, n))) for i in range(0, n, EVALUATION_BATCH)]
+        slices: list[Sums] = [sums for _, sums in sorted(self._each(x, calls), key=lambda pair: pair[0])]
+        return {"accuracy": np.nan, "class_accuracy": np.zeros(0), **self._trainer.task.finish(add_up(slices))}
 
     def _each(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
         """Yield (position, result) of the calls at ``x``, done here or by the workers."""
@@ -151,8 +150,8 @@ class Simulator:
             return
         begin = time.perf_counter()
         with one_thread():
-            for n, (name, args) in enumerate(calls):
-                yield n, getattr(self._trainer, name)(x, *args)
+            for n, (work, arguments) in enumerate(calls):
+                yield n, work(self._trainer, x, *arguments)
         if len(calls) > 1:  # a round of one piece would gain nothing from workers
             self._workers.patience -= time.perf_counter() - begin
 
@@ -160,8 +159,24 @@ class Simulator:
         """Return whether the workers have this simulator's trainer, after giving it to them if they had not."""
         if self._workers.holds is self._build:
             return True
-        most = max(pieces, -(-len(self.data.test_y) // EVALUATION_BATCH))
+        most = max(pieces, -(-self._trainer.test_size // EVALUATION_BATCH))
         return self._workers.load(self._build, self.data, most)
+
+
+def _gradient(trainer: Trainer, x: Array, client: int) -> Array:
+    return trainer.gradient(x, client)
+
+
+def _variance(trainer: Trainer, x: Array, dispatch: int, client: int, batch_size: int) -> float:
+    return trainer.variance(x, dispatch, client, batch_size)
+
+
+def _loss(trainer: Trainer, x: Array, client: int) -> float:
+    return trainer.loss(x, client)
+
+
+def _evaluate(trainer: Trainer, x: Array, begin: int, end: int) -> Sums:
+    return trainer.evaluate(x, begin, end)
 
 
 def _trainer(
@@ -171,11 +186,11 @@ def _trainer(
     seed: int,
     device: str,
     data: ClientData,
-) -> TorchTrainer | FleetTrainer:
+) -> TorchTrainer | SubmodelTrainer:
     if not submodels:
         return TorchTrainer(build_module(model, seed), data, solver, seed, device)
     parts, kind = [build_module(part, seed) for part in submodels], np.arange(len(data.parts)) % len(submodels)
-    return FleetTrainer(build_module(model, seed), parts, kind, data, solver, seed, device)
+    return SubmodelTrainer(build_module(model, seed), parts, kind, data, solver, seed, device)
 
 
 def workers_for(workers: int | Literal["auto"], device: str, engine: Literal["local", "ray"] = "local") -> Pool:

@@ -118,11 +118,9 @@ def client(
         """Measure the model on this client's own test samples, or on its training samples if it has no others."""
         trainer = trainers.trainer(*identity(context), 0, None)
         x, _ = read_vectors(message.content, Tensors.of_layout(trainer.layout))
-        n = len(trainer.data.test_y)
-        score = trainer.evaluate(x, 0, n)
-        found: dict[str, Any] = {"num-examples": n, "loss": score.loss / n}
-        if trainer.data.classes:
-            found["accuracy"] = float(score.correct.sum()) / n
+        n = trainer.test_size
+        scores = trainer.task.finish(trainer.evaluate(x, 0, n))
+        found: Any = {"num-examples": n} | {name: value for name, value in scores.items() if isinstance(value, float)}
         return Message(RecordDict({"metrics": MetricRecord(found)}), reply_to=message)
 
     return app
@@ -172,9 +170,10 @@ class _Trainers:
         """Return the trainer of a client; the last one is kept, for the next round."""
         # Torch takes seconds to load, and a client that only says hello does not need it.
         from fedweave.engine.simulator import choose_device
+        from fedweave.local.client_data import ClientData
         from fedweave.local.solvers import SGD
         from fedweave.local.torch.flat_module import build_module
-        from fedweave.local.torch.trainer import ClientData, TorchTrainer
+        from fedweave.local.torch.trainer import TorchTrainer
 
         found = self._made.get(who)
         if found is None or found[0] != (seed, solver):
@@ -219,15 +218,23 @@ def factory(model: Model, data: Dataset) -> Callable[[], nn.Module]:
 def _train(
     trainer: TorchTrainer, x: Array, request: TrainRequest, sent: Array | None, memory: Array | None, start: Array
 ) -> tuple[Array, float, float, float]:
-    from fedweave.local.batches import Job
     from fedweave.local.torch.threads import one_thread
-    from fedweave.local.trainer import Piece, Recalled
+    from fedweave.local.trainer import Jobs
 
-    recalled = None if memory is None else Recalled(memory[None], sent, np.array([request.share]))
-    job = Job(request.client, request.steps, request.batch_size)
+    jobs = Jobs(
+        client=np.array([request.client]),
+        steps=np.array([request.steps]),
+        batch_size=np.array([request.batch_size]),
+        dispatch=np.array([request.round]),
+        lr=np.array([float(request.lr)]),
+        memory=None if memory is None else memory[None],
+        broadcast=sent,
+        share=np.array([request.share]),
+        starts=None if start is x else start[None],
+        measure=request.measure,
+    )
     with one_thread():
-        starts = None if start is x else start[None]
-        trained = trainer.train(x, Piece(request.round, [job], request.lr, recalled, request.measure, starts))
+        trained = trainer.train(x, jobs)
     update, loss, first, variance = (column[0] for column in trained[:4])
     return update, float(loss), float(first), float(variance)
 

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from fedweave.core.records import Array, Layout
 from fedweave.core.roles import Solver
 from fedweave.core.settings import BadInput
-from fedweave.local.batches import Job
-from fedweave.local.torch.trainer import ClientData, Score, TorchTrainer
-from fedweave.local.trainer import Piece, Trained, Trainer
+from fedweave.local.client_data import ClientData
+from fedweave.local.torch.trainer import TorchTrainer
+from fedweave.local.trainer import Jobs, Trained
+from fedweave.tasks.task import Sums, Task
 from fedweave.upload.send import Fleet, Kind
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -128,7 +129,7 @@ def _keep(layer: nn.Module, **sizes: tuple[int, ...]) -> None:
         setattr(layer, name, nn.Parameter(cut, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else cut)
 
 
-class FleetTrainer(Trainer):
+class SubmodelTrainer:
     """Trains clients that have different parts of one model, in the whole model's coordinates."""
 
     def __init__(
@@ -152,34 +153,42 @@ class FleetTrainer(Trainer):
         """The whole model's tensors in the flat vector."""
         return self.whole.layout
 
-    def chunks(self, jobs: Sequence[Job], hands: int) -> list[list[int]]:
-        """Split jobs into pieces of one kind that train together, for as many ``hands``."""
-        kind, pieces = self.fleet.kind[[j.client for j in jobs]], list[list[int]]()
-        for k in np.unique(kind):
-            mine = np.flatnonzero(kind == k).tolist()
-            cut = self.parts[k].chunks([jobs[i] for i in mine], -(-hands * len(mine) // len(jobs)))
-            pieces += [[mine[i] for i in piece] for piece in cut]
-        return pieces
+    @property
+    def task(self) -> Task:
+        """The task of all models."""
+        return self.whole.task
 
-    def train(self, x: Array, piece: Piece) -> Trained:
-        k = int(self.fleet.kind[piece.jobs[0].client])
+    @property
+    def test_size(self) -> int:
+        """How many test samples there are."""
+        return self.whole.test_size
+
+    def pieces(self, jobs: Jobs) -> list[Array]:
+        """Return the rows that train together: clients with the same part of the model."""
+        kind = self.fleet.kind[jobs.client]
+        groups = ((k, np.flatnonzero(kind == k)) for k in np.unique(kind))
+        return [mine[rows] for k, mine in groups for rows in self.parts[k].pieces(jobs.take(mine))]
+
+    def train(self, x: Array, jobs: Jobs) -> Trained:
+        """Train one piece from the whole model ``x``; updates are zero outside of the clients' part."""
+        k = int(self.fleet.kind[jobs.client[0]])
         kind = self.fleet.kinds[k]
-        own = None if piece.starts is None else kind.of(piece.starts)
-        trained = self.parts[k].train(kind.of(x), piece._replace(starts=own))
+        starts = None if jobs.starts is None else kind.of(jobs.starts)
+        trained = self.parts[k].train(kind.of(x), jobs._replace(starts=starts))
         return trained._replace(updates=kind.whole(trained.updates, x.size, rest=0))
 
     def gradient(self, x: Array, client: int) -> Array:
         """Return the gradient of a client's loss by the whole model."""
         return self.whole.gradient(x, client)
 
-    def variance(self, x: Array, round: int, client: int, batch_size: int) -> float:
+    def variance(self, x: Array, dispatch: int, client: int, batch_size: int) -> float:
         """Return the variance of a client's stochastic gradients by the whole model."""
-        return self.whole.variance(x, round, client, batch_size)
+        return self.whole.variance(x, dispatch, client, batch_size)
 
     def loss(self, x: Array, client: int) -> float:
         """Return a client's mean loss by the whole model."""
         return self.whole.loss(x, client)
 
-    def evaluate(self, x: Array, begin: int, end: int) -> Score:
+    def evaluate(self, x: Array, begin: int, end: int) -> Sums:
         """Return the whole model's sums over test samples [begin, end)."""
         return self.whole.evaluate(x, begin, end)

@@ -22,7 +22,7 @@ from fedweave.engine.pool.processes import Pool
 from fedweave.runs.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
 from fedweave.local.torch.flat_module import initial_vector, build_module
 from fedweave.local.torch.threads import one_thread
-from fedweave.local.torch.trainer import ClientData
+from fedweave.local.client_data import ClientData
 from fedweave.method import Method
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Population, ServerState

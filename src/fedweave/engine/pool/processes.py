@@ -25,11 +25,11 @@ from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
 from fedweave.engine.pool import zygote
 from fedweave.engine.pool.worker import result_of
-from fedweave.local.submodels import FleetTrainer
-from fedweave.local.torch.trainer import ClientData, TorchTrainer
+from fedweave.local.client_data import ClientData
+from fedweave.local.trainer import Trainer
 
-Build = Callable[[ClientData], TorchTrainer | FleetTrainer]
-Call = tuple[str, Any]  # a method of the trainer and its arguments after x; or "load", "model" and what they need
+Build = Callable[[ClientData], Trainer]
+Call = tuple[Callable[..., Any], tuple[Any, ...]]  # a function of (trainer, x, …) and its arguments after x
 
 
 class WorkerDied(RuntimeError):  # noqa: N818 - it says what happened
@@ -147,7 +147,7 @@ class Workers(AbstractContextManager["Workers"]):
                     self._send(link, following[1])
                 yield done, result
 
-    def _send(self, link: Any, call: Call) -> None:
+    def _send(self, link: Any, call: Call | tuple[str, Any]) -> None:
         try:
             link.send(call)
         except (BrokenPipeError, ConnectionError):

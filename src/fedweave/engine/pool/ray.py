@@ -14,7 +14,7 @@ import socket
 import threading
 import warnings
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -27,7 +27,7 @@ from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
 from fedweave.engine.pool.processes import SHARED, Build, Call, WorkerDied
 from fedweave.engine.pool.worker import Answer, Serving, answered, result_of
-from fedweave.local.torch.trainer import ClientData
+from fedweave.local.client_data import ClientData
 
 START_SECONDS = 60.0  # how long to wait for the first actor: the CPUs of a cluster may be busy with other work
 
@@ -49,9 +49,9 @@ class Actor:
         """Make the trainer ``build(data)``."""
         return answered(self._serving.load, build, data)
 
-    def call(self, x: Array, name: str, arguments: tuple[Any, ...]) -> Answer:
+    def call(self, x: Array, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Answer:
         """Do one call of a ``map``."""
-        return answered(self._serving.call, x, name, arguments)
+        return answered(self._serving.call, x, work, arguments)
 
 
 class RayActors(AbstractContextManager["RayActors"]):
@@ -109,8 +109,8 @@ class RayActors(AbstractContextManager["RayActors"]):
 
         def hand_out() -> None:
             while todo and self._free:
-                actor, (i, (name, arguments)) = self._free.pop(), todo.popleft()
-                doing[actor.call.remote(model, name, arguments)] = i, actor
+                actor, (i, (work, arguments)) = self._free.pop(), todo.popleft()
+                doing[actor.call.remote(model, work, arguments)] = i, actor
 
         hand_out()
         while todo or doing:

@@ -24,7 +24,7 @@ from fedweave.fleet.server.engine import FlowerEngine
 from fedweave.fleet.server.questions import as_known
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import Clock, Terms, refuse_oracle
-from fedweave.local.torch.trainer import ClientData
+from fedweave.local.client_data import ClientData
 from fedweave.round.closing import NO_RULES, over_selected
 from fedweave.round.steps import first_state
 from fedweave.runs.experiment import Experiment, load_data, model_factory, to_plain
