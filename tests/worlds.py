@@ -8,7 +8,9 @@ from torch import nn
 
 import fedweave as fw
 from fedweave.core.records import NO_CONTEXT, Assignment, Cohort, Layout, Population, Replies, View
-from fedweave.local.torch.trainer import ClientData
+from fedweave.engine.simulator import Simulator
+from fedweave.local.client_data import ClientData
+from fedweave.local.quadratic import QuadraticTrainer
 
 N = 8  # clients of ``data`` and ``population``
 
@@ -80,6 +82,11 @@ def replies(updates, received=None, **fields):
     plain = {"steps": one, "loss": one, "first_gradient": one, "seconds": one, "bytes_up": one}
     updates = np.where(received[:, None], updates, np.zeros(1, updates.dtype))
     return Replies(received=received, updates=updates, **filled(one.size, plain, fields))
+
+
+def quadratic_simulator(problem, solver, seed, weight, upload=None):
+    """Return a simulator of clients with quadratic objectives."""
+    return Simulator(QuadraticTrainer(problem, solver, seed, weight), upload)
 
 
 def data():

@@ -7,10 +7,11 @@ import pytest
 from torch import nn
 
 import fedweave as fw
+import worlds
 from fedweave import methods
 from fedweave.core.records import NO_CONTEXT, ClientContext
 from fedweave.engine.pool.processes import Workers
-from fedweave.engine.simulator import Simulator
+from fedweave.engine.torch_simulator import torch_simulator
 from fedweave.local.solvers import SGD, ControlVariate, Dyn
 from fedweave.local.torch.flat_module import build_module, initial_vector
 from fedweave.round import first_state, run_round
@@ -36,10 +37,12 @@ def told(dim, parameters, seed=0):
 
 
 def train(model, solver, carried, workers=None, steps=None, loss_rate=0.0):
-    engine = Simulator(model, data(), solver, 0, workers or Workers(1))
+    engine = torch_simulator(model, data(), solver, 0, workers or Workers(1))
     world = population(loss_rate)
     world = world if steps is None else replace(world, steps=np.full(N, steps))
-    return engine.train(worlds.assignment(engine, 1, initial_vector(build_module(model, 0)), everyone(), world, LR, carried)), engine.layout
+    return engine.train(
+        worlds.assignment(engine, 1, initial_vector(build_module(model, 0)), everyone(), world, LR, carried)
+    ), engine.layout
 
 
 @pytest.mark.parametrize("model", [dense, normed])
@@ -89,7 +92,7 @@ def test_a_lost_reply_changes_no_memory_and_no_other_reply():
 def test_running_averages_follow_the_mean_under_feddyn():
     """x_b ← mean y_b: were they corrected like parameters, a variance could become negative."""
     method = methods.feddyn(N, alpha=0.1)
-    engine = Simulator(normed, data(), method.solver, 0, Workers(1))
+    engine = torch_simulator(normed, data(), method.solver, 0, Workers(1))
     state = first_state(method, initial_vector(build_module(normed, 0)), population(), engine.layout.parameters)
     p = engine.layout.parameters
     for _ in range(3):

@@ -10,12 +10,12 @@ from fedweave import methods
 from fedweave.aggregate import DynMean, Mean, Nova, Scaffold
 from fedweave.core.roles import ServerOptimizer
 from fedweave.core.settings import settings
-from fedweave.engine.quadratic import QuadraticEngine, Quadratics
+from fedweave.local.quadratic import Quadratics
 from fedweave.local.solvers import SGD, ControlVariate, Dyn, Prox
 from fedweave.method import Method
 from fedweave.round import first_state, run_round
 from fedweave.sample import Everyone, Uniform
-from worlds import equal_clients
+from worlds import equal_clients, quadratic_simulator
 
 N, D, LR = 8, 5, 0.02
 STEPS = np.array([1, 20, 3, 7, 14, 2, 10, 5])
@@ -34,7 +34,7 @@ def world(loss=0.0, weight=None, steps=STEPS):
 
 def rounds(method, population, count, lr=LR, seed=0, quadratics=None):
     """Yield state and what happened, round after round."""
-    engine = QuadraticEngine(quadratics or problem(), method.solver, seed, population.weight)
+    engine = quadratic_simulator(quadratics or problem(), method.solver, seed, population.weight)
     state = first_state(method, np.zeros(D), population, D)
     for _ in range(count):
         state, happened = run_round(method, state, population, engine, lr, seed)

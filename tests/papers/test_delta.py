@@ -180,7 +180,12 @@ def test_the_regressions_gradient_is_that_of_its_loss():
 
 def test_the_regressions_noise_is_the_clients_own():
     population = worlds.equal_clients(4, steps=5)
-    engine, theta, everyone, some = regression_engine(3.0), np.array([2.0, 0.3]), worlds.cohort(range(4)), worlds.cohort([1, 3])
+    engine, theta, everyone, some = (
+        regression_engine(3.0),
+        np.array([2.0, 0.3]),
+        worlds.cohort(range(4)),
+        worlds.cohort([1, 3]),
+    )
 
     def updates(engine, round):
         return engine.rehearse(worlds.assignment(engine, round, theta, everyone, population, 0.001))

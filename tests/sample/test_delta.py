@@ -13,7 +13,7 @@ import worlds
 from fedweave import methods, theory
 from fedweave.aggregate import Anonymous, Consistent, InverseProbability, LinkAware, Nova
 from fedweave.core.settings import BadInput
-from fedweave.engine.quadratic import QuadraticEngine, Quadratics
+from fedweave.local.quadratic import Quadratics
 from fedweave.local.solvers import SGD
 from fedweave.method import Method
 from fedweave.round import first_state, run_round
@@ -21,6 +21,7 @@ from fedweave.round.plan import view_of
 from fedweave.sample import IS, ClusterIS, Delta, PowerOfChoice, PracticalDelta, PracticalIS, Uniform, Weighted
 from fedweave.sample.cluster import clustered
 from fedweave.sample.fixed import capped, draw_without_replacement, proportional
+from worlds import quadratic_simulator
 
 RNG = np.random.default_rng(0)
 N, D, LR = 5, 3, 0.1
@@ -185,7 +186,7 @@ TOY = Quadratics(
 def toy(method):
     """Return the law and the gradients of the paper's three clients at (1, 1), one step each."""
     population = worlds.equal_clients(3, steps=1)
-    engine = QuadraticEngine(TOY, method.solver, 0, population.weight)
+    engine = quadratic_simulator(TOY, method.solver, 0, population.weight)
     state = first_state(method, np.ones(2), population, 2)
     at = view_of(method, state, population, engine, 0.01)
     return method.sampler.law(state.sampler, at), engine.gradients(np.ones(2), np.arange(3))
@@ -487,7 +488,7 @@ def walked(method, rounds, seed=0, n=6):
     problem = Quadratics(rng.standard_normal((n, D)))
     weight = np.arange(1, n + 1) / 21
     population = worlds.equal_clients(n, weight=weight)
-    engine = QuadraticEngine(problem, method.solver, seed, weight)
+    engine = quadratic_simulator(problem, method.solver, seed, weight)
     state, path = first_state(method, np.zeros(D), population, D), np.empty((rounds, D))
     for r in range(rounds):
         state, happened = run_round(method, state, population, engine, 0.05, seed)

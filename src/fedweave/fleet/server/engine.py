@@ -11,6 +11,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
+from fedweave.client.bytes import upload_bytes
 from fedweave.core.records import Array, Assignment, Layout, Population, Replies, State
 from fedweave.core.settings import BadInput
 from fedweave.engine.links import add_transfer_time
@@ -19,12 +20,11 @@ from fedweave.fleet.server.questions import LIFE, Asker, Question
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import Clock, Terms
 from fedweave.fleet.wire.answer import read_loss
-from fedweave.fleet.wire.tensors import QUERY_LOSS, Tensors, Unfit, ask_loss
+from fedweave.fleet.wire.request import QUERY_LOSS, ask_loss
+from fedweave.fleet.wire.tensors import Tensors, Unfit
 from fedweave.method import Method
 from fedweave.system.measured import Measured
-from fedweave.upload.channels import channels_of
-from fedweave.upload.send import upload_rng
-from fedweave.upload.wire import encoded_size
+from fedweave.upload.codec import ClientModel, ModelFleet
 
 Evaluate = Callable[[Array], Mapping[str, Any]]
 
@@ -52,7 +52,7 @@ class FlowerEngine:
         self._grid, self._roster, self._terms, self._clock = grid, roster, terms, clock
         self._method, self._seed = method, seed
         self._asker = Asker(Tensors.of_layout(layout), method.solver, seed, terms, upload=method.upload)
-        self._measured = measured
+        self._measured, self._models = measured, ModelFleet((ClientModel(layout),))
         self.seen: State = measured.fresh(roster.size) if measured else {}
 
     def train(self, assignment: Assignment) -> Replies:
@@ -76,19 +76,12 @@ class FlowerEngine:
 
     def _world_seconds(self, q: Question, replies: Replies) -> Array:
         """Return the seconds (k,) of this round in the experiment's own world, whose links have rates for bytes."""
-        x, ids, budget = q.assignment.x, q.assignment.cohort.ids, q.assignment.context.budget
-        replies = replies._replace(seconds=q.assignment.population.latency[ids])
-        if q.assignment.population.up_rate is None or not ids.size:
-            return replies.seconds
-        if budget is None:
-            up, down = np.full(ids.size, x.nbytes * (2 if self._method.solver.uploads_memory else 1)), None
-        else:  # how many channels are sent does not depend on what was learned
-            channels, upload = channels_of(self.layout), self._method.upload
-            luck, all_have = upload_rng(self._seed, q.assignment.round), np.ones(channels.count)
-            rates = zip(ids.tolist(), budget.tolist(), strict=True)
-            kept = [upload.send(channels, x, x, rate, all_have, luck(client)) for client, rate in rates]
-            up, down = encoded_size(channels, np.stack(kept), x.itemsize), x.itemsize * q.fetched
-        return add_transfer_time(replies._replace(bytes_up=up, bytes_down=down), q.assignment).seconds
+        assignment, upload = q.assignment, self._method.upload
+        up = upload_bytes(assignment, upload, self._method.solver, self._models)
+        down = None if upload.identity else assignment.x.itemsize * q.fetched
+        nominal = assignment.population.latency[assignment.cohort.ids]
+        replies = replies._replace(seconds=nominal, bytes_up=up, bytes_down=down)
+        return add_transfer_time(replies, assignment).seconds
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:
         """Return accuracy, loss and class_accuracy of ``x`` on the server's own test set."""

@@ -13,12 +13,15 @@ from fedweave.core.roles import Solver, Upload
 from fedweave.core.settings import BadInput, brief
 from fedweave.fleet.client import digest
 from fedweave.fleet.server.terms import Terms
-from fedweave.fleet.wire.answer import Answer, read_answer, size
+from fedweave.fleet.wire.answer import Answer, Expected, read_answer, size
+from fedweave.fleet.wire.request import ANYONE, TrainRequest, ask, client_half
 from fedweave.fleet.wire.seal import check_seal
-from fedweave.fleet.wire.tensors import ANYONE, Tensors, TrainRequest, Unfit, ask, client_half
+from fedweave.fleet.wire.tensors import Tensors, Unfit
 from fedweave.round.admission import admit
 from fedweave.round.memories import relative_weights, with_memory_change
 from fedweave.tables.rows import Rows
+from fedweave.upload.codec import ClientModel
+from fedweave.upload.everything import Everything
 
 MOST_TRACE = 10_000  # characters of a client's traceback that are kept
 GONE = 5  # Flower's code for a node that is unavailable
@@ -28,7 +31,7 @@ LIFE = 10.0  # seconds beyond the deadline after which an unread question is thr
 def as_known(state: ServerState) -> ServerState:
     """Return a first state as the server of a real fleet can know it.
 
-    Of what clients keep of their own (FedDD) it knows two numbers: after which round, and how many entries they sent.
+    Of what clients' uploads keep it knows two numbers: the round of the answer, and how many entries are new to them.
     """
     if "kept" not in state.clients:
         return state
@@ -43,10 +46,8 @@ class Question:
         self.assignment, context, ids = assignment, assignment.context, assignment.cohort.ids
         self.memory = None if context.memory is None else context.memory[ids]
         known = np.zeros((ids.size, 2)) if context.kept is None else context.kept[ids]
-        since, sent = known.astype(np.int64).T
-        dim = assignment.x.size
-        self.since = np.where(sent < dim, since, 0)  # (k,) a client that sent everything keeps nothing
-        self.fetched = np.where(since > 0, sent, dim)  # (k,) entries of the model that are new to each
+        self.since, fetched = known.astype(np.int64).T  # (k,) round of the answer that each one's upload goes on from
+        self.fetched = np.where(self.since > 0, fetched, assignment.x.size)  # (k,) entries that are new to each
 
 
 class Asker:
@@ -67,12 +68,13 @@ class Asker:
         strangers: tuple[int, float] | None = None,
         upload: Upload | None = None,
     ):
-        if upload is not None and upload.keeps and solver.memory_kind:
+        self._upload = upload or Everything()
+        if not self._upload.identity and solver.memory_kind:
             raise BadInput(
                 f"Clients that keep {solver.memory_kind} must send whole updates on a real fleet, by which the server "
-                f"follows what they keep; {type(upload).__name__} leaves parts out."
+                f"follows what they keep; {type(upload).__name__} does not."
             )
-        self._strangers, self._half = strangers, client_half(solver, upload, tensors.layout)
+        self._strangers, self._half = strangers, client_half(solver, self._upload, tensors.layout)
         self.tensors, self._solver, self._seed, self._terms = tensors, solver, seed, terms
         self._has: dict[int, set[str]] = {}  # client -> the memories that it keeps, by their digests
 
@@ -104,7 +106,7 @@ class Asker:
     def box(self, q: Question) -> Box:
         """Return an empty box for the answers."""
         passes = self._strangers[1] if self._strangers else None
-        return Box(q.assignment, self.tensors, self._terms.most_samples, passes)
+        return Box(q.assignment, self.tensors, self._terms.most_samples, passes, self._upload)
 
     def replies(self, q: Question, box: Box, look: bool = True) -> Replies:
         """Return what was received, and what was wrong with the rest.
@@ -115,7 +117,7 @@ class Asker:
         replies = with_memory_change(box.replies(), self._solver, assignment)
         replies, refused = admit(replies, assignment.cohort, layout) if look else (replies, replies.failures.refused)
         self._keep_in_mind(q, replies)
-        replies = replies if box.sent is None else _partial(replies, box.sent, assignment.round)
+        replies = replies if self._upload.identity else _with_kept(replies, self._upload, box.sent, assignment)
         asked = assignment.cohort.ids.size
         few, least = int(replies.received.sum()), min(self._terms.fewest, asked)
         abandoned = f"{few} of {asked} clients answered, {least} must" if few < least else ""
@@ -130,17 +132,29 @@ class Asker:
             self._has[client] = both if replies.received[row] else set()  # one that failed may have lost its own
 
 
-def _partial(replies: Replies, sent: Array, round: int) -> Replies:
-    """Return the replies with which entries (k, D) each received client sent, and what is known of those it keeps."""
-    sent[~replies.received] = False
-    kept = np.stack([np.full(len(sent), float(round)), sent.sum(1)], axis=1)
-    return replies._replace(kept=kept, mask=None if sent[replies.received].all() else sent)
+def _with_kept(replies: Replies, upload: Upload, sent: Array | None, assignment: Assignment) -> Replies:
+    """Return the replies with which entries each client sent, and what the server knows of what it keeps.
+
+    That is two numbers: the round of the answer, 0 if it kept nothing, and how many entries of the model are new to it.
+    """
+    k, dim = replies.received.size, assignment.x.size
+    fetched = np.full(k, dim)
+    if sent is not None:
+        sent[~replies.received] = False
+        fetched = sent.sum(1)
+        replies = replies._replace(mask=None if sent[replies.received].all() else sent)
+    if not upload.keeps:
+        return replies
+    since = np.where((fetched < dim) | (not upload.masks), assignment.round, 0)
+    return replies._replace(kept=np.stack([since, fetched], axis=1).astype(float))
 
 
 class Box:
     """The answers of a round as they come."""
 
-    def __init__(self, assignment: Assignment, tensors: Tensors, most_samples: float, epochs: float | None):
+    def __init__(
+        self, assignment: Assignment, tensors: Tensors, most_samples: float, epochs: float | None, upload: Upload
+    ):
         """Wait for the answers to an assignment; ``epochs``: of apps that count their steps themselves."""
         ids, context, x = assignment.cohort.ids, assignment.context, assignment.x
         k, shape = ids.size, (ids.size, x.size)
@@ -148,7 +162,9 @@ class Box:
         self._tensors, self._x, self._most_samples = tensors, x, most_samples
         self.ids, self.received, self.answered = ids, np.zeros(k, bool), np.zeros(k, bool)
         self.updates = np.empty(shape, x.dtype)
-        self.sent = None if context.budget is None else np.zeros(shape, bool)  # which entries came
+        self.sent = np.zeros(shape, bool) if upload.masks else None  # which entries came
+        self._upload, self._budget = upload, context.budget
+        self._model = ClientModel(tensors.layout, dtype=tensors.dtype)
         self.steps = assignment.population.steps[ids]
         self.loss, self.first, self.seconds, self.samples, self.variance = (np.full(k, np.nan) for _ in range(5))
         self.counted = np.zeros(k, bool)  # who reported its steps
@@ -167,8 +183,9 @@ class Box:
         self.bytes_up[row] = size(reply.content)
         try:
             check_seal(reply.content, self._round, client if self._epochs is None else ANYONE)
-            part = None if self.sent is None else self.sent[row]
-            about = read_answer(reply.content, self._tensors, self._x, self.updates[row], self._most_samples, part)
+            about = read_answer(
+                reply.content, self._tensors, self._x, self.updates[row], self._most_samples, self._expected(row)
+            )
             if self._measure and self._epochs is None and np.isnan(about.variance):
                 raise Unfit("does not report the variance that it was asked for")
             self._check_steps(row, about)
@@ -179,6 +196,12 @@ class Box:
         self.loss[row], self.first[row], self.samples[row] = about.loss, about.first_gradient, about.samples
         self.counted[row], self.variance[row] = not np.isnan(about.steps), about.variance
         self.steps[row] = int(about.steps) if self.counted[row] else self.steps[row]
+
+    def _expected(self, row: int) -> Expected | None:
+        if self._upload.identity:
+            return None
+        budget = None if self._budget is None else float(self._budget[row])
+        return Expected(self._upload, self._model, budget, None if self.sent is None else self.sent[row])
 
     def _check_steps(self, row: int, about: Answer) -> None:
         """Refuse more steps than were asked, or than an app of its own can take: its samples, one at a time."""

@@ -35,6 +35,6 @@ class Spread:
         self._mean.add_(away, alpha=1 / (t + 1))
         self._total[: len(g)].add_(away.square_().sum(1), alpha=t / (t + 1))
 
-    def variance(self, steps: Sequence[int]) -> Array:
+    def variance(self, steps: Array | Sequence[int]) -> Array:
         """Return the mean over each row's ``steps`` (c,); nan where nobody asked."""
         return self._total.cpu().numpy() / np.asarray(steps, np.float32) if self.wanted else np.full(len(steps), np.nan)

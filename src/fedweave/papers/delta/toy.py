@@ -8,7 +8,8 @@ import numpy as np
 
 from fedweave import methods, theory
 from fedweave.core.records import Array, Population
-from fedweave.engine.quadratic import QuadraticEngine, Quadratics
+from fedweave.engine.simulator import Simulator
+from fedweave.local.quadratic import Quadratics, QuadraticTrainer
 from fedweave.method import Method
 from fedweave.papers.common.claims import Claim, Outcome, Scale
 from fedweave.papers.common.parallel import Told
@@ -37,7 +38,7 @@ def laws(method: Method) -> tuple[Array, Array]:
         latency=one,
         available=one > 0,
     )
-    engine = QuadraticEngine(CLIENTS, method.solver, 0, population.weight)
+    engine = Simulator(QuadraticTrainer(CLIENTS, method.solver, 0, population.weight))
     state = first_state(method, POINT, population, 2)
     law = method.sampler.law(state.sampler, view_of(method, state, population, engine, 0.01))
     return law / law.sum(), engine.gradients(POINT, np.arange(3))

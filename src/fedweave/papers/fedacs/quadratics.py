@@ -12,7 +12,8 @@ from fedweave import methods
 from fedweave.aggregate import Nova
 from fedweave.core.records import Array, Assignment, Cohort, Population
 from fedweave.core.roles import System
-from fedweave.engine.quadratic import QuadraticEngine, Quadratics
+from fedweave.engine.simulator import Simulator
+from fedweave.local.quadratic import Quadratics, QuadraticTrainer
 from fedweave.local.solvers import SGD, Prox
 from fedweave.method import Method
 from fedweave.papers.common.claims import Claim, Outcome, Scale
@@ -38,9 +39,9 @@ class _Walker:
     """One method on its way: its state, and what is measured of it in the last rounds."""
 
     def __init__(self, method: Method, problem: Quadratics, base: Population, seed: int, lr: float, calibrate: bool):
-        dim = problem.optimum.shape[1]
+        dim, self.problem = problem.optimum.shape[1], problem
         self.method, self.lr, self.calibrate, self.seed = method, lr, calibrate, seed
-        self.engine = QuadraticEngine(problem, method.solver, seed, base.weight)
+        self.engine = Simulator(QuadraticTrainer(problem, method.solver, seed, base.weight))
         self.state = first_state(method, np.zeros(dim), base, dim)
         self.kept: list[Array] = []
         self.pull = np.zeros(base.size)
@@ -55,7 +56,7 @@ class _Walker:
         """
         view = view_of(self.method, self.state, population, self.engine, self.lr)
         view = replace(view, lr=calibrated_lr(self.method, self.state, view)) if self.calibrate else view
-        optimum, one = self.engine.problem.optimum, np.ones(population.size, np.int64)
+        optimum, one = self.problem.optimum, np.ones(population.size, np.int64)
         everyone = Cohort(ids=np.arange(population.size), count=one, expected=one)
         reach = self.engine.rehearse(Assignment(replace(view, x=optimum - 1.0), everyone))[:, 0]
         law = self.method.sampler.law(self.state.sampler, view)
