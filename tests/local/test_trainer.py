@@ -111,7 +111,7 @@ def reference(model, data, x, job, lr=0.1, seed=0):
     [
         (logistic, image_data, True),
         (mlp, image_data, True),
-        (Own, image_data, True),
+        (Own, image_data, False),
         (cnn, image_data, True),
         (strided, image_data, False),
         (line, regression_data, True),

@@ -131,7 +131,7 @@ class Simulator:
             starts=starts,
             measure=has.measure,
         )
-        pieces = self._trainer.pieces(jobs) if ids.size else []
+        pieces = self._trainer.pieces(jobs)
         calls: list[Call] = [(attempt, (jobs.take(rows), self._skip)) for rows in pieces]
         for n, trained in self._each(x, calls):
             yield pieces[n], trained
