@@ -12,23 +12,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedweave.local.solvers import SGD, Adam
-from fedweave.local.torch import stacked
 from fedweave.local.torch.chain import Convolution, Linear, aligned, layers, whole
 from fedweave.local.torch.flat_module import FlatModule, initial_vector
 from fedweave.local.torch.stacked import Stack
 from fedweave.tasks import Classification, Regression
-from fedweave.tasks.task import Batch
 from jobs import jobs_of
 from local.plain_loop import LR, each, reference, strided, trainer_of
 from worlds import image_data, regression_data
 
 
-def sample_of(*shape, y=0):
-    return Batch(torch.zeros(shape), torch.tensor(y))
+def maybe_stack(model, shape, task=None):
+    return Stack.of(model, FlatModule(model).layout, torch.zeros(shape), task or Classification())
 
 
 def stack_of(model, shape, task=None):
-    stack = Stack.of(model, FlatModule(model).layout, sample_of(*shape), task or Classification())
+    stack = maybe_stack(model, shape, task)
     assert stack is not None
     return stack
 
@@ -184,14 +182,14 @@ def test_large_batches_make_small_chunks_and_larger_ones_go_one_by_one():
     for batch in (1, 10, 100, 1000):
         for rows in stack.pieces(jobs_of(*((i, 1, batch) for i in range(64)))):
             assert rows.size == 1 or rows.size * whole(batch) * stack.room <= 2**21
-    assert stack.suits(1308)
-    assert not stack.suits(1312)
-    assert [rows.tolist() for rows in stack.pieces(jobs_of((0, 1, 1312), (1, 1, 1312)))] == [[0], [1]]
+    assert stack.suits(652)
+    assert not stack.suits(656)
+    assert [rows.tolist() for rows in stack.pieces(jobs_of((0, 1, 656), (1, 1, 656)))] == [[0], [1]]
     data = image_data()
     data = data._replace(x=np.tile(data.x, (30, 1, 1, 1)), y=np.tile(data.y, 30))
     data = data._replace(parts=[np.arange(2000), np.arange(2000, 2040), np.arange(2040, 3390)])
     trainer, x = trainer_of(model, data)
-    jobs = jobs_of((0, 1, 1312), (1, 1, 1312), (2, 1, 20))
+    jobs = jobs_of((0, 1, 656), (1, 1, 656), (2, 1, 20))
     assert [rows.tolist() for rows in trainer.pieces(jobs)] == [[0], [1], [2]], "the second has only 40 samples"
     for job in each(jobs):
         found = trainer.train(x, job)
@@ -290,10 +288,10 @@ UNKNOWN += [unbiased, strided, grouped, circular, same, rows_only]
 
 
 @pytest.mark.parametrize("model", UNKNOWN)
-def test_what_is_not_written_out_trains_all_the_same(model, monkeypatch):
-    monkeypatch.setattr(stacked, "written_out", None)  # not even called
+def test_what_is_not_written_out_trains_all_the_same(model):
     data = image_data()
     trainer, x = trainer_of(model, data)
+    assert trainer.stack is None
     update = trainer.train(x, jobs_of((0, 1, 23))).updates[0]  # one step over all its samples
     torch.manual_seed(0)
     module = model()
@@ -307,7 +305,7 @@ def test_what_is_not_written_out_trains_all_the_same(model, monkeypatch):
 def test_large_convolutions_go_one_by_one():
     def net(outputs):
         model = nn.Sequential(nn.Conv2d(3, outputs, 5), nn.Flatten(), nn.Linear(outputs * 28 * 28, 2))
-        return Stack.of(model, FlatModule(model).layout, sample_of(3, 32, 32), Classification())
+        return maybe_stack(model, (3, 32, 32))
 
     assert net(17) is not None  # 17 · 75 · 28² = 999,600 multiplications
     assert net(18) is None
@@ -319,10 +317,16 @@ def test_one_layer_is_a_model():
     assert np.isfinite(trainer.train(x, jobs_of((0, 3, 5))).updates).all()
 
 
-def test_a_regression_to_several_numbers_is_not_taken_for_one(monkeypatch):
-    monkeypatch.setattr(stacked, "written_out", None)  # not even called
-    model = nn.Sequential(nn.Linear(6, 3), nn.ReLU())
-    assert Stack.of(model, FlatModule(model).layout, sample_of(6, y=0.0), Regression()) is None
+def test_a_regression_to_several_numbers_is_not_taken_for_one():
+    assert maybe_stack(nn.Sequential(nn.Linear(6, 3), nn.ReLU()), (6,), Regression()) is None
+
+
+def test_a_task_with_a_loss_of_its_own_goes_one_by_one():
+    class Smoothed(Classification):
+        def loss(self, output, batch):
+            return F.cross_entropy(output, batch.y, reduction="none", label_smoothing=0.1)
+
+    assert maybe_stack(odd_dense(), (1, 12, 12), Smoothed()) is None
 
 
 def test_torchs_default_type_does_not_matter():

@@ -55,7 +55,7 @@ def line():
     [
         (logistic, image_data, True),
         (mlp, image_data, True),
-        (Own, image_data, True),
+        (Own, image_data, False),
         (cnn, image_data, True),
         (strided, image_data, False),
         (line, regression_data, True),

@@ -1,4 +1,4 @@
-"""Local training in PyTorch: clients one by one (any module), or several in lockstep (small modules)."""
+"""Local training in PyTorch: clients one by one (any module), or several in lockstep (small chains of layers)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TorchTrainer:
         self.test_set = Samples(data.test_x, data.test_y, data.mean, data.std, self.device)
         self.flat = FlatModule(model.to(self.device))
         self.batch_norm = any(isinstance(m, BATCH_NORMS) for m in model.modules())
-        sample = self.train_set.take(torch.zeros((), dtype=torch.int64, device=self.device))
+        sample = self.train_set.take(torch.zeros((), dtype=torch.int64, device=self.device)).x
         self.stack = Stack.of(model, self.flat.layout, sample, self.task)
         self.models = ModelFleet((ClientModel(self.flat.layout),))
 
@@ -91,7 +91,7 @@ class TorchTrainer:
         """Return the rows that train together, those with the most work first."""
         width = self._width(jobs)
         found = [np.array([i]) for i in range(width.size)]
-        if self.stack is not None:
+        if self.stack is not None and found:
             found = self.stack.pieces(jobs._replace(batch_size=width))
         return sorted(found, key=lambda rows: -int(jobs.steps[rows] @ width[rows]))
 
@@ -111,6 +111,7 @@ class TorchTrainer:
 
     def _train_stacked(self, stack: Stack, x: Array, jobs: Jobs) -> Trained:
         assert (jobs.lr == jobs.lr[0]).all(), "clients of one piece have one learning rate"
+        assert (np.diff(jobs.steps) <= 0).all(), "clients of one piece are sorted by their steps, the longest first"
         start = torch.from_numpy(x if jobs.starts is None else jobs.starts).to(self.device)
         plans, spread = list(batches(self.seed, jobs, self.data.parts)), Spread(jobs.measure)
         begin, lr = partial(self._begin, jobs=jobs), float(jobs.lr[0])
