@@ -17,6 +17,7 @@ from pydantic import PositiveFloat, PositiveInt
 from threadpoolctl import ThreadpoolController
 
 from fedweave.core.determinism import deterministic
+from fedweave.core.options import renamed
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Cohort, Layout, Population, Replies, ServerState, State
 from fedweave.core.settings import BadInput, settings
@@ -52,9 +53,10 @@ class StrategyOptions:
     seed: Seed
     terms: Terms
     system: Measured
-    longest: PositiveFloat | None  # an update this many times as long as its round's median one is refused
+    max_length_ratio: PositiveFloat | None  # an update this many times as long as its round's median one is refused
 
 
+@renamed(longest="max_length_ratio")
 class Strategy(FlowerStrategy):
     """A method as a Flower strategy: ``Strategy(fedweave.methods.fedacs(10))`` instead of ``FedAvg(...)``.
 
@@ -64,8 +66,8 @@ class Strategy(FlowerStrategy):
 
     ``lr``, ``epochs`` and ``batch_size`` say what the clients do (and tell clients of ours what to do); ``clients`` is
     the size of the fleet, if not those who are there when the first round begins; ``terms`` say how many must be there
-    and how long to wait, beside the ``timeout`` of ``start``; an update more than ``longest`` times as long as the
-    median of its round is refused.
+    and how long to wait, beside the ``timeout`` of ``start``; an update more than ``max_length_ratio`` times as
+    long as the median of its round is refused.
     """
 
     def __init__(
@@ -80,10 +82,12 @@ class Strategy(FlowerStrategy):
         seed: int = 0,
         terms: Terms = PATIENT,
         system: Measured = MEASURED,
-        longest: float | None = 1000.0,
+        max_length_ratio: float | None = 1000.0,
         clock: Clock | None = None,
     ):
-        self.local = StrategyOptions(lr, epochs, batch_size, clients, fraction_evaluate, seed, terms, system, longest)
+        self.local = StrategyOptions(
+            lr, epochs, batch_size, clients, fraction_evaluate, seed, terms, system, max_length_ratio
+        )
         refuse_oracle(method)
         self.method = over_selected(method, self.local.terms.over_selection)
         self._clock = clock or Clock()
@@ -157,7 +161,7 @@ class Strategy(FlowerStrategy):
         told = replace(told, loss_rate=asked.population.loss_rate, latency=asked.population.latency)
         with deterministic(self._blas):
             cohort = asked.question.cohort
-            rules = Rules(self.local.longest)
+            rules = Rules(longest=self.local.max_length_ratio)
             state, happened = played_to_the_end(self.method, asked.state, told, *self._stage(), cohort, heard, rules)
         self._state, heard = state, happened.replies
         self._seen = self.local.system.visited(self._seen, ids, heard.received, heard.seconds)

@@ -56,7 +56,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     labels = label_counts(data, shares.train) if data.classes else None
     x = first_vector(name, model, data, experiment.seed)
     base = nominal_population(experiment, np.array([part.size for part in shares.train]))
-    device, why = choose_device(experiment.device, experiment.engine)
+    device, why = choose_device(experiment.device, experiment.pool)
     solver, upload, seed = method.solver, method.upload, experiment.seed
     if name == "quadratic":  # known in closed form, so clients need no training: a thousand times as fast, and exact
         optimum = np.array([data.x[part].mean(0, dtype=float) for part in shares.train])

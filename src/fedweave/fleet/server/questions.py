@@ -128,7 +128,7 @@ class Asker:
         replies, refused = admit(replies, q.cohort, layout) if look else (replies, replies.failures.refused)
         self._keep_in_mind(q, replies)
         replies = replies if box.sent is None else _partial(replies, box.sent, q.round)
-        few, least = int(replies.received.sum()), min(self._terms.fewest, ids.size)
+        few, least = int(replies.received.sum()), min(self._terms.min_answers, ids.size)
         abandoned = f"{few} of {ids.size} clients answered, {least} must" if few < least else ""
         return replies._replace(failures=Failures(tuple(refused), tuple(box.failed), abandoned))
 
