@@ -157,7 +157,7 @@ def test_over_selection_of_a_sampler_that_goes_by_seconds_is_refused():
 
 
 def test_too_few_answers_leave_the_model(tiny):
-    result = fw.run(tiny(fw.methods.fedavgm(3), system=fw.system.Latency(), deadline=1e-6, fewest=1))
+    result = fw.run(tiny(fw.methods.fedavgm(3), system=fw.system.Latency(), deadline=1e-6, min_answers=1))
     assert result.rounds["abandoned"].all()
     assert result.summary["abandoned"] == result.rounds["round"].size
     assert np.ptp(result.rounds["loss"]) == 0

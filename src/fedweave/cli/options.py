@@ -1,7 +1,7 @@
 """The options of ``run`` and ``compare``, from a command line or a TOML file: checked all at once.
 
 Each is declared once, by an ``Option`` beside a field of ``Experiment`` or ``CommandOptions``. ``--help``, the keys of
-a file and the table of docs/guide.md (``python -m fedweave.cli.options``) follow from these declarations.
+a file and the table of docs/guide.md (``options_table``) follow from these declarations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from fedweave import methods
 from fedweave.core.options import Option, aliases_of, options_of, rename_sentence
-from fedweave.core.settings import BadInput, brief, choice, nearest, sentences, settings
+from fedweave.core.settings import BadInput, choice, nearest, sentences, settings
 from fedweave.core.spec import build, change
 from fedweave.data import partition
 from fedweave.method import Method
@@ -207,12 +207,12 @@ def _located(sentence: str, name: str, where: Where) -> str:
     return place + sentence[of_field.end() :] if of_field else f"{place}: {sentence}"
 
 
-def known_method(name: str) -> str:
+def known_method(name: Any) -> str:
     """Return the name of a method that exists; who uses an old one reads the new one on the error stream."""
-    if name in methods.RENAMED:
+    if name in list(methods.RENAMED):
         _warn(rename_sentence(f"the method {name}", methods.RENAMED[name]))
-    name = methods.RENAMED.get(name, name)
-    if name not in zoo.method_names():
+        return methods.RENAMED[name]
+    if name not in list(zoo.method_names()):
         raise BadInput(choice("method", name, zoo.method_names()))
     return name
 
@@ -222,7 +222,7 @@ def _method(given: Any, name: str) -> Method | str:
     if isinstance(given, Mapping):
         return build(Method, {"type": "Method", "name": name, **given}, "method")
     try:
-        return known_method(given if isinstance(given, str) else brief(given))
+        return known_method(given)
     except BadInput as e:
         raise BadInput(f"{e} Or give a TOML experiment file.") from None
 
@@ -261,7 +261,3 @@ def line_of(path: Path) -> Callable[[str], str]:
         )
 
     return where
-
-
-if __name__ == "__main__":
-    print(options_table())
