@@ -146,7 +146,7 @@ def test_every_option_wrong_at_once_is_one_list_of_all_of_them_before_data_is_re
 
 def test_ray_and_a_gpu_exclude_each_other():
     (found,) = problems(one, {"pool": "ray", "device": "cuda"})
-    assert found.startswith("--pool ray trains on CPUs: leave out --device cuda")
+    assert found.startswith("--pool ray trains on CPUs: use --device cpu")
     assert one({"pool": "ray"}).pool == "ray"
 
 

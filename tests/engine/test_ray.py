@@ -216,7 +216,7 @@ def test_what_is_solved_in_closed_form_starts_nothing(monkeypatch):
 
 
 def test_a_gpu_is_refused_and_an_address_where_nobody_is(small, monkeypatch, tmp_path):
-    with pytest.raises(BadInput, match="device='cpu'"):
+    with pytest.raises(BadInput, match="use 'device' cpu"):
         small(device="cuda")
     import ray
 

@@ -186,7 +186,7 @@ class Experiment:
         if self.epochs is not None and self.steps is not None:
             problems.append("'epochs' and 'steps' exclude each other: give the local work in one of them.")
         if self.pool == "ray" and self.device == "cuda":
-            problems.append("'pool' ray trains on CPUs: leave out 'device' cuda, or the pool.")
+            problems.append("'pool' ray trains on CPUs: use 'device' cpu with it, or 'pool' local.")
         if self.submodels and not self.method.aggregator.masks:
             problems.append(
                 f"Clients with sub-models send parts of the model, which {type(self.method.aggregator).__name__} would "
