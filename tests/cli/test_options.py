@@ -353,9 +353,9 @@ def test_an_old_name_is_named_as_it_was_written_and_excludes_the_new_one(toml, c
     assert problems(one, {"fewest": "-1"}) == ["--fewest must be greater than or equal to 0. Got '-1' instead."]
     (found,) = problems(experiments_of, [toml("\nfewest = -1\n")], {})
     assert found.startswith("exp.toml:2: fewest must be")
-    assert problems(one, {"fewest": "1", "min_answers": "2"}) == [
-        "--min-answers and --fewest are the same option: give one of them."
-    ]
+    both, wrong = problems(one, {"fewest": "1", "min_answers": "2", "rounds": "x"})
+    assert both == "--fewest and --min-answers are the same option: give one of them."
+    assert wrong.startswith("--rounds must be")
     assert one({"min_answers": "4"}, toml("fewest = 3\n")).min_answers == 4  # what is typed overrides the file
 
 

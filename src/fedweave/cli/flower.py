@@ -135,7 +135,7 @@ def keys(
 
 
 def _fitting_method(name: str, problems: list[str]) -> str:
-    """Return the method's name of today; one that does not exist or is no method for a fleet goes to ``problems``."""
+    """Return the current name of a method; if it does not exist or no fleet can serve it, add that to ``problems``."""
     from fedweave.fleet.server.terms import refuse_oracle
 
     try:

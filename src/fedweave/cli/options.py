@@ -130,15 +130,14 @@ def experiments_of(
 def _read(
     wanted: Sequence[str], typed: Mapping[str, Any], problems: list[str]
 ) -> tuple[list[Method | str], dict[str, Any], Where]:
-    """Return the methods, the options by their names of today, and where the user wrote each; nothing is checked."""
-    chosen, given, place, places = list[Method | str](), dict[str, Any](), as_option, dict[str, Where]()
-    with _gather(problems):
-        given, place = _with_current_names(typed, as_option)
+    """Return the methods, the options by their current names, and where the user wrote each; values are unchecked."""
+    chosen, places = list[Method | str](), dict[str, Where]()
+    given, place = _with_current_names(typed, as_option, problems)
     for name in wanted:
         with _gather(problems):
             method, path, at = name, Path(name), ""
             if name.endswith(".toml"):
-                content, line = _with_current_names(read_file(path), line_of(path))
+                content, line = _with_current_names(read_file(path), line_of(path), problems)
                 method, at = content.pop("method", "fedavg"), line("method").removesuffix("method")
                 problems += [
                     f"{line(k)} = {v!r} contradicts {places[k](k)} = {given[k]!r}: a comparison has one for all."
@@ -152,20 +151,18 @@ def _read(
     return chosen, given, lambda k: places.get(k, place)(k)
 
 
-def _with_current_names(given: Mapping[str, Any], where: Where) -> tuple[dict[str, Any], Where]:
-    """Return the options by their names of today, with a warning for each old one, and where they were written."""
+def _with_current_names(given: Mapping[str, Any], where: Where, problems: list[str]) -> tuple[dict[str, Any], Where]:
+    """Return the options by their current names, with a warning for each old one, and where each was written."""
     written: dict[str, str] = {}
     for name in given:
-        if (now := OLD_NAMES.get(name, name)) in written:
-            raise BadInput(f"{where(name)} and {where(written[now])} are the same option: give one of them.")
-        written[now] = name
-    for name in given:
-        _current_name(name, where(name))
+        now = _current_name(name, where(name))
+        if written.setdefault(now, name) != name:
+            problems.append(f"{where(written[now])} and {where(name)} are the same option: give one of them.")
     return {now: given[name] for now, name in written.items()}, lambda name: where(written.get(name, name))
 
 
 def _current_name(name: str, where: str) -> str:
-    """Return an option's name of today; who uses an old one reads it on the error stream."""
+    """Return the current name of an option, and warn on stderr if an old one was used."""
     now = OLD_NAMES.get(name, name)
     if now != name:
         _warn(rename_sentence(where, as_option(now) if where == as_option(name) else now))
@@ -208,7 +205,7 @@ def _located(sentence: str, name: str, where: Where) -> str:
 
 
 def known_method(name: Any) -> str:
-    """Return the name of a method that exists; who uses an old one reads the new one on the error stream."""
+    """Return the current name of a method that exists, and warn on stderr if an old one was used."""
     if name in list(methods.RENAMED):
         _warn(rename_sentence(f"the method {name}", methods.RENAMED[name]))
         return methods.RENAMED[name]

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, TypeVar
 
-from fedweave.core.settings import BadInput
-
 T = TypeVar("T")
 
 
@@ -49,19 +47,16 @@ def _as_typed(value: Any) -> str:
 
 
 def renamed(**names: str) -> Callable[[type[T]], type[T]]:
-    """Let a class take keyword arguments under old names, ``old="new"``, and have fields of these names, and warn."""
+    """Let a class accept keyword arguments and attributes by their old names, ``old="new"``, with a warning."""
 
     def decorate(cls: type[T]) -> type[T]:
         init = cls.__init__
 
         @wraps(init)
         def call(self: T, *args: Any, **kwargs: Any) -> None:
-            for old, new in names.items():
-                if old in kwargs:
-                    if new in kwargs:
-                        raise BadInput(f"The {old!r} parameter of {cls.__name__} is the old name of {new!r}: give one.")
-                    warn_renamed(f"{cls.__name__}({old}=...)", new)
-                    kwargs[new] = kwargs.pop(old)
+            for old in [name for name in names if name in kwargs]:
+                warn_renamed(f"{cls.__name__}({old}=...)", names[old])
+                kwargs[names[old]] = kwargs.pop(old)  # wins over the new name, which dataclasses.replace always gives
             init(self, *args, **kwargs)
 
         cls.__init__ = call
@@ -73,7 +68,7 @@ def renamed(**names: str) -> Callable[[type[T]], type[T]]:
 
 
 def renamed_options(cls: type[T]) -> type[T]:
-    """Let settings still take their options under the aliases that these declare."""
+    """Let settings accept their options by the aliases that these declare, with a warning."""
     return renamed(**aliases_of(options_of(cls)))(cls)
 
 
@@ -86,7 +81,7 @@ def _old_property(old: str, new: str) -> property:
 
 
 def rename_sentence(old: str, new: str) -> str:
-    """Return what users of an old name read."""
+    """Return the warning for an old name."""
     return f"{old} is now called {new}; the old name goes with the next release."
 
 
