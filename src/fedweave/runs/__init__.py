@@ -1,0 +1,1 @@
+"""Experiments: made ready, run, resumed and compared."""
