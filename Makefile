@@ -26,7 +26,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST)
 
 faults: $(VENV)/.dev  # every kill point, a hundred random times, a hundred thousand broken files, as many messages: a quarter of an hour
-	FEDWEAVE_FAULTS=1 $(BIN)/python -m pytest -n 2 tests/faults $(PYTEST)
+	FEDWEAVE_FAULTS=1 $(BIN)/python -m pytest -n 2 tests/faults tests/local/test_company.py $(PYTEST)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

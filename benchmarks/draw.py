@@ -40,7 +40,6 @@ def view(n: int, round: int) -> View:
         layout=layout,
         lr=0.1,
         effort_of=lambda steps: SGD().effort(steps, 0.1),
-        rehearse=lambda ids: one,
     )
 
 

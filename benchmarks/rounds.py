@@ -29,12 +29,13 @@ from torch.nn import functional as F
 from fedweave import methods, models
 from fedweave.aggregate import InverseProbability
 from fedweave.core.records import Population
-from fedweave.engine.pool.processes import Pool, Workers
-from fedweave.engine.simulator import Simulator
+from fedweave.engine.pool.processes import Workers
+from fedweave.engine.pool.protocol import Pool
+from fedweave.engine.torch_simulator import torch_simulator
+from fedweave.local.client_data import ClientData
 from fedweave.local.torch.flat_module import initial_vector
-from fedweave.local.torch.trainer import ClientData
 from fedweave.method import Method
-from fedweave.round.steps import first_state, run_round
+from fedweave.round import first_state, run_round
 from fedweave.sample import PracticalDelta, PracticalIS
 
 
@@ -99,7 +100,7 @@ def fedweave_round(
     )
     method = method or methods.fedavg(work.sampled)
     model = lambda: models.build(work.model, (1, 28, 28), 10)  # noqa: E731
-    engine = Simulator(model, data, method.solver, 0, workers)
+    engine = torch_simulator(model, data, method.solver, 0, workers)
     steps = work.epochs * -(-work.samples // work.batch)
     one = np.ones(n)
     population = Population(

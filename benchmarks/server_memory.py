@@ -77,7 +77,6 @@ def round_of_answers() -> tuple[View, Cohort, Replies]:
         layout=layout,
         lr=0.1,
         effort_of=lambda steps: steps,
-        rehearse=lambda ids: ids,
     )
     ids = np.sort(np.random.default_rng(1).choice(n, k, replace=False))
     some = np.ones(k)

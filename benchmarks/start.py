@@ -18,8 +18,9 @@ from torch import nn
 import fedweave as fw
 from fedweave.engine.pool import zygote
 from fedweave.engine.pool.processes import Workers
+from fedweave.local.client_data import ClientData
 from fedweave.local.solvers import SGD
-from fedweave.local.torch.trainer import ClientData, TorchTrainer
+from fedweave.local.torch.trainer import TorchTrainer
 
 MB = 2**20
 

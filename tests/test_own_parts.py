@@ -117,7 +117,7 @@ class Watches(Sampler):
 def test_parts_see_the_calibrated_learning_rate(tiny):
     """Measured effort divides by the step that clients really took, not by the nominal one."""
     from fedweave.engine.pool.processes import Workers
-    from fedweave.round.steps import first_state, run_round
+    from fedweave.round import first_state, run_round
     from fedweave.runs.session import prepare
 
     method = fw.Method(Watches(), aggregator=fw.aggregate.LinkAware())

@@ -7,8 +7,10 @@ import numpy as np
 from torch import nn
 
 import fedweave as fw
-from fedweave.core.records import Cohort, Layout, Population, Replies, View
-from fedweave.local.torch.trainer import ClientData
+from fedweave.core.records import NO_CONTEXT, Assignment, Cohort, Layout, Population, Replies, View
+from fedweave.engine.simulator import Simulator
+from fedweave.local.client_data import ClientData
+from fedweave.local.quadratic import QuadraticTrainer
 
 N = 8  # clients of ``data`` and ``population``
 
@@ -49,9 +51,22 @@ def view(population, dim=2, **fields):
         "layout": layout(dim),
         "lr": 0.1,
         "effort_of": lambda steps: steps.astype(float),
-        "rehearse": lambda ids: np.ones((len(ids), dim)),
     }
     return View(**(plain | fields))
+
+
+class Probes:
+    """Clients that answer as a test says: a function of the ids, or one row for each client."""
+
+    def __init__(self, **answers):
+        for name, answer in answers.items():
+            setattr(self, name, answer if callable(answer) else lambda ids, rows=answer: rows[ids])
+
+
+def assignment(engine, round, x, cohort, population, lr, context=NO_CONTEXT):
+    """Return what this cohort is asked in this round, for an engine."""
+    fields = {"x": x, "layout": engine.layout, "lr": lr, "seed": getattr(engine, "seed", 0)}
+    return Assignment(view(population, round=round, **fields), cohort, context)
 
 
 def cohort(ids, **fields):
@@ -67,6 +82,11 @@ def replies(updates, received=None, **fields):
     plain = {"steps": one, "loss": one, "first_gradient": one, "seconds": one, "bytes_up": one}
     updates = np.where(received[:, None], updates, np.zeros(1, updates.dtype))
     return Replies(received=received, updates=updates, **filled(one.size, plain, fields))
+
+
+def quadratic_simulator(problem, solver, seed, weight, upload=None):
+    """Return a simulator of clients with quadratic objectives."""
+    return Simulator(QuadraticTrainer(problem, solver, seed, weight), upload)
 
 
 def data():

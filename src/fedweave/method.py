@@ -27,6 +27,11 @@ class Method:
     upload: Upload = Field(default_factory=Everything)
     name: str = "custom"
 
+    @property
+    def stateful(self) -> tuple[Sampler, Aggregator, ServerOptimizer, Upload]:
+        """The parts that keep a state at the server, in the order in which they are saved."""
+        return self.sampler, self.aggregator, self.server, self.upload
+
     def __post_init__(self) -> None:
         """Refuse parts that do not fit, from the facts they declare."""
         for part in (self.sampler, self.solver, self.aggregator, self.server, self.upload):
@@ -37,7 +42,7 @@ class Method:
                 )
         if self.solver.memory_kind != self.aggregator.memory_kind:
             raise ValueError(_misfit(self.solver, self.aggregator))
-        if self.upload.partial and not self.aggregator.masks:
+        if self.upload.masks and not self.aggregator.masks:
             raise ValueError(
                 f"{type(self.upload).__name__} leaves parts out, which {type(self.aggregator).__name__} would "
                 f"take for zeros. Use {mask_aware()} as aggregator."

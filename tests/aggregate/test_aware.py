@@ -12,11 +12,12 @@ from fedweave import methods
 from fedweave.aggregate import MGDA, Aware, Mean, aware
 from fedweave.cli.app import app
 from fedweave.core.settings import BadInput
-from fedweave.engine.quadratic import QuadraticEngine, Quadratics
+from fedweave.local.quadratic import Quadratics
 from fedweave.method import Method
-from fedweave.round.steps import first_state, run_round
+from fedweave.round import first_state, run_round
 from fedweave.sample import Everyone, FirstEveryone, Uniform
 from fedweave.solve import min_norm_point
+from worlds import quadratic_simulator
 
 N, D = 6, 5
 WEIGHT = np.array([0.3, 0.25, 0.2, 0.1, 0.1, 0.05])
@@ -30,7 +31,7 @@ def population(n=N, weight=WEIGHT):
 
 def view(round=1, dim=D, parameters=None):
     layout = worlds.layout(dim, parameters)
-    return worlds.view(population(), dim, round=round, layout=layout, rehearse=lambda ids: PULL[ids])
+    return worlds.view(population(), dim, round=round, layout=layout)
 
 
 def heard(aggregator, state, ids, updates, received=None, at=None, dtype=np.float64):
@@ -223,7 +224,7 @@ def test_it_descends_for_every_client_on_quadratics():
     """With exact gradients −d lowers every f_i: ⟨d, ∇f_i⟩ ≥ ‖d‖² > 0 away from the Pareto set."""
     problem = Quadratics(np.random.default_rng(3).standard_normal((N, 8)))
     method = Method(Everyone(), aggregator=Aware(0.0, precision="float64"), name="aware")
-    engine = QuadraticEngine(problem, method.solver, 0, WEIGHT)
+    engine = quadratic_simulator(problem, method.solver, 0, WEIGHT)
     state = first_state(method, np.full(8, 4.0), population(), 8)
     one_step = replace(population(), steps=np.ones(N, int))
     for _ in range(60):
@@ -238,7 +239,7 @@ def test_on_quadratics_it_settles_in_the_hull_of_the_optima():
     """Unit curvature: the Pareto set is the hull of the optima, and there the shortest combination is zero."""
     problem = Quadratics(np.random.default_rng(4).standard_normal((N, 3)) + 2)
     method = replace(methods.fedaware(2, 0.5), aggregator=Aware(0.5, precision="float64"))
-    engine = QuadraticEngine(problem, method.solver, 0, WEIGHT)
+    engine = quadratic_simulator(problem, method.solver, 0, WEIGHT)
     state = first_state(method, np.zeros(3), population(), 3)
     for _ in range(400):
         state, _ = run_round(method, state, population(), engine, 0.05, 0)
@@ -249,7 +250,7 @@ def test_on_quadratics_it_settles_in_the_hull_of_the_optima():
 def test_the_first_round_asks_everyone_and_the_others_what_the_sampler_asks():
     method = methods.fedaware(2)
     assert method.sampler == FirstEveryone(Uniform(2))
-    engine = QuadraticEngine(Quadratics.random(N, 4), method.solver, 0, WEIGHT)
+    engine = quadratic_simulator(Quadratics.random(N, 4), method.solver, 0, WEIGHT)
     state = first_state(method, np.zeros(4), population(), 4)
     asked = []
     for _ in range(4):

@@ -7,13 +7,14 @@ import pytest
 from torch import nn
 
 import fedweave as fw
+import worlds
 from fedweave import methods
-from fedweave.core.records import NOTHING, Carried
+from fedweave.core.records import NO_CONTEXT, ClientContext
 from fedweave.engine.pool.processes import Workers
-from fedweave.engine.simulator import Simulator
+from fedweave.engine.torch_simulator import torch_simulator
 from fedweave.local.solvers import SGD, ControlVariate, Dyn
 from fedweave.local.torch.flat_module import build_module, initial_vector
-from fedweave.round.steps import first_state, run_round
+from fedweave.round import first_state, run_round
 from fedweave.tables.rows import Rows
 from worlds import N, data, dense, everyone, population
 
@@ -32,31 +33,33 @@ def told(dim, parameters, seed=0):
     rng = np.random.default_rng(seed)
     sent, memory = rng.standard_normal(dim).astype(np.float32), rng.standard_normal((N, dim)).astype(np.float32)
     sent[parameters:], memory[:, parameters:] = 0, 0
-    return Carried(sent=sent, memory=Rows.zeros(N, dim).replaced(np.arange(N), memory)), sent, memory
+    return ClientContext(broadcast=sent, memory=Rows.zeros(N, dim).replaced(np.arange(N), memory)), sent, memory
 
 
 def train(model, solver, carried, workers=None, steps=None, loss_rate=0.0):
-    engine = Simulator(model, data(), solver, 0, workers or Workers(1))
+    engine = torch_simulator(model, data(), solver, 0, workers or Workers(1))
     world = population(loss_rate)
     world = world if steps is None else replace(world, steps=np.full(N, steps))
-    return engine.train(1, initial_vector(build_module(model, 0)), everyone(), world, LR, carried), engine.layout
+    return engine.train(
+        worlds.assignment(engine, 1, initial_vector(build_module(model, 0)), everyone(), world, LR, carried)
+    ), engine.layout
 
 
 @pytest.mark.parametrize("model", [dense, normed])
 def test_what_is_recalled_bends_the_first_step_entry_by_entry(model):
-    plain, layout = train(model, SGD(), NOTHING, steps=1)
+    plain, layout = train(model, SGD(), NO_CONTEXT, steps=1)
     has, sent, memory = told(layout.dim, layout.parameters)
     scaffold, _ = train(model, ControlVariate(), has, steps=1)
     assert np.allclose(scaffold.updates - plain.updates, -LR * (sent - memory), atol=1e-6)
     feddyn, _ = train(model, Dyn(0.3), has, steps=1)
     assert np.allclose(feddyn.updates - plain.updates, LR * memory, atol=1e-6)
     p = layout.parameters
-    assert np.allclose(scaffold.change[:, :p], -sent[:p] - scaffold.updates[:, :p] / LR, atol=1e-4)
-    assert np.allclose(feddyn.change[:, :p], -0.3 * feddyn.updates[:, :p], atol=1e-6)
+    assert np.allclose(scaffold.memory_change[:, :p], -sent[:p] - scaffold.updates[:, :p] / LR, atol=1e-4)
+    assert np.allclose(feddyn.memory_change[:, :p], -0.3 * feddyn.updates[:, :p], atol=1e-6)
     for replies in (scaffold, feddyn):
-        assert not replies.change[:, p:].any(), "nothing is remembered of running averages"
+        assert not replies.memory_change[:, p:].any(), "nothing is remembered of running averages"
         assert np.array_equal(replies.updates[:, p:], plain.updates[:, p:])
-    assert plain.change is None
+    assert plain.memory_change is None
 
 
 def test_one_and_two_workers_give_the_same_bits():
@@ -72,8 +75,8 @@ def test_one_and_two_workers_give_the_same_bits():
                 found[-1].append(train(model, solver, told(dim, dim - 6 * (model is normed))[0], workers)[0])
     for one, two in zip(*found, strict=True):
         assert np.array_equal(one.updates, two.updates)
-        assert np.array_equal(one.change, two.change)
-        assert one.change.any(axis=1).all()
+        assert np.array_equal(one.memory_change, two.memory_change)
+        assert one.memory_change.any(axis=1).all()
 
 
 def test_a_lost_reply_changes_no_memory_and_no_other_reply():
@@ -81,15 +84,15 @@ def test_a_lost_reply_changes_no_memory_and_no_other_reply():
     lossy, _ = train(dense, ControlVariate(), has, loss_rate=0.5)
     clean, _ = train(dense, ControlVariate(), has)
     assert 0 < lossy.received.sum() < N
-    assert not lossy.change[~lossy.received].any()
-    assert np.array_equal(lossy.change[lossy.received], clean.change[lossy.received])
+    assert not lossy.memory_change[~lossy.received].any()
+    assert np.array_equal(lossy.memory_change[lossy.received], clean.memory_change[lossy.received])
     assert (lossy.bytes_up == 2 * 4 * dense_dim).all()
 
 
 def test_running_averages_follow_the_mean_under_feddyn():
     """x_b ← mean y_b: were they corrected like parameters, a variance could become negative."""
     method = methods.feddyn(N, alpha=0.1)
-    engine = Simulator(normed, data(), method.solver, 0, Workers(1))
+    engine = torch_simulator(normed, data(), method.solver, 0, Workers(1))
     state = first_state(method, initial_vector(build_module(normed, 0)), population(), engine.layout.parameters)
     p = engine.layout.parameters
     for _ in range(3):
@@ -103,7 +106,7 @@ def test_running_averages_follow_the_mean_under_feddyn():
 def test_oracles_rehearse_with_what_clients_remember():
     """The law is proportional to the lengths of the updates that clients then send, and memories bend those."""
     method = replace(methods.scaffold(4), sampler=fw.sample.Optimal(4, norms="oracle", form="multinomial"))
-    engine = Simulator(dense, data(), method.solver, 0, Workers(1))
+    engine = torch_simulator(dense, data(), method.solver, 0, Workers(1))
     state = first_state(method, initial_vector(build_module(dense, 0)), population(), engine.layout.parameters)
     for _ in range(4):
         state, happened = run_round(method, state, population(), engine, LR, 0)

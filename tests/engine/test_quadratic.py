@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 import fedweave as fw
+import worlds
 from fedweave import methods, theory
 from fedweave.aggregate import Consistent, Nova
 from fedweave.core.settings import BadInput
-from fedweave.engine.quadratic import QuadraticEngine, Quadratics
+from fedweave.local.quadratic import Quadratics
 from fedweave.local.solvers import SGD, Adam, Prox
 from fedweave.method import Method
 from fedweave.models.flat import Quadratic
-from fedweave.round.steps import first_state, run_round
+from fedweave.round import first_state, run_round
 from fedweave.sample import Everyone, Fixed, Weighted
-from worlds import equal_clients
+from worlds import equal_clients, quadratic_simulator
 
 RNG = np.random.default_rng(3)
 N, D = 6, 4
@@ -32,7 +33,7 @@ def world(n=N, loss=None, steps=None):
 
 
 def walk(method, problem, population, lr, rounds, seed=0, calibrate=False):
-    engine = QuadraticEngine(problem, method.solver, seed, population.weight)
+    engine = quadratic_simulator(problem, method.solver, seed, population.weight)
     state = first_state(method, np.zeros(problem.optimum.shape[1]), population, problem.optimum.shape[1])
     path = np.empty((rounds, state.x.size))
     for r in range(rounds):
@@ -44,7 +45,7 @@ def walk(method, problem, population, lr, rounds, seed=0, calibrate=False):
 @pytest.mark.parametrize("curved", [False, True])
 def test_probes_are_the_objectives_and_no_noise(curved):
     problem, population = bent() if curved else Quadratics.random(N, D, seed=1), world()
-    engine, x = QuadraticEngine(problem, SGD(), 0, population.weight), RNG.standard_normal(D)
+    engine, x = quadratic_simulator(problem, SGD(), 0, population.weight), RNG.standard_normal(D)
     values = [problem.value(np.eye(N)[m], x) for m in (1, 4)]
     assert np.allclose(engine.losses(x, np.array([1, 4])), values)
     assert not engine.variances(1, x, np.arange(N), population).any()
@@ -56,7 +57,8 @@ def test_updates_are_those_of_a_plain_loop(solver, curved):
     problem = bent() if curved else Quadratics.random(N, D, seed=1)
     H = np.broadcast_to(np.eye(D), (N, D, D)) if problem.curvature is None else problem.curvature
     x, population, lr = RNG.standard_normal(D), world(), 0.07
-    got = QuadraticEngine(problem, solver, 0, population.weight).rehearse(1, x, np.arange(N), population, lr)
+    engine = quadratic_simulator(problem, solver, 0, population.weight)
+    got = engine.rehearse(worlds.assignment(engine, 1, x, worlds.cohort(np.arange(N)), population, lr))
     for m in range(N):
         y, state = x.copy(), solver.begin(x)
         for t in range(population.steps[m]):
@@ -177,7 +179,7 @@ def test_calibrated_methods_take_equally_long_steps(name):
 
 def test_adam_is_refused():
     with pytest.raises(BadInput, match="linear"):
-        QuadraticEngine(bent(), Adam(), 0, np.ones(N) / N)
+        quadratic_simulator(bent(), Adam(), 0, np.ones(N) / N)
 
 
 def test_quadratics_run_like_any_data_and_torch_agrees(tmp_path):

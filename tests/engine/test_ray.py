@@ -22,9 +22,9 @@ from torch import nn
 import fedweave as fw
 from fedweave.core.settings import BadInput
 from fedweave.engine.pool import ray as ours
-from fedweave.engine.pool.processes import WorkerDied
+from fedweave.engine.pool.protocol import WorkerDied
 from fedweave.engine.pool.ray import RayActors
-from fedweave.engine.simulator import Simulator
+from fedweave.engine.torch_simulator import torch_simulator
 from fedweave.local.solvers import SGD
 from fedweave.local.torch.flat_module import initial_vector
 from fedweave.runs.loop import Interrupted, resume_with, run_with
@@ -75,7 +75,7 @@ def test_actors_are_hired_as_rounds_need_them(pool):
 
     x, y = np.zeros((40, 1, 8, 8), np.uint8), np.zeros(40, np.int64)
     data = worlds.client_data(x, y, [10] * 4, classes=10, mean=(0.5,), std=(0.5,))
-    engine, at_x = Simulator(conv, data, SGD(), 0, pool), initial_vector(conv())
+    engine, at_x = torch_simulator(conv, data, SGD(), 0, pool), initial_vector(conv())
     engine.losses(at_x, np.arange(1))
     assert len(pool._actors) == 1
     engine.losses(at_x, np.arange(4))

@@ -13,16 +13,22 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 import fedweave as fw
-from fedweave.core.records import Carried
+import worlds
+from fedweave.core.records import ClientContext
 from fedweave.core.settings import BadInput
 from fedweave.engine.links import draw_arrivals
 from fedweave.engine.pool import zygote
-from fedweave.engine.pool.processes import WorkerDied, Workers
-from fedweave.engine.simulator import Simulator, choose_device, workers_for
-from fedweave.local.batches import Job
+from fedweave.engine.pool.choose import choose_pool
+from fedweave.engine.pool.processes import Workers
+from fedweave.engine.pool.protocol import WorkerDied
+from fedweave.engine.simulator import Simulator
+from fedweave.engine.torch_simulator import torch_simulator
 from fedweave.local.solvers import SGD
+from fedweave.local.torch.device import choose_device
 from fedweave.local.torch.flat_module import initial_vector
+from fedweave.local.trainer import attempt
 from fedweave.runs.loop import run_with
+from jobs import jobs_of
 from worlds import N, cohort, data, dense, everyone, population
 
 
@@ -31,7 +37,7 @@ def conv():
 
 
 def small():
-    """Convolutions that train in lockstep, with so much work that a round is cut to suit the workers."""
+    """Convolutions that train in lockstep, with so much work that a round is cut into several pieces."""
     first, second = nn.Conv2d(1, 40, 5, padding=2), nn.Conv2d(40, 21, 5, padding=2)
     return nn.Sequential(first, nn.ReLU(), nn.MaxPool2d(2), second, nn.Flatten(), nn.Linear(336, 10))
 
@@ -60,7 +66,12 @@ def two():
         yield workers
 
 
-def train(model, workers, round=3, loss_rate=0.0, seed=0):
+def train(engine, round, x):
+    """Return what everyone answers in a lossless world."""
+    return engine.train(worlds.assignment(engine, round, x, everyone(), population(), 0.1))
+
+
+def train_model(model, workers, round=3, loss_rate=0.0, seed=0):
     with Workers(workers) as processes:
         return train_with(processes, model, round, loss_rate, seed)
 
@@ -68,26 +79,25 @@ def train(model, workers, round=3, loss_rate=0.0, seed=0):
 def train_with(processes, model, round=3, loss_rate=0.0, seed=0):
     torch.manual_seed(0)
     x = initial_vector(model())
-    engine = Simulator(model, data(), SGD(momentum=0.5), seed, processes)
-    return engine.train(round, x, everyone(), population(loss_rate), 0.1), engine.evaluate(x)
+    engine = torch_simulator(model, data(), SGD(momentum=0.5), seed, processes)
+    return engine.train(worlds.assignment(engine, round, x, everyone(), population(loss_rate), 0.1)), engine.evaluate(x)
 
 
-@pytest.mark.parametrize(("count", "pieces"), [(1, 1), (2, 2), (4, 3)])
-def test_a_round_is_cut_to_suit_the_workers(count, pieces, monkeypatch):
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_a_round_is_cut_alike_for_any_number_of_workers(count, monkeypatch):
     """Six clients have batches of 7; two have less to train on, and batches of their own size."""
     calls = []
     monkeypatch.setattr(Simulator, "_each", lambda self, x, todo: calls.extend(todo) or iter(()))
-    engine = Simulator(small, data(), SGD(), 0, Workers(count, patience=1e9))
-    engine.train(1, initial_vector(small()), everyone(), population(), 0.1)
-    clients = [[job.client for job in piece.jobs] for _, (piece, _) in calls]
-    assert sorted(c for some in clients for c in some) == list(range(N))
-    assert len([some for some in clients if not set(some) & {0, 3}]) == pieces
+    engine = torch_simulator(small, data(), SGD(), 0, Workers(count, patience=1e9))
+    train(engine, 1, initial_vector(small()))
+    clients = [jobs.client.tolist() for _, (jobs, _) in calls]
+    assert sorted(clients) == [[0], [3], [4, 2, 1], [7, 6, 5]]
 
 
 @pytest.mark.parametrize("model", [dense, conv, small])
 def test_one_two_and_four_workers_give_the_same_bits(model, two, threads):
-    four = train(model, 4) if model is conv else train_with(Workers(4, patience=1e9), model)  # cut for four, done here
-    (one, score), *others = train(model, 1), train_with(two, model), four
+    four = train_model(model, 4) if model is conv else train_with(Workers(4, patience=1e9), model)
+    (one, score), *others = train_model(model, 1), train_with(two, model), four
     for more, score2 in others:
         assert np.array_equal(one.updates, more.updates)
         assert np.array_equal(one.loss, more.loss)
@@ -99,29 +109,29 @@ def test_one_two_and_four_workers_give_the_same_bits(model, two, threads):
 @pytest.mark.parametrize("model", [dense, conv])
 def test_probes_and_variances_are_the_same_for_any_number_of_workers(model, two, threads):
     torch.manual_seed(0)
-    x, asked, ids = initial_vector(model()), Carried(measure=True), np.array([1, 4, 6])
+    x, asked, ids = initial_vector(model()), ClientContext(measure=True), np.array([1, 4, 6])
     found = []
     for processes in (Workers(1), two):
-        engine = Simulator(model, data(), SGD(), 0, processes)
-        replies = engine.train(1, x, everyone(), population(0.5), 0.1, asked)
+        engine = torch_simulator(model, data(), SGD(), 0, processes)
+        replies = engine.train(worlds.assignment(engine, 1, x, everyone(), population(0.5), 0.1, asked))
         assert np.array_equal(np.isnan(replies.variance), ~replies.received)
         probes = (engine.losses(x, ids), engine.variances(1, x, ids, population()), engine.gradients(x, ids))
         found.append((replies.variance, *probes))
     for here, there in zip(*found, strict=True):
         assert np.array_equal(here, there, equal_nan=True)
     assert [len(p) for p in found[0][1:]] == [3, 3, 3]
-    assert Simulator(model, data(), SGD(), 0, Workers(1)).train(1, x, everyone(), population(), 0.1).variance is None
+    assert train(torch_simulator(model, data(), SGD(), 0, Workers(1)), 1, x).variance is None
 
 
 def test_lost_replies_are_silent_and_decided_per_client():
-    replies, _ = train(dense, 1, loss_rate=0.5)
+    replies, _ = train_model(dense, 1, loss_rate=0.5)
     fate = replies.received
     assert 0 < fate.sum() < N
     assert np.array_equal(fate, draw_arrivals(0, 3, np.arange(N), population(0.5)))
     assert np.array_equal(fate[[1, 4]], draw_arrivals(0, 3, np.array([1, 4]), population(0.5)))
     assert not replies.updates[~fate].any()
     assert np.isnan(replies.loss[~fate]).all()
-    clean, _ = train(dense, 1)
+    clean, _ = train_model(dense, 1)
     assert np.array_equal(replies.updates[fate], clean.updates[fate])  # others' luck changes nothing
 
 
@@ -131,32 +141,32 @@ def test_losses_happen_at_their_rate():
 
 
 def test_nobody_asked_is_fine():
-    engine = Simulator(dense, data(), SGD(), 0, Workers(1))
+    engine = torch_simulator(dense, data(), SGD(), 0, Workers(1))
     nobody = cohort([])
-    replies = engine.train(1, initial_vector(dense()), nobody, population(), 0.1)
+    replies = engine.train(worlds.assignment(engine, 1, initial_vector(dense()), nobody, population(), 0.1))
     assert replies.updates.shape == (0, engine.layout.dim)
 
 
 def test_workers_end_with_the_simulator():
     zygote.prepare()
     before = set(psutil.Process().children(recursive=True))
-    train(dense, 2)
+    train_model(dense, 2)
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
 def test_a_dead_worker_is_an_error_that_says_so():
     with Workers(2) as workers:
-        engine, x = Simulator(dense, data(), SGD(), 0, workers), initial_vector(dense())
-        engine.train(1, x, everyone(), population(), 0.1)
+        engine, x = torch_simulator(dense, data(), SGD(), 0, workers), initial_vector(dense())
+        train(engine, 1, x)
         workers._processes[0].kill()
         workers._processes[0].wait()
         with pytest.raises(WorkerDied, match="-9"):
-            engine.train(2, x, everyone(), population(), 0.1)
+            train(engine, 2, x)
 
 
 def test_an_error_in_a_worker_arrives_with_its_traceback():
     with pytest.raises(Exception, match="Unsendable") as caught:
-        train(broken, 2)
+        train_model(broken, 2)
     assert "forward" in "".join(caught.value.__notes__)
 
 
@@ -186,8 +196,8 @@ def test_device_is_explained():
     assert choose_device("cpu") == ("cpu", "cpu, as asked")
     name, why = choose_device("auto")
     assert name in why
-    assert workers_for(3, "cpu").count == 3
-    assert workers_for(3, "cuda").count == 1
+    assert choose_pool(3, "cpu").count == 3
+    assert choose_pool(3, "cuda").count == 1
 
 
 def test_workers_serve_one_simulator_after_another(two):
@@ -195,8 +205,8 @@ def test_workers_serve_one_simulator_after_another(two):
     for model in (dense, conv, dense):
         torch.manual_seed(0)
         x = initial_vector(model())
-        engine = Simulator(model, data(), SGD(), 0, two)
-        found.append(engine.train(1, x, everyone(), population(), 0.1).updates)
+        engine = torch_simulator(model, data(), SGD(), 0, two)
+        found.append(train(engine, 1, x).updates)
     assert np.array_equal(found[0], found[2])
 
 
@@ -205,14 +215,12 @@ def test_a_first_round_with_one_client_does_not_leave_one_worker():
     torch.manual_seed(0)
     x = initial_vector(conv())
     with Workers(2) as workers:
-        engine = Simulator(conv, data(), SGD(), 0, workers)
-        engine.train(1, x, one, population(), 0.1)
+        engine = torch_simulator(conv, data(), SGD(), 0, workers)
+        engine.train(worlds.assignment(engine, 1, x, one, population(), 0.1))
         assert len(workers._processes) == 1
-        found = engine.train(2, x, everyone(), population(), 0.1).updates
+        found = train(engine, 2, x).updates
         assert len(workers._processes) == 2
-    assert np.array_equal(
-        found, Simulator(conv, data(), SGD(), 0, Workers(1)).train(2, x, everyone(), population(), 0.1).updates
-    )
+    assert np.array_equal(found, train(torch_simulator(conv, data(), SGD(), 0, Workers(1)), 2, x).updates)
 
 
 def test_a_thousand_rounds_leak_nothing():
@@ -234,35 +242,35 @@ def test_a_thousand_rounds_leak_nothing():
 
 
 def test_answers_of_an_abandoned_call_never_reach_the_next():
-    calls = [("evaluate", (0, 10)), ("evaluate", (0, 20)), ("evaluate", (0, 30))]
+    calls = [(attempt, (jobs_of((4, steps, 7)), False)) for steps in (1, 2, 3)]
     x = initial_vector(dense())
     with Workers(2) as workers:
-        engine = Simulator(dense, data(), SGD(), 0, workers)
+        engine = torch_simulator(dense, data(), SGD(), 0, workers)
         engine.evaluate(x)
         some = workers.map(x, calls)
         next(some)
         some.close()
-        replies = engine.train(1, x, everyone(), population(), 0.1)  # starts anew by itself
+        replies = train(engine, 1, x)  # starts anew by itself
         assert np.array_equal(replies.updates, train_from(x).updates)
 
 
 def train_from(x):
-    return Simulator(dense, data(), SGD(), 0, Workers(1)).train(1, x, everyone(), population(), 0.1)
+    return train(torch_simulator(dense, data(), SGD(), 0, Workers(1)), 1, x)
 
 
 def test_two_simulators_may_take_turns(two):
     x, y = initial_vector(dense()), initial_vector(conv())
-    one, other = Simulator(dense, data(), SGD(), 0, two), Simulator(conv, data(), SGD(), 0, two)
-    first = one.train(1, x, everyone(), population(), 0.1)
-    other.train(1, y, everyone(), population(), 0.1)
-    assert np.array_equal(one.train(1, x, everyone(), population(), 0.1).updates, first.updates)
+    one, other = torch_simulator(dense, data(), SGD(), 0, two), torch_simulator(conv, data(), SGD(), 0, two)
+    first = train(one, 1, x)
+    train(other, 1, y)
+    assert np.array_equal(train(one, 1, x).updates, first.updates)
 
 
 def test_busy_workers_are_ended_too():
     with Workers(2) as workers:
-        Simulator(conv, data(), SGD(), 0, workers).evaluate(initial_vector(conv()))
+        torch_simulator(conv, data(), SGD(), 0, workers).evaluate(initial_vector(conv()))
         workers._send(workers._links[0], ("model", initial_vector(conv())))
-        workers._send(workers._links[0], ("train", (1, [Job(4, 10_000_000, 7)], 0.1)))
+        workers._send(workers._links[0], (attempt, (jobs_of((4, 10_000_000, 7)), False)))
         processes = list(workers._processes)
         workers._stop(patience=0)
     assert all(p.returncode is not None for p in processes)
@@ -278,9 +286,9 @@ def test_a_model_that_cannot_be_sent():
         return dense()
 
     with Workers(2) as workers, pytest.raises(BadInput, match="workers=1"):
-        Simulator(model, data(), SGD(), 0, workers).evaluate(initial_vector(dense()))
+        torch_simulator(model, data(), SGD(), 0, workers).evaluate(initial_vector(dense()))
     with Workers(2, patience=1e-9) as workers:  # "auto" works alone then
-        engine = Simulator(model, data(), SGD(), 0, workers)
+        engine = torch_simulator(model, data(), SGD(), 0, workers)
         engine.evaluate(initial_vector(dense()))
         assert np.isfinite(engine.evaluate(initial_vector(dense()))["loss"])
 

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from fedweave.engine.pool import zygote
-from fedweave.engine.pool.processes import WorkerDied, Workers
+from fedweave.engine.pool.processes import Workers
+from fedweave.engine.pool.protocol import WorkerDied
 from worlds import client_data
 
 X = np.zeros(1, np.float32)
@@ -139,7 +140,7 @@ class Tells:
     def __init__(self, data): pass
     def number(self, x): return os.getpid()
 
-from fedweave.local.torch.trainer import ClientData
+from fedweave.local.client_data import ClientData
 none = np.zeros(1, np.float32)
 data = ClientData(
     x=none, y=none, test_x=none, test_y=none, classes=1, mean=(0.0,), std=(1.0,), parts=[np.arange(1)]

@@ -18,21 +18,18 @@ from flwr.proto.recorddict_pb2 import RecordDict as Proto
 import fedweave as fw
 from fedweave.core.records import Layout
 from fedweave.fleet.wire.answer import Answer, answer, read_answer, read_loss, size
-from fedweave.fleet.wire.seal import check_seal, sealed
-from fedweave.fleet.wire.tensors import (
-    NUMPY,
-    Tensors,
+from fedweave.fleet.wire.request import (
     TrainRequest,
-    Unfit,
     ask,
     ask_loss,
     client_half,
-    packed,
     read_request,
     read_setting,
     read_vectors,
     solver_of,
 )
+from fedweave.fleet.wire.seal import check_seal, sealed
+from fedweave.fleet.wire.tensors import NUMPY, Tensors, Unfit, packed
 from fedweave.upload.channels import channels_of
 from fedweave.upload.wire import decode, encode
 

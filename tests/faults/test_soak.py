@@ -15,13 +15,13 @@ import fedweave as fw
 from fedweave import flower
 from fedweave.cli.options import experiments_of
 from fedweave.core.records import Failures
-from fedweave.engine.quadratic import QuadraticEngine
+from fedweave.engine.simulator import Simulator
 from fedweave.fleet.server.terms import VirtualClock
 from fedweave.fleet.wire.tensors import packed
 
 ROUNDS = 20_000 if THOROUGH else 1_000
 BAD = np.array([3, 11])  # of 20 clients
-HONEST = QuadraticEngine.train
+HONEST = Simulator.train
 
 
 def with_rubbish(self, round, x, cohort, population, lr, *has):
@@ -38,8 +38,8 @@ def with_nothing(self, round, x, cohort, population, lr, *has):
     replies = HONEST(self, round, x, cohort, population, lr, *has)
     good = ~np.isin(cohort.ids, BAD)
     updates = np.where(good[:, None], replies.updates, 0)
-    change = None if replies.change is None else np.where(good[:, None], replies.change, 0)
-    got = replies._replace(received=replies.received & good, updates=updates, change=change)
+    change = None if replies.memory_change is None else np.where(good[:, None], replies.memory_change, 0)
+    got = replies._replace(received=replies.received & good, updates=updates, memory_change=change)
     only_bad = replies.received.any() and not got.received.any()  # such a round is abandoned: nothing is learned of it
     return got._replace(failures=Failures(abandoned="the bad ones alone answered")) if only_bad else got
 
@@ -59,9 +59,9 @@ def test_bad_clients_change_nothing_and_nothing_piles_up(method, tmp_path, monke
 
         return told
 
-    monkeypatch.setattr(QuadraticEngine, "train", with_rubbish)
+    monkeypatch.setattr(Simulator, "train", with_rubbish)
     spoilt = fw.run(experiment, tmp_path / "run", watch)
-    monkeypatch.setattr(QuadraticEngine, "train", with_nothing)
+    monkeypatch.setattr(Simulator, "train", with_nothing)
     clean = fw.run(experiment)
     assert spoilt.summary["digest"] == clean.summary["digest"]
     assert spoilt.rounds["refused"].sum() > ROUNDS / 10

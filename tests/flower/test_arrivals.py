@@ -73,7 +73,8 @@ def test_the_simulator_does_not_care_whose_result_comes_first(tiny, monkeypatch)
 
     monkeypatch.setattr(Simulator, "_each", shuffled)
     monkeypatch.setattr(
-        "fedweave.local.torch.trainer.TorchTrainer.chunks", lambda self, jobs, hands: [[i] for i in range(len(jobs))]
+        "fedweave.local.torch.trainer.TorchTrainer.pieces",
+        lambda self, jobs: list(np.arange(jobs.client.size)[:, None]),
     )
     found = fw.run(tiny(fw.methods.scaffold(5)))
     assert any(order != sorted(order) for order in orders)

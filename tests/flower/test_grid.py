@@ -13,8 +13,8 @@ from fedweave.fleet.client import KEPT, LEARNED
 from fedweave.fleet.server.app import prepare
 from fedweave.fleet.server.engine import FlowerEngine
 from fedweave.fleet.server.terms import Terms, VirtualClock
+from fedweave.round import run_round
 from fedweave.round.closing import over_selected
-from fedweave.round.steps import run_round
 from fedweave.sample import Everyone, FirstEveryone, Uniform
 from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, digits, experiment, fate_of, interrupted, reasons, run
 

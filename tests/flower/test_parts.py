@@ -14,11 +14,12 @@ from fedweave.core.roles import Aggregator, System
 from fedweave.fleet.client import OWN
 from fedweave.fleet.server.app import prepare
 from fedweave.fleet.server.terms import Terms, VirtualClock
+from fedweave.fleet.wire.request import TrainRequest, client_half, upload_of
 from fedweave.fleet.wire.seal import sealed
-from fedweave.fleet.wire.tensors import Tensors, TrainRequest, client_half, opened, packed, upload_of
+from fedweave.fleet.wire.tensors import Tensors, opened, packed
 from fedweave.local.solvers import SGD
 from fedweave.local.torch.flat_module import FlatModule, build_module, initial_vector
-from fedweave.round.steps import run_round
+from fedweave.round import run_round
 from fedweave.runs.experiment import model_factory
 from fedweave.upload import DifferentialDropout
 from fedweave.upload.channels import channels_of

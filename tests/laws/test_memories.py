@@ -10,12 +10,12 @@ from fedweave import methods
 from fedweave.aggregate import DynMean, Mean, Nova, Scaffold
 from fedweave.core.roles import ServerOptimizer
 from fedweave.core.settings import settings
-from fedweave.engine.quadratic import QuadraticEngine, Quadratics
+from fedweave.local.quadratic import Quadratics
 from fedweave.local.solvers import SGD, ControlVariate, Dyn, Prox
 from fedweave.method import Method
-from fedweave.round.steps import first_state, run_round
+from fedweave.round import first_state, run_round
 from fedweave.sample import Everyone, Uniform
-from worlds import equal_clients
+from worlds import equal_clients, quadratic_simulator
 
 N, D, LR = 8, 5, 0.02
 STEPS = np.array([1, 20, 3, 7, 14, 2, 10, 5])
@@ -34,7 +34,7 @@ def world(loss=0.0, weight=None, steps=STEPS):
 
 def rounds(method, population, count, lr=LR, seed=0, quadratics=None):
     """Yield state and what happened, round after round."""
-    engine = QuadraticEngine(quadratics or problem(), method.solver, seed, population.weight)
+    engine = quadratic_simulator(quadratics or problem(), method.solver, seed, population.weight)
     state = first_state(method, np.zeros(D), population, D)
     for _ in range(count):
         state, happened = run_round(method, state, population, engine, lr, seed)
@@ -105,8 +105,8 @@ def test_the_servers_control_is_the_mean_of_the_clients(weights):
     for state, happened in rounds(method, world(loss=0.4, weight=weight), 60):
         mean = state.clients["memory"].combine(weight if weights == "data" else np.full(N, 1 / N))
         assert np.allclose(state.aggregator["c"], mean, atol=1e-13)
-        assert happened.replies.change is not None
-        assert not happened.replies.change[~happened.replies.received].any()
+        assert happened.replies.memory_change is not None
+        assert not happened.replies.memory_change[~happened.replies.received].any()
     assert np.abs(mean).max() > 1e-6
 
 

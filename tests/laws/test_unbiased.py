@@ -37,7 +37,7 @@ class Scripted:
 def view(loss=LOSS, available=None):
     there = np.ones(N, bool) if available is None else np.array(available)
     population = worlds.equal_clients(N, weight=WEIGHT, loss_rate=loss, available=there)
-    return worlds.view(population, D, effort_of=lambda steps: EFFORT, rehearse=lambda ids: UPDATES[ids])
+    return worlds.view(population, D, effort_of=lambda steps: EFFORT, probes=worlds.Probes(updates=UPDATES))
 
 
 def multinomial_draws(p, draws):

@@ -23,15 +23,20 @@ def trainer_of(model, data, solver=None, seed=0):
     return TorchTrainer(module, data, solver or SGD(), seed), initial_vector(module)
 
 
+def each(jobs):
+    """Return the jobs one by one."""
+    return [jobs.take([i]) for i in range(jobs.client.size)]
+
+
 def reference(model, data, x, job, lr=0.1, seed=0):
     """Train one client as anybody would, with torch.optim, on the same batches."""
     torch.manual_seed(0)
     module = model()
     nn.utils.vector_to_parameters(torch.from_numpy(x.copy()), module.parameters())
     optimizer = torch.optim.SGD(module.parameters(), lr)
-    (plan,) = batches(seed, 1, [job], data.parts)
+    (plan,) = batches(seed, job, data.parts)
     losses = []
-    for t in range(job.steps):
+    for t in range(int(job.steps[0])):
         rows = plan.where[t, : plan.size[t]]
         xb = torch.from_numpy(data.x[rows]).float()
         if data.mean:

@@ -4,13 +4,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedweave.local.batches import Job, batches
+from fedweave.local.batches import batches
+from jobs import jobs_of
 
 PARTS = [np.arange(100, 100 + n) for n in (1, 7, 20, 23)]
 
 
-def plan(client, steps, size, seed=0, round=1):
-    (found,) = batches(seed, round, [Job(client, steps, size)], PARTS)
+def plan(client, steps, size, seed=0, dispatch=1):
+    (found,) = batches(seed, jobs_of((client, steps, size), dispatch=dispatch), PARTS)
     return found
 
 
@@ -40,12 +41,12 @@ def test_fewer_steps_are_the_beginning_of_more():
 def test_address_decides():
     one = plan(3, 5, 5)
     assert np.array_equal(one.where, plan(3, 5, 5).where)
-    for other in (plan(3, 5, 5, seed=1), plan(3, 5, 5, round=2)):
+    for other in (plan(3, 5, 5, seed=1), plan(3, 5, 5, dispatch=2)):
         assert not np.array_equal(one.where, other.where)
 
 
 def test_company_does_not_matter():
-    jobs = [Job(2, 4, 5), Job(3, 6, 5), Job(1, 2, 5)]
-    together = list(batches(0, 1, jobs, PARTS))
-    for job, found in zip(jobs, together, strict=True):
-        assert np.array_equal(found.where, plan(job.client, job.steps, job.batch_size).where)
+    each = [(2, 4, 5), (3, 6, 5), (1, 2, 5)]
+    jobs = jobs_of(*each)._replace(dispatch=np.array([1, 2, 3]))
+    for dispatch, (job, found) in enumerate(zip(each, batches(0, jobs, PARTS), strict=True), 1):
+        assert np.array_equal(found.where, plan(*job, dispatch=dispatch).where)

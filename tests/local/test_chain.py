@@ -11,20 +11,23 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedweave.local.batches import Job
 from fedweave.local.solvers import SGD, Adam
 from fedweave.local.torch.chain import Convolution, Linear, aligned, layers, whole
 from fedweave.local.torch.flat_module import FlatModule, initial_vector
 from fedweave.local.torch.stacked import Stack
-from fedweave.local.trainer import Piece
-from local.plain_loop import LR, reference, strided, trainer_of
+from fedweave.tasks import Classification, Regression
+from jobs import jobs_of
+from local.plain_loop import LR, each, reference, strided, trainer_of
 from worlds import image_data, regression_data
 
 
-def stack_of(model, shape, classify=True):
-    stack = Stack.of(model, FlatModule(model).layout, torch.zeros(shape), classify)
+def maybe_stack(model, shape, task=None):
+    return Stack.of(model, FlatModule(model).layout, torch.zeros(shape), task or Classification())
+
+
+def stack_of(model, shape, task=None):
+    stack = maybe_stack(model, shape, task)
     assert stack is not None
-    assert stack.placeless
     return stack
 
 
@@ -61,7 +64,7 @@ def test_whole_numbers_give_exactly_the_gradient_of_autograd(chain, clients, bat
     y = torch.from_numpy(rng.integers(-3, 4, (clients, batch)).astype(np.float32))
     dim = initial_vector(model).size
     rows = torch.from_numpy(rng.integers(-1, 2, (clients, dim)).astype(np.float32))
-    found, _ = stack_of(model, shape, classify=False).bind(rows)(x.clone(), y, torch.ones(clients, batch))
+    found, _ = stack_of(model, shape, Regression()).bind(rows)(x.clone(), y, torch.ones(clients, batch))
     assert float(found.abs().max()) < 2**24, "beyond this, float32 rounds whole numbers"
     precise = model.double()
     for i in range(clients):
@@ -109,10 +112,10 @@ def test_no_place_in_a_stack_changes_a_single_bit(model, batch, solver):
     """Odd sizes put the rows of a plain matrix at odd addresses, where products come out a little different."""
     trainer, x = trainer_of(model, image_data(), solver)
     assert x.size % 4
-    jobs = [Job(c, t, batch) for c, t in zip((2, 0, 4, 3, 1), (6, 5, 5, 3, 2), strict=True)]
-    alone = [trainer.train(x, Piece(1, [job], LR)) for job in jobs]
+    jobs = jobs_of(*((c, t, batch) for c, t in zip((2, 0, 4, 3, 1), (6, 5, 5, 3, 2), strict=True)))
+    alone = [trainer.train(x, job) for job in each(jobs)]
     for some in ([0, 1, 2, 3, 4], [1, 2, 4], [0, 3], [2, 3, 4]):
-        together = trainer.train(x, Piece(1, [jobs[i] for i in some], LR))
+        together = trainer.train(x, jobs.take(some))
         for row, i in enumerate(some):
             for ours, theirs in zip(together[:3], alone[i][:3], strict=True):
                 assert np.array_equal(ours[row], theirs[0])
@@ -125,10 +128,10 @@ def test_a_client_is_not_hurt_by_a_sample_that_is_not_its_own(model):
     parts = [np.arange(i, 113, 5) for i in range(5)]
     data = data._replace(x=data.x.astype(np.float32), mean=(), std=(), parts=parts)
     trainer, x = trainer_of(model, data)
-    jobs = [Job(c, 9, 5) for c in range(5)]
-    before = trainer.train(x, Piece(1, jobs, 1e-4)).updates
+    jobs = jobs_of(*((c, 9, 5) for c in range(5)), lr=1e-4)
+    before = trainer.train(x, jobs).updates
     data.x[0] = np.inf
-    hurt, *others = trainer.train(x, Piece(1, jobs, 1e-4)).updates
+    hurt, *others = trainer.train(x, jobs).updates
     assert np.isnan(hurt).any()
     assert np.isfinite(before).all()
     assert np.array_equal(others, before[1:])
@@ -148,33 +151,26 @@ def busy_cnn():
     return nn.Sequential(nn.Conv2d(1, 40, 5, padding=2), nn.MaxPool2d(8), nn.Flatten(), nn.Linear(640, 4))
 
 
-def test_hands_get_equal_shares_and_long_jobs_train_with_their_like():
+def test_pieces_are_equal_shares_of_clients_with_similar_work():
+    """A power of two up to eight where the work allows, never of one client that could have company."""
     stack = stack_of(busy_cnn(), (1, 32, 32))
-    jobs = [Job(i, 1 + i, 8) for i in range(10)]
-    for hands in (1, 2, 3, 4, 10, 99):
-        pieces = stack.chunks(jobs, hands)
-        sizes = sorted(map(len, pieces))
-        assert sorted(i for piece in pieces for i in piece) == list(range(10))
-        assert len(pieces) == min(hands, 10)
-        assert sizes[-1] - sizes[0] <= 1
-        work = [sum(jobs[i].steps for i in piece) for piece in pieces]
-        assert max(work) - min(work) <= 10
-    many = stack.chunks([Job(i, 1 + i, 8) for i in range(400)], 2)
-    assert len(many) % 2 == 0
-    assert max(map(len, many)) <= stack.most
-    ends = [(min(c), max(c)) for c in many]
-    assert all(low > high for (low, _), (_, high) in zip(ends[0::2], ends[2::2], strict=False))
-    mixed = stack.chunks([Job(i, 3, 8 + i % 2) for i in range(9)], 4)
-    assert len(mixed) == 5, "three for the five, two for the four"
+    for n, count in ((1, 1), (2, 1), (3, 1), (4, 2), (7, 2), (8, 4), (10, 4), (15, 4), (16, 8), (30, 8)):
+        pieces = stack.pieces(jobs_of(*((i, 1 + i, 8) for i in range(n))))
+        sizes = [rows.size for rows in pieces]
+        assert len(pieces) == count
+        assert max(sizes) - min(sizes) <= 1
+        assert np.concatenate(pieces).tolist() == list(range(n))[::-1], "the longest first, beside the next longest"
+    many = stack.pieces(jobs_of(*((i, 1 + i, 8) for i in range(400))))
+    assert max(rows.size for rows in many) <= stack.most
+    mixed = stack.pieces(jobs_of(*((i, 3, 8 + 4 * (i % 2)) for i in range(9))))
+    assert sorted(rows.size for rows in mixed) == [2, 2, 2, 3], "two for the five, two for the four"
 
 
-def test_little_work_is_not_spread_over_many_hands():
+def test_little_work_is_one_piece():
     stack = stack_of(odd_dense(), (1, 12, 12))
     assert stack.work == 144 * 13 + 13 * 4
-    assert len(stack.chunks([Job(i, 9, 20) for i in range(10)], 16)) == 1
-    assert len(stack.chunks([Job(i, 9, 20) for i in range(64)], 16)) == 1
-    assert len(stack.chunks([Job(i, 9, 1000) for i in range(64)], 16)) == 16
-    assert len(stack.chunks([Job(i, 9, 400) for i in range(12)], 16)) == 2, "twice 2²² multiplications"
+    for n, batch, count in ((10, 20, 1), (64, 20, 1), (64, 1000, 8), (24, 400, 2)):
+        assert len(stack.pieces(jobs_of(*((i, 9, batch) for i in range(n))))) == count
 
 
 def test_large_batches_make_small_chunks_and_larger_ones_go_one_by_one():
@@ -184,19 +180,19 @@ def test_large_batches_make_small_chunks_and_larger_ones_go_one_by_one():
     stack = stack_of(model(), (1, 12, 12))
     assert stack.room == 25 * 8 * 8
     for batch in (1, 10, 100, 1000):
-        for chunk in stack.chunks([Job(i, 1, batch) for i in range(64)], 1):
-            assert len(chunk) * whole(batch) * stack.room <= 2**21
-    assert stack.suits(1308)
-    assert not stack.suits(1312)
-    assert stack.chunks([Job(i, 1, 1312) for i in range(3)], 2) == [[0], [1], [2]]
+        for rows in stack.pieces(jobs_of(*((i, 1, batch) for i in range(64)))):
+            assert rows.size == 1 or rows.size * whole(batch) * stack.room <= 2**21
+    assert stack.suits(652)
+    assert not stack.suits(656)
+    assert [rows.tolist() for rows in stack.pieces(jobs_of((0, 1, 656), (1, 1, 656)))] == [[0], [1]]
     data = image_data()
     data = data._replace(x=np.tile(data.x, (30, 1, 1, 1)), y=np.tile(data.y, 30))
     data = data._replace(parts=[np.arange(2000), np.arange(2000, 2040), np.arange(2040, 3390)])
     trainer, x = trainer_of(model, data)
-    jobs = [Job(0, 1, 1312), Job(1, 1, 1312), Job(2, 1, 20)]
-    assert trainer.chunks(jobs, 1) == [[2], [1], [0]], "the second has no more than 40 samples"
-    for job in jobs:
-        found = trainer.train(x, Piece(1, [job], LR))
+    jobs = jobs_of((0, 1, 656), (1, 1, 656), (2, 1, 20))
+    assert [rows.tolist() for rows in trainer.pieces(jobs)] == [[0], [1], [2]], "the second has only 40 samples"
+    for job in each(jobs):
+        found = trainer.train(x, job)
         expected, loss = reference(model, data, x, job)
         assert np.allclose(found.updates[0], expected, atol=1e-6)
         assert found.loss[0] == pytest.approx(loss, rel=1e-5)
@@ -205,11 +201,10 @@ def test_large_batches_make_small_chunks_and_larger_ones_go_one_by_one():
 @pytest.mark.parametrize("model", [odd_dense, odd_cnn])
 def test_clients_with_fewer_samples_than_a_batch_have_company_of_their_own_size(model):
     trainer, x = trainer_of(model, image_data())  # 23, 7, 40, 12 and 31 samples
-    jobs = [Job(c, 4, 30) for c in range(5)]
-    chunks = trainer.chunks(jobs, 1)
-    assert sorted(map(sorted, chunks)) == [[0], [1], [2, 4], [3]]
-    together = trainer.train(x, Piece(1, [jobs[i] for i in (2, 4)], LR)).updates
-    assert np.array_equal(together[0], trainer.train(x, Piece(1, [jobs[2]], LR)).updates[0])
+    jobs = jobs_of(*((c, 4, 30) for c in range(5)))
+    assert sorted(sorted(rows.tolist()) for rows in trainer.pieces(jobs)) == [[0], [1], [2, 4], [3]]
+    together = trainer.train(x, jobs.take([2, 4])).updates
+    assert np.array_equal(together[0], trainer.train(x, jobs.take([2])).updates[0])
 
 
 def numbers():
@@ -222,20 +217,9 @@ def test_nothing_is_kept_after_training():
     """A worker may never train again: its patches are not for ever."""
     before = numbers()
     trainer, x = trainer_of(odd_cnn, image_data())
-    trainer.train(x, Piece(1, [Job(2, 3, 40)], LR))
+    trainer.train(x, jobs_of((2, 3, 40)))
     samples = trainer.train_set.x.numel() + trainer.test_set.x.numel()
     assert numbers() - before - samples < 40 * 9 * 100, "the first convolution alone has as many numbers in its patches"
-
-
-def test_a_place_that_matters_is_found_out(monkeypatch):
-    """Without room at multiples of 16 bytes, clients of this network differ by place: then workers do not count."""
-    monkeypatch.setattr("fedweave.local.torch.stacked.PLACELESS", {})
-    monkeypatch.setattr("fedweave.local.torch.stacked.aligned", lambda n, shape, device: torch.empty(n, *shape))
-    model = nn.Sequential(nn.Flatten(), nn.Linear(65, 17), nn.ReLU(), nn.Linear(17, 10))
-    stack = Stack.of(model, FlatModule(model).layout, torch.zeros(1, 5, 13), True)
-    assert stack is not None
-    assert not stack.placeless
-    assert len(stack.chunks([Job(i, 9, 1000) for i in range(64)], 16)) == 1
 
 
 class Louder(nn.Linear):
@@ -307,9 +291,8 @@ UNKNOWN += [unbiased, strided, grouped, circular, same, rows_only]
 def test_what_is_not_written_out_trains_all_the_same(model):
     data = image_data()
     trainer, x = trainer_of(model, data)
-    assert trainer.stack is None or not trainer.stack.placeless
-    job = Job(0, 1, 23)  # one step over all its samples
-    update = trainer.train(x, Piece(1, [job], LR)).updates[0]
+    assert trainer.stack is None
+    update = trainer.train(x, jobs_of((0, 1, 23))).updates[0]  # one step over all its samples
     torch.manual_seed(0)
     module = model()
     part = data.parts[0]
@@ -322,7 +305,7 @@ def test_what_is_not_written_out_trains_all_the_same(model):
 def test_large_convolutions_go_one_by_one():
     def net(outputs):
         model = nn.Sequential(nn.Conv2d(3, outputs, 5), nn.Flatten(), nn.Linear(outputs * 28 * 28, 2))
-        return Stack.of(model, FlatModule(model).layout, torch.zeros(3, 32, 32), True)
+        return maybe_stack(model, (3, 32, 32))
 
     assert net(17) is not None  # 17 · 75 · 28² = 999,600 multiplications
     assert net(18) is None
@@ -331,22 +314,27 @@ def test_large_convolutions_go_one_by_one():
 def test_one_layer_is_a_model():
     trainer, x = trainer_of(lambda: nn.Linear(6, 1), regression_data())
     assert trainer.stack is not None
-    assert trainer.stack.placeless
-    assert np.isfinite(trainer.train(x, Piece(1, [Job(0, 3, 5)], LR)).updates).all()
+    assert np.isfinite(trainer.train(x, jobs_of((0, 3, 5))).updates).all()
 
 
 def test_a_regression_to_several_numbers_is_not_taken_for_one():
-    model = nn.Sequential(nn.Linear(6, 3), nn.ReLU())
-    stack = Stack.of(model, FlatModule(model).layout, torch.zeros(6), False)
-    assert stack is None or not stack.placeless
+    assert maybe_stack(nn.Sequential(nn.Linear(6, 3), nn.ReLU()), (6,), Regression()) is None
+
+
+def test_a_task_with_a_loss_of_its_own_goes_one_by_one():
+    class Smoothed(Classification):
+        def loss(self, output, batch):
+            return F.cross_entropy(output, batch.y, reduction="none", label_smoothing=0.1)
+
+    assert maybe_stack(odd_dense(), (1, 12, 12), Smoothed()) is None
 
 
 def test_torchs_default_type_does_not_matter():
     trainer, x = trainer_of(odd_cnn, image_data())
-    expected = trainer.train(x, Piece(1, [Job(0, 2, 5)], LR)).updates
+    expected = trainer.train(x, jobs_of((0, 2, 5))).updates
     torch.set_default_dtype(torch.float64)
     try:
-        assert np.array_equal(trainer.train(x, Piece(1, [Job(0, 2, 5)], LR)).updates, expected)
+        assert np.array_equal(trainer.train(x, jobs_of((0, 2, 5))).updates, expected)
     finally:
         torch.set_default_dtype(torch.float32)
 

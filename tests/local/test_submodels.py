@@ -8,19 +8,19 @@ import torch
 from torch import nn
 
 import fedweave as fw
+import worlds
 from fedweave import models
-from fedweave.core.records import Carried
+from fedweave.core.records import ClientContext
 from fedweave.core.settings import BadInput
 from fedweave.engine.pool.processes import Workers
-from fedweave.engine.simulator import Simulator
-from fedweave.local.batches import Job
+from fedweave.engine.torch_simulator import torch_simulator
 from fedweave.local.solvers import SGD
-from fedweave.local.submodels import FleetTrainer, places, shrunk
+from fedweave.local.submodels import SubmodelTrainer, places, shrunk
 from fedweave.local.torch.flat_module import FlatModule, build_module, initial_vector
 from fedweave.local.torch.threads import one_thread
 from fedweave.local.torch.trainer import TorchTrainer
-from fedweave.local.trainer import Piece
 from fedweave.upload import DifferentialDropout
+from jobs import jobs_of
 from worlds import N, data, everyone, population
 
 
@@ -79,9 +79,13 @@ def test_a_sub_model_computes_what_the_whole_does_without_the_rest():
 
 
 def trained(dropout=None, upload=None):
-    engine = Simulator(net, data(), SGD(), 0, Workers(1), upload=upload, submodels=[net, narrow])
+    engine = torch_simulator(net, data(), SGD(), 0, Workers(1), upload=upload, submodels=[net, narrow])
     x = initial_vector(build_module(net, 0))
-    return engine.train(1, x, everyone(), population(), 0.1, Carried(dropout=dropout)), engine, x
+    return (
+        engine.train(worlds.assignment(engine, 1, x, everyone(), population(), 0.1, ClientContext(budget=dropout))),
+        engine,
+        x,
+    )
 
 
 def test_clients_train_the_narrow_network_itself_and_send_its_part():
@@ -90,10 +94,10 @@ def test_clients_train_the_narrow_network_itself_and_send_its_part():
     alone = TorchTrainer(narrow(), data(), SGD(), 0)
     p = population()
     for client in range(N):
-        job = Job(client, int(p.steps[client]), int(p.batch_size[client]))
+        job = jobs_of((client, p.steps[client], p.batch_size[client]))
         if client % 2:
             with one_thread():  # as the simulator does it: another number of threads adds up in another order
-                alike = alone.train(x[where], Piece(1, [job], 0.1)).updates[0]
+                alike = alone.train(x[where], job).updates[0]
             assert np.array_equal(replies.updates[client, where], alike)
             assert replies.mask[client].sum() == where.size
             assert replies.mask[client, where].all()
@@ -102,7 +106,7 @@ def test_clients_train_the_narrow_network_itself_and_send_its_part():
         assert replies.bytes_up[client] == replies.bytes_down[client] == 4 * replies.mask[client].sum()
 
 
-def test_kinds_never_mix_and_share_the_hands():
+def test_kinds_never_mix():
     def width(channels):
         return nn.Sequential(nn.Conv2d(1, channels, 5), nn.ReLU(), nn.Flatten(), nn.Linear(16 * channels, 10))
 
@@ -110,14 +114,12 @@ def test_kinds_never_mix_and_share_the_hands():
     x = np.zeros((8000, 1, 8, 8), np.uint8)
     many = data()._replace(x=x, y=np.zeros(8000, np.int64), parts=parts)
     whole, half = width(80), width(40)
-    fleet = FleetTrainer(whole, [whole, half], np.arange(8) % 2, many, SGD(), 0)
-    jobs = [Job(client, 3, 1000) for client in range(8)]
-    for hands, pieces in ((1, 2), (2, 2), (4, 4), (99, 8)):
-        chunks = fleet.chunks(jobs, hands)
-        assert sorted(i for chunk in chunks for i in chunk) == list(range(8))
-        assert all(len({i % 2 for i in chunk}) == 1 for chunk in chunks)
-        assert len(chunks) == pieces
-    assert fleet.chunks(jobs[1::2], 1) == [[0, 1, 2, 3]], "a kind that nobody has is no piece"
+    fleet = SubmodelTrainer(whole, [whole, half], np.arange(8) % 2, many, SGD(), 0)
+    jobs = jobs_of(*((client, 3, 1000) for client in range(8)))
+    pieces = fleet.pieces(jobs)
+    assert sorted(np.concatenate(pieces)) == list(range(8))
+    assert all(len(set(rows % 2)) == 1 for rows in pieces)
+    assert sorted(np.concatenate(fleet.pieces(jobs.take([1, 3, 5, 7])))) == [0, 1, 2, 3], "one kind alone"
 
 
 def test_what_half_of_the_clients_have_is_covered_by_half():

@@ -6,14 +6,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedweave.local.batches import Job, batches
+from fedweave.local.batches import batches
 from fedweave.local.solvers import SGD, Adam, Prox
 from fedweave.local.torch.flat_module import FlatModule, initial_vector
-from fedweave.local.trainer import Piece
-from local.plain_loop import LR, reference, strided, trainer_of
+from fedweave.tasks.task import add_up
+from jobs import jobs_of
+from local.plain_loop import LR, each, reference, strided, trainer_of
 from worlds import image_data, regression_data
 
-JOBS = [Job(0, 9, 5), Job(1, 4, 5), Job(2, 12, 8), Job(3, 1, 12), Job(4, 9, 5)]
+SIZES = [23, 7, 40, 12, 31]
+JOBS = jobs_of((0, 9, 5), (1, 4, 5), (2, 12, 8), (3, 1, 12), (4, 9, 5))
+FIRST = JOBS.take([0])
 
 
 class Own(nn.Module):
@@ -52,7 +55,7 @@ def line():
     [
         (logistic, image_data, True),
         (mlp, image_data, True),
-        (Own, image_data, True),
+        (Own, image_data, False),
         (cnn, image_data, True),
         (strided, image_data, False),
         (line, regression_data, True),
@@ -62,10 +65,10 @@ def test_every_path_trains_like_a_plain_torch_loop(model, data, stacked):
     data = data()
     trainer, x = trainer_of(model, data)
     assert (trainer.stack is not None) == stacked
-    for chunk in trainer.chunks(JOBS, 2):
-        jobs = [JOBS[i] for i in chunk]
-        updates, losses, *_ = trainer.train(x, Piece(1, jobs, LR))
-        for job, update, loss in zip(jobs, updates, losses, strict=True):
+    for rows in trainer.pieces(JOBS):
+        jobs = JOBS.take(rows)
+        updates, losses, *_ = trainer.train(x, jobs)
+        for job, update, loss in zip(each(jobs), updates, losses, strict=True):
             expected, expected_loss = reference(model, data, x, job)
             assert np.allclose(update, expected, rtol=1e-3, atol=1e-5)
             assert loss == pytest.approx(expected_loss, rel=1e-4)
@@ -76,10 +79,10 @@ def test_every_path_trains_like_a_plain_torch_loop(model, data, stacked):
 def test_company_does_not_change_a_single_bit(model, solver):
     data = image_data()
     trainer, x = trainer_of(model, data, solver)
-    jobs = [Job(c, t, 5) for c, t in zip((2, 0, 4, 3, 1), (12, 9, 9, 5, 1), strict=True)]
-    together, losses, *_ = trainer.train(x, Piece(1, jobs, LR))
-    for i, job in enumerate(jobs):
-        alone, loss, *_ = trainer.train(x, Piece(1, [job], LR))
+    jobs = jobs_of(*((c, t, 5) for c, t in zip((2, 0, 4, 3, 1), (12, 9, 9, 5, 1), strict=True)))
+    together, losses, *_ = trainer.train(x, jobs)
+    for i, job in enumerate(each(jobs)):
+        alone, loss, *_ = trainer.train(x, job)
         assert np.array_equal(alone[0], together[i])
         assert loss[0] == losses[i]
 
@@ -88,9 +91,9 @@ def gradients_on_the_way(model, data, x, job, solver, still=False):
     """Return the stochastic gradients (steps, D) that a client meets, by plain autograd; ``still``: all at x."""
     torch.manual_seed(0)
     module = model()
-    (plan,) = batches(0, 1, [job], data.parts)
+    (plan,) = batches(0, job, data.parts)
     y, state, found = torch.from_numpy(x.copy()), solver.begin(torch.from_numpy(x)), []
-    for t in range(job.steps):
+    for t in range(int(job.steps[0])):
         nn.utils.vector_to_parameters(y.clone(), module.parameters())
         rows = plan.where[t, : plan.size[t]]
         xb = (torch.from_numpy(data.x[rows]).float() / 255 - data.mean[0]) / data.std[0]
@@ -108,15 +111,16 @@ def test_the_variance_on_the_way_is_that_of_the_gradients_met(model, solver):
     """σ² = mean ‖g_t − mean g‖², found while training; who does not ask gets the same update and no number."""
     data = image_data()
     trainer, x = trainer_of(model, data, solver)
-    for chunk in trainer.chunks(JOBS, 2):
-        jobs = [JOBS[i] for i in chunk]
-        plain, asked = trainer.train(x, Piece(1, jobs, LR)), trainer.train(x, Piece(1, jobs, LR, None, True))
+    for rows in trainer.pieces(JOBS):
+        jobs = JOBS.take(rows)
+        plain, asked = trainer.train(x, jobs), trainer.train(x, jobs._replace(measure=True))
         assert np.array_equal(plain.updates, asked.updates)
         assert np.isnan(plain.variance).all()
-        for job, variance in zip(jobs, asked.variance, strict=True):
+        for job, variance in zip(each(jobs), asked.variance, strict=True):
             g = gradients_on_the_way(model, data, x, job, solver)
             assert variance == pytest.approx(((g - g.mean(0)) ** 2).sum(1).mean(), rel=1e-3, abs=1e-9)
-            assert trainer.train(x, Piece(1, [job], LR, None, True)).variance[0] == variance  # whatever its company
+            alone = trainer.train(x, job._replace(measure=True))
+            assert alone.variance[0] == variance, "whatever its company"
 
 
 @pytest.mark.parametrize("model", [mlp, cnn, strided])
@@ -124,7 +128,7 @@ def test_probes_of_loss_and_variance(model):
     data = image_data()
     trainer, x = trainer_of(model, data)
     for client, part in enumerate(data.parts):
-        g = gradients_on_the_way(model, data, x, Job(client, -(-part.size // 5), 5), SGD(), still=True)
+        g = gradients_on_the_way(model, data, x, jobs_of((client, -(-part.size // 5), 5)), SGD(), still=True)
         expected = ((g - g.mean(0)) ** 2).sum(1).mean()
         assert trainer.variance(x, 1, client, 5) == pytest.approx(expected, rel=1e-3)
         torch.manual_seed(0)
@@ -138,28 +142,27 @@ def test_probes_of_loss_and_variance(model):
 def test_prox_zero_is_sgd_bit_for_bit(model):
     data = image_data()
     (plain, x), (pulled, _) = trainer_of(model, data, SGD()), trainer_of(model, data, Prox(0.0))
-    assert np.array_equal(plain.train(x, Piece(1, JOBS[:1], LR))[0], pulled.train(x, Piece(1, JOBS[:1], LR))[0])
+    assert np.array_equal(plain.train(x, FIRST)[0], pulled.train(x, FIRST)[0])
 
 
 def test_prox_keeps_clients_nearer():
     data = image_data()
     trainer, x = trainer_of(mlp, data)
-    free = trainer.train(x, Piece(1, JOBS[2:3], LR))[0]
-    held = trainer_of(mlp, data, Prox(5.0))[0].train(x, Piece(1, JOBS[2:3], LR))[0]
+    free = trainer.train(x, JOBS.take([2]))[0]
+    held = trainer_of(mlp, data, Prox(5.0))[0].train(x, JOBS.take([2]))[0]
     assert np.linalg.norm(held) < np.linalg.norm(free)
 
 
-def test_chunks_cover_all_jobs_once_with_equal_batches():
-    data = image_data()
-    trainer, _ = trainer_of(logistic, data)
-    jobs = [Job(i % 5, 1 + i % 7, 1 + i % 40) for i in range(200)]
-    chunks = trainer.chunks(jobs, 2)
-    assert sorted(i for c in chunks for i in c) == list(range(200))
-    for chunk in chunks:
-        sizes = [min(jobs[i].batch_size, data.parts[jobs[i].client].size) for i in chunk]
-        steps = [jobs[i].steps for i in chunk]
-        assert len(set(sizes)) == 1
-        assert steps == sorted(steps, reverse=True)
+def test_pieces_cover_all_jobs_once_with_equal_batches_and_learning_rates():
+    trainer, _ = trainer_of(logistic, image_data())
+    jobs = jobs_of(*((i % 5, 1 + i % 7, 1 + i % 40) for i in range(200)))
+    jobs = jobs._replace(lr=np.where(np.arange(200) % 3, 0.1, 0.05))
+    pieces = trainer.pieces(jobs)
+    assert sorted(np.concatenate(pieces)) == list(range(200))
+    for some in map(jobs.take, pieces):
+        assert len(set(np.minimum(some.batch_size, np.array(SIZES)[some.client]))) == 1
+        assert len(set(some.lr)) == 1
+        assert (np.diff(some.steps) <= 0).all()
 
 
 def test_dropout_draws_at_the_clients_address():
@@ -168,13 +171,13 @@ def test_dropout_draws_at_the_clients_address():
 
     trainer, x = trainer_of(model, image_data())
     assert trainer.stack is None
-    first, *_ = trainer.train(x, Piece(1, JOBS[:2], LR))
+    first, *_ = trainer.train(x, JOBS.take([0, 1]))
     torch.rand(7)  # the global stream is neither read nor moved
     before = torch.get_rng_state()
-    second, *_ = trainer.train(x, Piece(1, JOBS[1::-1], LR))
+    second, *_ = trainer.train(x, JOBS.take([1, 0]))
     assert np.array_equal(first, second[::-1])
     assert torch.equal(before, torch.get_rng_state())
-    assert not np.array_equal(first, trainer.train(x, Piece(2, JOBS[:2], LR))[0])
+    assert not np.array_equal(first, trainer.train(x, JOBS.take([0, 1])._replace(dispatch=np.array([2, 2])))[0])
 
 
 def test_dropout_called_as_a_function_goes_one_by_one():
@@ -188,7 +191,7 @@ def test_dropout_called_as_a_function_goes_one_by_one():
 
     trainer, x = trainer_of(Hidden, image_data())
     assert trainer.stack is None
-    assert np.array_equal(trainer.train(x, Piece(1, JOBS[:1], LR))[0], trainer.train(x, Piece(1, JOBS[:1], LR))[0])
+    assert np.array_equal(trainer.train(x, FIRST)[0], trainer.train(x, FIRST)[0])
 
 
 def batch_norm():
@@ -200,17 +203,17 @@ def test_batch_norm_buffers_are_part_of_the_vector():
     layout = trainer.layout
     assert layout.dim - layout.parameters == 6
     assert layout.names[-2:] == ("1.running_mean", "1.running_var")
-    update, *_ = trainer.train(x, Piece(1, JOBS[:1], LR))
+    update, *_ = trainer.train(x, FIRST)
     buffers = layout.split(update[0])
     assert buffers["1.running_mean"].any()
-    again, *_ = trainer.train(x, Piece(1, JOBS[:1], LR))
+    again, *_ = trainer.train(x, FIRST)
     assert np.array_equal(update, again)  # nothing is left over from the last participation
 
 
 def test_a_negative_variance_is_lifted_to_zero():
     trainer, x = trainer_of(batch_norm, image_data())
     trainer.layout.split(x)["1.running_var"][:] = -1.0
-    assert np.isfinite(trainer.evaluate(x, 0, 30).loss)
+    assert np.isfinite(trainer.evaluate(x, 0, 30)["loss"][0])
 
 
 def test_flat_module_reads_what_it_loads():
@@ -238,14 +241,15 @@ def test_evaluation_adds_up():
     data = image_data()
     trainer, x = trainer_of(mlp, data)
     whole, parts = trainer.evaluate(x, 0, 30), [trainer.evaluate(x, i, i + 10) for i in (0, 10, 20)]
-    assert whole.loss == pytest.approx(sum(p.loss for p in parts), rel=1e-5)
-    assert np.array_equal(whole.correct, sum(p.correct for p in parts))
-    assert np.array_equal(whole.total, np.bincount(data.test_y, minlength=4))
+    correct, count = whole["class_accuracy"]
+    assert whole["loss"][0] == pytest.approx(add_up(parts)["loss"][0], rel=1e-5)
+    assert np.array_equal(correct, add_up(parts)["class_accuracy"][0])
+    assert np.array_equal(count, np.bincount(data.test_y, minlength=4))
     with torch.no_grad():
         images = (torch.from_numpy(data.test_x).float() / 255 - 0.3) / 0.5
         torch.manual_seed(0)
         guess = mlp()(images).argmax(1).numpy()
-    assert np.array_equal(whole.correct, np.bincount(data.test_y[guess == data.test_y], minlength=4))
+    assert np.array_equal(correct, np.bincount(data.test_y[guess == data.test_y], minlength=4))
 
 
 class Masked(nn.Module):
@@ -268,14 +272,14 @@ def test_constants_stay_and_do_not_travel():
     trainer, x = trainer_of(Masked, data)
     assert trainer.layout.names == ("f.weight", "f.bias")
     frozen = trainer.flat.module.frozen.weight.clone()
-    for job in JOBS:
-        update, *_ = trainer.train(x, Piece(1, [job], LR))
+    for job in each(JOBS):
+        update, *_ = trainer.train(x, job)
         assert np.isfinite(update).all()
         assert update.any()
     module = trainer.flat.module
     assert module.keep.all()
     assert torch.equal(module.frozen.weight, frozen)
-    assert trainer.evaluate(x, 0, 30).loss > 0
+    assert trainer.evaluate(x, 0, 30)["loss"][0] > 0
 
 
 def test_a_linear_layer_on_part_of_a_sample_is_not_mistaken_for_a_flat_one():
@@ -284,8 +288,8 @@ def test_a_linear_layer_on_part_of_a_sample_is_not_mistaken_for_a_flat_one():
 
     data = image_data()
     trainer, x = trainer_of(model, data)
-    update, *_ = trainer.train(x, Piece(1, JOBS[:1], LR))
-    assert np.allclose(update[0], reference(model, data, x, JOBS[0])[0], rtol=1e-3, atol=1e-5)
+    update, *_ = trainer.train(x, FIRST)
+    assert np.allclose(update[0], reference(model, data, x, FIRST)[0], rtol=1e-3, atol=1e-5)
 
 
 def test_a_last_batch_of_one_sample_is_no_trouble_for_batch_norm():
@@ -293,5 +297,5 @@ def test_a_last_batch_of_one_sample_is_no_trouble_for_batch_norm():
         return nn.Sequential(nn.Flatten(), nn.Linear(144, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
 
     trainer, x = trainer_of(model, image_data())
-    update, *_ = trainer.train(x, Piece(1, [Job(4, 4, 10)], LR))  # 31 samples: batches of 10, 10, 10 and 1
+    update, *_ = trainer.train(x, jobs_of((4, 4, 10)))  # 31 samples: batches of 10, 10, 10 and 1
     assert np.isfinite(update).all()

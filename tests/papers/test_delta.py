@@ -10,13 +10,13 @@ import fedweave as fw
 import worlds
 from fedweave import methods, papers
 from fedweave.aggregate import InverseProbability
-from fedweave.core.records import Carried
+from fedweave.core.records import ClientContext
 from fedweave.core.settings import BadInput
 from fedweave.engine.pool.processes import Workers
 from fedweave.papers import delta
 from fedweave.papers.delta import combined, images, judge, motivation, regression, stage
 from fedweave.papers.delta.stage import BENCHES, Course, heaviest, observe
-from fedweave.round.steps import run_round
+from fedweave.round import run_round
 from fedweave.runs.session import prepare
 
 HERE = [i for i in papers.ITEMS if i.startswith("delta/")]
@@ -174,15 +174,27 @@ def test_the_regressions_gradient_is_that_of_its_loss():
 
 def test_the_regressions_noise_is_the_clients_own():
     population = worlds.equal_clients(4, steps=5)
-    engine, theta, everyone = regression_engine(3.0), np.array([2.0, 0.3]), np.arange(4)
-    all_of_them = engine.rehearse(7, theta, everyone, population, 0.001)
-    some = worlds.cohort([1, 3])
-    replies = engine.train(7, theta, some, population, 0.001, Carried(measure=True))
+    engine, theta, everyone, some = (
+        regression_engine(3.0),
+        np.array([2.0, 0.3]),
+        worlds.cohort(range(4)),
+        worlds.cohort([1, 3]),
+    )
+
+    def updates(engine, round):
+        return engine.rehearse(worlds.assignment(engine, round, theta, everyone, population, 0.001))
+
+    def train(round, lr):
+        measure = ClientContext(measure=True)
+        return engine.train(worlds.assignment(engine, round, theta, some, population, lr, measure))
+
+    all_of_them = updates(engine, 7)
+    replies = train(7, 0.001)
     assert np.array_equal(replies.updates, all_of_them[[1, 3]])  # company changes nothing
-    assert not np.array_equal(engine.rehearse(8, theta, everyone, population, 0.001)[1], all_of_them[1])
-    quiet = regression_engine(0.0).rehearse(7, theta, everyone, population, 0.001)
+    assert not np.array_equal(updates(engine, 8)[1], all_of_them[1])
+    quiet = updates(regression_engine(0.0), 7)
     assert np.array_equal(all_of_them[0], quiet[0])  # the first client has no noise
-    measured = [engine.train(r, theta, some, population, 1e-9, Carried(measure=True)).variance for r in range(400)]
+    measured = [train(r, 1e-9).variance for r in range(400)]
     unbiased = np.mean(measured, axis=0) * 5 / 4
     assert np.allclose(unbiased, engine.variances(1, theta, some.ids, population), rtol=0.15)
 

@@ -32,7 +32,7 @@ def cohort():
 @pytest.mark.parametrize("row", [0, 1, 2])
 @pytest.mark.parametrize("vector", ["updates", "change"])
 def test_a_bad_entry_anywhere_refuses_its_client_alone(bad, entry, where, row, vector):
-    before = replies()._replace(change=np.ones((3, 11), np.float32), variance=np.ones(3))
+    before = replies()._replace(memory_change=np.ones((3, 11), np.float32), variance=np.ones(3))
     getattr(before, vector)[row, entry] = bad
     kept = copy.deepcopy(before)
     after, refused = admit(before, cohort(), LAYOUT)
@@ -58,7 +58,7 @@ def test_every_bad_client_is_named_and_bad_values_are_counted():
         "client 9: 11 of 11 values are not finite, first in conv.weight[0, 0]",
     ]
     assert after.received.tolist() == [False, True, False]
-    assert after.change is None
+    assert after.memory_change is None
 
 
 def test_huge_but_finite_is_accepted():

@@ -10,7 +10,7 @@ import fedweave as fw
 import worlds
 from fedweave.cli.options import experiments_of
 from fedweave.core.records import Failure, Failures
-from fedweave.engine.quadratic import QuadraticEngine
+from fedweave.engine.simulator import Simulator
 from fedweave.round.closing import NO_RULES, Rules, abandoned, answers_needed, close_round, over_selected, trust_after
 from fedweave.runs.loop import resume, run
 from fedweave.store.run_folder import RunFolder
@@ -26,7 +26,7 @@ def replies(seconds, lost=()):
     k = len(seconds)
     received = ~np.isin(np.arange(k), lost)
     found = worlds.replies(np.arange(1.0, k + 1)[:, None] * np.ones(3), received, seconds=np.array(seconds, float))
-    return found._replace(change=found.updates.copy())
+    return found._replace(memory_change=found.updates.copy())
 
 
 def test_without_rules_everyone_is_waited_for():
@@ -242,10 +242,10 @@ def test_stacked_clients_do_not_fall_with_one_of_them(tiny, monkeypatch):
 
     whole = TorchTrainer.train
 
-    def train(self, x, piece):
-        if any(job.client == 1 for job in piece.jobs):
+    def train(self, x, jobs):
+        if 1 in jobs.client:
             raise ArithmeticError("client 1 has no memory left")
-        return whole(self, x, piece)
+        return whole(self, x, jobs)
 
     monkeypatch.setattr(TorchTrainer, "train", train)
     for method in (fw.methods.fedavg(6), fw.methods.scaffold(6)):
@@ -256,7 +256,7 @@ def test_stacked_clients_do_not_fall_with_one_of_them(tiny, monkeypatch):
 
 
 def spoilt(bad, when=lambda round: True):
-    honest = QuadraticEngine.train
+    honest = Simulator.train
 
     def train(self, round, x, cohort, population, lr, *has):
         got = honest(self, round, x, cohort, population, lr, *has)
@@ -276,7 +276,7 @@ def watched(method, **given):
 
 
 def test_who_is_refused_too_often_is_not_asked_any_more(monkeypatch, tmp_path):
-    monkeypatch.setattr(QuadraticEngine, "train", spoilt([1, 4]))
+    monkeypatch.setattr(Simulator, "train", spoilt([1, 4]))
     experiment = watched("fedacs", rounds=60, quarantine=3)
     result = run(experiment, tmp_path / "run")
     for client in range(8):
@@ -286,7 +286,7 @@ def test_who_is_refused_too_often_is_not_asked_any_more(monkeypatch, tmp_path):
 
 
 def test_quarantine_outlives_an_interruption(monkeypatch, tmp_path):
-    monkeypatch.setattr(QuadraticEngine, "train", spoilt([1, 4]))
+    monkeypatch.setattr(Simulator, "train", spoilt([1, 4]))
     experiment = watched("fedavg", rounds=40, quarantine=2)
     whole = run(experiment)
 

@@ -14,12 +14,12 @@ from fedweave import theory
 from fedweave.aggregate import Mean
 from fedweave.core.records import ServerState
 from fedweave.engine.pool.processes import Workers
-from fedweave.engine.quadratic import QuadraticEngine, Quadratics
-from fedweave.engine.simulator import Simulator
+from fedweave.engine.torch_simulator import torch_simulator
+from fedweave.local.quadratic import Quadratics
 from fedweave.local.solvers import SGD
 from fedweave.local.torch.flat_module import initial_vector
-from fedweave.round import measures
-from fedweave.round.steps import Round
+from fedweave.round import Round, measures
+from worlds import quadratic_simulator
 
 
 def seen(updates, received, direction, x, parameters=None):
@@ -74,7 +74,7 @@ def test_true_gradients_are_those_of_autograd_in_the_order_of_the_model():
     module = Small()
     x = initial_vector(module)
     with Workers(1) as workers:
-        found = Simulator(Small, data, SGD(), 0, workers).gradients(x, np.array([2, 0, 1]))
+        found = torch_simulator(Small, data, SGD(), 0, workers).gradients(x, np.array([2, 0, 1]))
     module.eval()
     for row, client in zip(found, [2, 0, 1], strict=True):
         part = data.parts[client]
@@ -91,7 +91,7 @@ def test_measures_of_true_gradients_are_the_formulas_on_all_of_them():
     weight, surrogate = rng.dirichlet(np.ones(n)), rng.dirichlet(np.ones(n))
     problem, x = Quadratics.random(n, 7), rng.standard_normal(7)
     population = worlds.equal_clients(n, weight=weight)
-    engine = QuadraticEngine(problem, SGD(), 0, weight)
+    engine = quadratic_simulator(problem, SGD(), 0, weight)
     got = measures.of_gradients(engine, x, population, surrogate)
     gradients = x - problem.optimum
     assert got["true_diversity"] == pytest.approx(theory.gradient_diversity(gradients, weight))

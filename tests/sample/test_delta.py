@@ -13,13 +13,15 @@ import worlds
 from fedweave import methods, theory
 from fedweave.aggregate import Anonymous, Consistent, InverseProbability, LinkAware, Nova
 from fedweave.core.settings import BadInput
-from fedweave.engine.quadratic import QuadraticEngine, Quadratics
+from fedweave.local.quadratic import Quadratics
 from fedweave.local.solvers import SGD
 from fedweave.method import Method
-from fedweave.round.steps import first_state, run_round, view_of
+from fedweave.round import first_state, run_round
+from fedweave.round.plan import view_of
 from fedweave.sample import IS, ClusterIS, Delta, PowerOfChoice, PracticalDelta, PracticalIS, Uniform, Weighted
 from fedweave.sample.cluster import clustered
 from fedweave.sample.fixed import capped, draw_without_replacement, proportional
+from worlds import quadratic_simulator
 
 RNG = np.random.default_rng(0)
 N, D, LR = 5, 3, 0.1
@@ -37,14 +39,15 @@ class Probes(NamedTuple):
     losses: Callable | None
     gradients: Callable
     variances: Callable
+    updates: Callable
 
 
 def view(weight=WEIGHT, round=1, available=None, loss=0 * LOSS, losses=None):
     n = weight.size
     there = np.ones(n, bool) if available is None else np.array(available)
     population = worlds.equal_clients(n, weight=weight, steps=STEPS[:n], loss_rate=loss[:n], available=there)
-    probes = Probes(losses or (lambda ids: ids), lambda ids: GRADIENTS[ids], lambda ids: VARIANCES[ids])
-    return worlds.view(population, D, round=round, lr=LR, rehearse=lambda ids: UPDATES[ids], probes=probes)
+    probes = Probes(losses or (lambda ids: ids), GRADIENTS.__getitem__, VARIANCES.__getitem__, UPDATES.__getitem__)
+    return worlds.view(population, D, round=round, lr=LR, probes=probes)
 
 
 def replies(cohort, received=None, variance=None, updates=UPDATES):
@@ -183,7 +186,7 @@ TOY = Quadratics(
 def toy(method):
     """Return the law and the gradients of the paper's three clients at (1, 1), one step each."""
     population = worlds.equal_clients(3, steps=1)
-    engine = QuadraticEngine(TOY, method.solver, 0, population.weight)
+    engine = quadratic_simulator(TOY, method.solver, 0, population.weight)
     state = first_state(method, np.ones(2), population, 2)
     at = view_of(method, state, population, engine, 0.01)
     return method.sampler.law(state.sampler, at), engine.gradients(np.ones(2), np.arange(3))
@@ -362,8 +365,8 @@ def test_thousands_of_rounds_keep_the_sum_the_floor_and_the_shares_of_the_unseen
 @pytest.mark.parametrize("sampler", [IS(3), Delta(3), ClusterIS(3, norms="oracle"), ClusterIS(3, form="bins")], ids=str)
 def test_a_model_that_diverges_is_no_reason_to_fail(sampler):
     wild = np.where(np.arange(N)[:, None] == 2, np.inf, UPDATES)
-    told = Probes(None, lambda ids: wild[ids], lambda ids: np.full(ids.size, np.nan))
-    at = replace(view(), rehearse=lambda ids: wild[ids], probes=told)
+    probes = Probes(None, wild.__getitem__, lambda ids: np.full(ids.size, np.nan), wild.__getitem__)
+    at = replace(view(), probes=probes)
     with np.errstate(invalid="ignore"):
         law = sampler.law(sampler.init(at.population), at)
     assert np.isfinite(law).all()
@@ -485,7 +488,7 @@ def walked(method, rounds, seed=0, n=6):
     problem = Quadratics(rng.standard_normal((n, D)))
     weight = np.arange(1, n + 1) / 21
     population = worlds.equal_clients(n, weight=weight)
-    engine = QuadraticEngine(problem, method.solver, seed, weight)
+    engine = quadratic_simulator(problem, method.solver, seed, weight)
     state, path = first_state(method, np.zeros(D), population, D), np.empty((rounds, D))
     for r in range(rounds):
         state, happened = run_round(method, state, population, engine, 0.05, seed)

@@ -25,7 +25,7 @@ def view(round=1, latency=LATENCY, x=None, weight=WEIGHT, available=None):
     there = np.ones(n, bool) if available is None else np.array(available)
     population = worlds.equal_clients(n, weight=weight, steps=5, latency=latency, available=there)
     x = np.zeros(D, np.float32) if x is None else x
-    return worlds.view(population, x.size, round=round, x=x, rehearse=lambda ids: UPDATES[ids])
+    return worlds.view(population, x.size, round=round, x=x)
 
 
 def replies(cohort, gradient=BOUND, loss=1.0, latency=LATENCY, received=None, updates=UPDATES):

@@ -155,16 +155,16 @@ def test_a_damaged_state_and_a_lost_round_are_told(log):
 
 
 def test_refusals_are_in_the_log_with_their_reason(tmp_path, monkeypatch):
-    from fedweave.engine.quadratic import QuadraticEngine
+    from fedweave.engine.simulator import Simulator
 
-    honest = QuadraticEngine.train
+    honest = Simulator.train
 
     def train(self, *given):
         got = honest(self, *given)
         got.updates[got.received] = np.nan
         return got
 
-    monkeypatch.setattr(QuadraticEngine, "train", train)
+    monkeypatch.setattr(Simulator, "train", train)
     run(audited(), tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / FILE).read_bytes().splitlines()]
     refused = [line for line in lines if line["verdict"] == "refused"]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fedweave.upload.send import _masked
 from torch import nn
 
 import fedweave as fw
@@ -11,24 +12,23 @@ import worlds
 from fedweave import methods
 from fedweave.aggregate import Anonymous, InverseProbability, Mean, Nova, Varp
 from fedweave.aggregate.linear import weigh
-from fedweave.core.records import Carried
+from fedweave.core.records import ClientContext
 from fedweave.core.settings import BadInput
 from fedweave.engine.pool.processes import Workers
-from fedweave.engine.quadratic import QuadraticEngine, Quadratics
-from fedweave.engine.simulator import Simulator
+from fedweave.engine.torch_simulator import torch_simulator
+from fedweave.local.quadratic import Quadratics
 from fedweave.local.solvers import SGD, ControlVariate, Dyn
 from fedweave.local.torch.flat_module import build_module, initial_vector
 from fedweave.method import Method
-from fedweave.round.steps import first_state, run_round
+from fedweave.round import first_state, run_round
 from fedweave.runs.session import prepare
 from fedweave.sample import Everyone, Uniform
 from fedweave.tables.rows import Rows
 from fedweave.upload import DifferentialDropout
 from fedweave.upload.channels import channels_of
 from fedweave.upload.dropout import contribution
-from fedweave.upload.send import _masked
 from fedweave.upload.wire import encode
-from worlds import N, data, equal_clients, everyone, population
+from worlds import N, data, equal_clients, everyone, population, quadratic_simulator
 
 D, LR = 12, 0.05
 WEIGHT = np.arange(1, 7) / 21
@@ -53,7 +53,7 @@ def fleet(loss_rate=0.0):
 
 def rounds(method, count, loss_rate=0.0, seed=0):
     problem = Quadratics.random(6, D, seed=3)
-    engine = QuadraticEngine(problem, method.solver, seed, WEIGHT, method.upload)
+    engine = quadratic_simulator(problem, method.solver, seed, WEIGHT, method.upload)
     state = first_state(method, np.full(D, 0.5), fleet(), D)
     for _ in range(count):
         state, happened = run_round(method, state, fleet(loss_rate), engine, LR, seed)
@@ -146,10 +146,10 @@ def slim():
 
 def trained(workers=None, loss_rate=0.0, own=None, upload=None, submodels=()):
     upload = upload or DifferentialDropout()
-    engine = Simulator(conv, data(), SGD(), 0, workers or Workers(1), upload=upload, submodels=submodels)
+    engine = torch_simulator(conv, data(), SGD(), 0, workers or Workers(1), upload=upload, submodels=submodels)
     x = initial_vector(build_module(conv, 0))
-    has = Carried(own=own, dropout=np.linspace(0, 0.8, N))
-    return engine.train(2, x, everyone(), population(loss_rate), 0.1, has), engine, x
+    has = ClientContext(kept=own, budget=np.linspace(0, 0.8, N))
+    return engine.train(worlds.assignment(engine, 2, x, everyone(), population(loss_rate), 0.1, has)), engine, x
 
 
 @pytest.mark.parametrize("choose", ["importance", "random", "max", "delta", "ordered"])
@@ -276,7 +276,7 @@ def test_a_schedule_of_full_broadcasts():
 def test_a_client_that_broke_something_it_did_not_send_fetches_it_anew():
     x, mask = np.zeros(3, np.float32), np.array([[True, False, False]])
     replies = worlds.replies(np.array([[1, np.inf, 2]], np.float32))
-    after = _masked(replies, mask, Carried(dropout=np.ones(1)), x)
+    after = _masked(replies, mask, True, x)
     assert after.updates.tolist() == [[1, 0, 0]]
     assert np.isnan(after.kept[0]).tolist() == [True, True, False]
 

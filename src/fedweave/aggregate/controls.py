@@ -33,8 +33,8 @@ class Scaffold(Aggregator):
         p = view.population
         share = p.weight[cohort.ids] if self.weights == "data" else np.full(cohort.ids.size, 1 / p.size)
         w = share * cohort.count * replies.received
-        assert replies.change is not None
-        c = state["c"] + weigh(share, replies._replace(updates=replies.change))
+        assert replies.memory_change is not None
+        c = state["c"] + weigh(share, replies._replace(updates=replies.memory_change))
         return weigh(w / max(w.sum(), np.finfo(float).tiny), replies), {"c": c}
 
 

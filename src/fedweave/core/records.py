@@ -91,25 +91,25 @@ class Replies(NamedTuple):
     first_gradient: Array  # (k,) norm of the first stochastic gradient, at x; nan when nothing was heard
     seconds: Array  # (k,) from asking to answer
     bytes_up: Array  # (k,) sent by the client, whether it arrived or not
-    change: Array | None = None  # (k, D) what each heard client adds to its memory; None where clients have none
+    memory_change: Array | None = None  # (k, D) what each heard client adds to its memory; None: clients have none
     variance: Array | None = None  # (k,) of its stochastic gradients on the way; None unless the sampler needs it
     failures: Failures = NO_FAILURES
     mask: Array | None = None  # (k, D) bool, which entries each sent: the others are zero; None: everything
-    kept: Array | None = None  # (k, D) what each heard client goes on with, nan: the server's; None: nothing of its own
+    kept: Array | None = None  # (k, …) what each heard client keeps for its next upload; None: nothing
     bytes_down: Array | None = None  # (k,) sent to each client; None: the whole model, and what travels with it
 
 
-class Carried(NamedTuple):
-    """What clients have in hand beside the model when they begin."""
+class ClientContext(NamedTuple):
+    """What clients start with besides the model."""
 
-    sent: Array | None = None  # (D,) a vector that the server sends to all
-    memory: Rows | None = None  # (N, D) what each client kept for itself
-    measure: bool = False  # whether they are asked to measure the variance of their gradients on the way
-    own: Rows | None = None  # (N, D) where each client goes on from, nan or not written: from the server's model
-    dropout: Array | None = None  # (k,) share of its model that each of the cohort may leave out; None: send all
+    broadcast: Array | None = None  # (D,) a vector that the server sends to all
+    memory: Rows | None = None  # (N, D) what each client's solver remembers
+    measure: bool = False  # whether clients measure the variance of their gradients on the way
+    kept: Rows | None = None  # (N, …) what each client's upload kept after its last participation
+    budget: Array | None = None  # (k,) what the upload allocates to each of the cohort; None: nothing to allocate
 
 
-NOTHING = Carried()
+NO_CONTEXT = ClientContext()
 
 
 @dataclass(frozen=True)
@@ -139,28 +139,32 @@ class Layout:
 
 
 class Probes(Protocol):
-    """What clients can be asked of the model beside training; each answer costs them a pass over their data."""
+    """What clients can be asked about the model besides training; each answer costs them a pass over their data."""
 
     def losses(self, ids: Array) -> Array:
         """Return their mean loss (k,) on their own data."""
         ...
 
+    def updates(self, ids: Array) -> Array:
+        """Return the updates (k, D) that they would send this round: for oracles, a real fleet cannot tell."""
+        ...
+
     def gradients(self, ids: Array) -> Array:
-        """Return its gradient (k, D): for oracles, no fleet can do it."""
+        """Return their true gradients (k, D): for oracles, a real fleet cannot tell."""
         ...
 
     def variances(self, ids: Array) -> Array:
-        """Return the spread (k,) of the gradients of their batches around it."""
+        """Return the variance (k,) of the gradients of their batches: for oracles, a real fleet cannot tell."""
         ...
 
 
-class _Unasked:
-    """Where nobody is there to be asked."""
+class NoProbes:
+    """Probes where there are no clients to ask."""
 
     def losses(self, ids: Array) -> Array:
-        raise RuntimeError("This view has no clients to ask.")
+        raise RuntimeError("Clients can be probed only while a round is planned: there are none to ask here.")
 
-    gradients = variances = losses
+    updates = gradients = variances = losses
 
 
 @dataclass(frozen=True)
@@ -173,15 +177,42 @@ class View:
     layout: Layout
     lr: float  # of the clients this round
     effort_of: Callable[[Array], Array]  # steps -> ‖a‖₁ of the solver, at the nominal lr
-    rehearse: Callable[[Array], Array]  # ids -> the updates (k, D) they would send: for oracles, no fleet can do it
-    laws: list[Any] = field(default_factory=list, repr=False, compare=False)  # kept by Sampler.law_once
     seed: int = 0  # for noise that a server stage adds at its own address
-    probes: Probes = field(default=_Unasked(), repr=False, compare=False)
+    probes: Probes = field(default=NoProbes(), repr=False, compare=False)
 
     @cached_property
     def effort(self) -> Array:
         """(N,) ‖a_i‖₁ of the planned steps; computed only for methods that ask."""
         return self.effort_of(self.population.steps)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a round asks of its cohort: the first half of a round hands it to an engine, and to the second half."""
+
+    view: View
+    cohort: Cohort
+    context: ClientContext = NO_CONTEXT
+
+    @property
+    def round(self) -> int:
+        """The round, from 1; a client's randomness goes by it."""
+        return self.view.round
+
+    @property
+    def x(self) -> Array:
+        """(D,) the model that clients start from."""
+        return self.view.x
+
+    @property
+    def population(self) -> Population:
+        """The clients in this round."""
+        return self.view.population
+
+    @property
+    def lr(self) -> float:
+        """The clients' learning rate, calibrated if the experiment says so."""
+        return self.view.lr
 
 
 class ServerState(NamedTuple):
@@ -195,4 +226,4 @@ class ServerState(NamedTuple):
     server: State
     clients: State = MappingProxyType({})  # what the simulated clients remember themselves
     upload: State = MappingProxyType({})
-    trust: State = MappingProxyType({})  # how often each client's answer was refused, where that is counted
+    refusals: State = MappingProxyType({})  # how often each client's answer was refused, where that is counted

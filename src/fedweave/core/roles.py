@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from fedweave.core.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies, State, View
+from fedweave.core.records import Array, Assignment, Cohort, Layout, Population, Replies, State, View
 
 if TYPE_CHECKING:
-    from fedweave.upload.channels import Channels
+    from fedweave.upload.codec import ClientModel
 
 
 class Sampler(ABC):
@@ -38,15 +38,6 @@ class Sampler(ABC):
     def law(self, state: State, view: View) -> Array:
         """Return E[count] of every client (N,) this round; nan where the choice is greedy."""
         return np.full(view.population.size, np.nan)
-
-    def law_once(self, state: State, view: View) -> Array:
-        """Return law(), computed once for this view: calibration asks before the draw does, and an oracle's is dear."""
-        for sampler, known, law in view.laws:
-            if sampler is self and known is state:
-                return law
-        del view.laws[:-1]  # one sampler around another: two laws
-        view.laws.append((self, state, law := self.law(state, view)))
-        return law
 
     @abstractmethod
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
@@ -109,6 +100,8 @@ class Solver(ABC):
         return reach[np.minimum(steps, TABLE)] + last * grown
 
 
+Buffer = bytes | bytearray | memoryview
+
 TABLE = 1 << 16  # local steps that are run one by one; what follows is a geometric series
 
 
@@ -130,42 +123,77 @@ def _reach(solver: Solver, lr: float, top: int) -> tuple[Array, float, float]:
     return reach, last, ratio
 
 
-class Upload(ABC):
-    """What a client sends of its update: the server says how much it may leave out, the client chooses what.
+class Parcel(NamedTuple):
+    """What a client sends of its update, and what it keeps until its next participation."""
 
-    What was not sent the client keeps and goes on from, until a round after which everyone takes the whole model.
+    payload: bytes | bytearray
+    kept: Array | None = None  # (d,) it takes effect when this answer is received; None: nothing
+
+
+class Upload(ABC):
+    """How an update travels: the server allocates a budget to each client, clients encode, the server decodes.
+
+    A codec is stateless; what it needs from one participation to the next it hands over as ``Parcel.kept``. Vectors
+    have the length d of the client's own model, which is the whole model unless the experiment has sub-models.
     """
 
-    partial: ClassVar[bool] = False  # whether anything may be left out; the aggregator must then go by what was sent
+    masks: ClassVar[bool] = False  # whether entries that were not sent stay out of averages; else they count as zero
+    keeps: ClassVar[bool] = False  # whether encode() returns something to keep
+    identity: ClassVar[bool] = False  # whether the update travels as it is, so that nothing has to be encoded
 
     def init(self, population: Population) -> State:
         """Return what the server remembers before the first round."""
         return {}
 
     def allocate(self, state: State, view: View, cohort: Cohort) -> Array | None:
-        """Return the share of its model that each of the cohort may leave out (k,); None: everyone sends all."""
+        """Return each client's budget (k,), such as the share of its model to leave out; None: nothing to allocate."""
         return None
 
     @abstractmethod
-    def send(
-        self, channels: Channels, start: Array, end: Array, rate: float, coverage: Array, rng: np.random.Generator
-    ) -> Array:
-        """Return which channels of its model (G,) a client sends that went from ``start`` to ``end``, both (D,).
+    def size(self, model: ClientModel, budget: float | None) -> int:
+        """Return the exact length of the payload, which must not depend on the update: a lost message has it too."""
 
-        ``coverage`` (G,) is the share of all clients that have the channel. How many are sent must follow from
-        ``channels`` and ``rate`` alone, because a message that was lost had its size too.
+    def start(self, x: Array, kept: Array) -> Array:
+        """Return where a client begins that kept something: at the model ``x``, or where it keeps values at these.
+
+        With ``masks`` entries of ``kept`` are the client's own values, and nan where the server's count (FedDD eq. 5).
+        """
+        return np.where(np.isnan(kept), x, kept) if self.masks else x
+
+    @abstractmethod
+    def encode(
+        self,
+        update: Array,
+        x: Array,
+        start: Array,
+        budget: float | None,
+        kept: Array | None,
+        rng: np.random.Generator,
+        model: ClientModel,
+    ) -> Parcel:
+        """Return what a client sends that got the model ``x``, began at ``start`` and arrived at x + update.
+
+        ``kept`` is what it kept at its last received participation, ``rng`` lies at the client's own address.
+        """
+
+    @abstractmethod
+    def decode(self, payload: Buffer, model: ClientModel) -> tuple[Array, Array | None]:
+        """Return the update (d,), and which entries were sent (d,) bool; None: all.
+
+        Payloads come from clients: whatever is not a payload of this codec must be refused as BadInput, before
+        anything is allocated by what it claims.
         """
 
     def refreshes(self, round: int) -> bool:
-        """Return whether every client takes the whole model after this round."""
-        return True
+        """Return whether every client takes the whole model after this round, and so forgets what it kept."""
+        return False
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
         """Take in what the cohort answered."""
         return state
 
     def measure(self, state: State) -> Mapping[str, float]:
-        """Return what is worth keeping of the state after a round, by name: columns of the rounds table."""
+        """Return what is worth recording of the state after a round, by name: columns of the rounds table."""
         return {}
 
 
@@ -228,33 +256,33 @@ class System(ABC):
         """Return this round's clients, from the nominal ones; a pure function of its arguments."""
 
 
-class Engine(Protocol):
-    """Where clients run: the only place with processes and I/O."""
+class Prober(Protocol):
+    """Who can ask clients about a model besides training; samplers do while a round is planned."""
 
     layout: Layout
 
-    def train(
-        self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
-    ) -> Replies:
-        """Ask the cohort to train from ``x`` with step ``lr`` and return what was heard."""
-        ...
-
-    def rehearse(
-        self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried = NOTHING
-    ) -> Array:
-        """Return the updates these clients would send this round, whatever their links."""
+    def rehearse(self, assignment: Assignment) -> Array:
+        """Return the updates (k, D) that the cohort would send, whatever its links."""
         ...
 
     def gradients(self, x: Array, ids: Array) -> Array:
-        """Return these clients' true gradients at ``x`` (k, D), on all their data: no fleet can be asked for them."""
+        """Return these clients' true gradients (k, D) at ``x``, on all their data: a real fleet cannot tell."""
         ...
 
     def variances(self, round: int, x: Array, ids: Array, population: Population) -> Array:
-        """Return the mean squared distance of their batches' gradients at ``x`` from the mean of these (k,)."""
+        """Return the mean squared distance (k,) of their batches' gradients at ``x`` from the mean of these."""
         ...
 
     def losses(self, x: Array, ids: Array) -> Array:
-        """Return the mean loss of ``x`` on each of these clients' own data (k,)."""
+        """Return the mean loss (k,) of ``x`` on each of these clients' own data."""
+        ...
+
+
+class Engine(Prober, Protocol):
+    """Where clients run: the only place with processes and I/O."""
+
+    def train(self, assignment: Assignment) -> Replies:
+        """Have the cohort train as assigned and return what arrives."""
         ...
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:

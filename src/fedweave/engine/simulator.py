@@ -1,203 +1,258 @@
-"""The simulator: clients of a virtual world, trained on this machine or on a Ray cluster."""
+"""The simulator: clients of a virtual world, whatever trains them, alone or with a pool of workers."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import nn
 
-from fedweave.core.records import NOTHING, Array, Carried, Cohort, Failure, Failures, Population, Replies
-from fedweave.core.roles import Solver, Upload
-from fedweave.core.settings import BadInput
+from fedweave.client.bytes import download_bytes, upload_bytes
+from fedweave.client.participate import Kept, participate
+from fedweave.core.records import NO_FAILURES, Array, Assignment, Failure, Failures, Population, Replies
+from fedweave.core.roles import Upload
 from fedweave.engine.links import add_transfer_time, draw_arrivals
-from fedweave.engine.pool.processes import Call, Pool, Workers
-from fedweave.engine.pool.ray import RayActors
-from fedweave.local.batches import Job
-from fedweave.local.submodels import FleetTrainer
-from fedweave.local.torch.flat_module import build_module
-from fedweave.local.torch.threads import one_thread
-from fedweave.local.torch.trainer import EVALUATION_BATCH, ClientData, Score, TorchTrainer
-from fedweave.local.trainer import Piece, Recalled, Trained
-from fedweave.round.memories import beginnings, shares, with_change
+from fedweave.engine.pool.protocol import Build, Call, Pool
+from fedweave.local.client_data import ClientData
+from fedweave.local.trainer import EVALUATION_BATCH, Jobs, Trainer
+from fedweave.round.memories import relative_weights
+from fedweave.tasks.task import Sums, add_up
 from fedweave.upload.everything import Everything
-from fedweave.upload.send import Fleet, Kind, apply_upload, upload_rng
 
-PATIENCE_SECONDS = 3.0  # starting workers costs about this much, so that is how long "auto" works alone first
+PROBES_PER_WORKER = 4  # pieces into which probes are cut for each worker, so that none waits long for the others
+
+
+class Received(NamedTuple):
+    """What the server has of a piece of clients after decoding; fields as in ``Replies``."""
+
+    updates: Array
+    loss: Array
+    first_gradient: Array
+    variance: Array
+    memory_change: Array | None
+    mask: Array | None
+    kept: Array | None
+    failed: tuple[Failure, ...]
 
 
 class Simulator:
-    """Trains cohorts and measures models, alone or with a pool of workers; the numbers do not depend on which."""
+    """Trains cohorts and measures models; the numbers do not depend on the pool."""
 
     def __init__(
         self,
-        model: Callable[[], nn.Module],
-        data: ClientData,
-        solver: Solver,
-        seed: int,
-        workers: Pool,
-        device: str = "cpu",
+        trainer: Trainer,
         upload: Upload | None = None,
-        submodels: Sequence[Callable[[], nn.Module]] = (),
+        pool: Pool | None = None,
+        build: Build | None = None,
+        data: ClientData | None = None,
         skip: bool = False,
     ):
-        """Prepare clients that train ``model``, or in turn one of the ``submodels`` of it.
+        """Simulate the clients of a trainer; a pool makes its own copies of it by ``build(data)``.
 
         ``skip``: a client whose training raises an exception counts as one that did not answer.
         """
-        self.seed, self.data, self._solver, self._upload = seed, data, solver, upload or Everything()
-        self._skip = skip
-        self._build = partial(_trainer, model, tuple(submodels), solver, seed, device)
-        self._trainer = self._build(data)
-        self.layout = self._trainer.layout
-        whole = Fleet((Kind(self.layout),), np.zeros(len(data.parts), np.int64))
-        self.fleet = self._trainer.fleet if isinstance(self._trainer, FleetTrainer) else whole
-        self._workers = workers
+        self.trainer, self.layout, self.seed, self.models = trainer, trainer.layout, trainer.seed, trainer.models
+        self._upload, self._skip = upload or Everything(), skip
+        self._pool, self._build, self._data = pool, build, data
 
-    def train(
-        self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
-    ) -> Replies:
-        """Train the cohort from ``x``. Clients whose answer will be lost are not trained: nobody would know."""
-        ids = cohort.ids
-        received = draw_arrivals(self.seed, round, ids, population)
-        rows = np.flatnonzero(received)
-        updates = np.zeros((ids.size, x.size), np.float32)
-        loss, first, variance = (np.full(ids.size, np.nan) for _ in range(3))
-        begin, failed = beginnings(has, x, ids), list[Failure]()
-        for some, trained in self._trained(round, x, ids[rows], population, lr, has, begin and begin.start[rows]):
-            updates[rows[some]], loss[rows[some]], first[rows[some]], variance[rows[some]], failures = trained
-            failed += failures
-        received &= ~np.isin(ids, [failure.client for failure in failed])
-        size = np.full(ids.size, x.nbytes * (2 if self._solver.uploads_memory else 1))
-        replies = Replies(received, updates, population.steps[ids], loss, first, population.latency[ids], size)
-        if failed:
-            nobody = "" if received.any() else f"all {len(failed)} clients whose answers would have arrived failed"
-            replies = replies._replace(failures=Failures(failed=tuple(sorted(failed)), abandoned=nobody))
-        replies = replies._replace(variance=variance) if has.measure else replies
-        replies = with_change(replies, self._solver, self.layout.parameters, has, ids, population, lr)
-        replies = apply_upload(replies, self._upload, self.fleet, has, x, ids, begin, upload_rng(self.seed, round))
-        return add_transfer_time(replies, ids, population, x, has)
+    def train(self, assignment: Assignment) -> Replies:
+        """Train the cohort. Clients whose answers will be lost are not trained: it would change nothing."""
+        ids, p, x = assignment.cohort.ids, assignment.population, assignment.x
+        received = draw_arrivals(self.seed, assignment.round, ids, p)
+        rows, columns = np.flatnonzero(received), _Columns(ids.size, x)
+        for some, piece in self._participate(assignment, rows, _receive):
+            columns.fill(rows[some], piece)
+        if columns.failed:
+            received &= ~np.isin(ids, [failure.client for failure in columns.failed])
+        replies = Replies(
+            received=received,
+            updates=columns.updates,
+            steps=p.steps[ids],
+            loss=columns.loss,
+            first_gradient=columns.first_gradient,
+            seconds=p.latency[ids],
+            bytes_up=upload_bytes(assignment, self._upload, self.trainer.solver, self.models),
+            memory_change=columns.memory_change,
+            variance=columns.variance if assignment.context.measure else None,
+            failures=_failures(columns.failed, received),
+            mask=None if columns.mask is None or columns.mask[received].all() else columns.mask,
+            kept=columns.kept,
+            bytes_down=download_bytes(assignment, self._upload, self.models),
+        )
+        return add_transfer_time(replies, assignment)
 
-    def rehearse(
-        self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried = NOTHING
-    ) -> Array:
-        """Return the updates these clients would send this round, whatever their links."""
-        updates, begin = np.zeros((ids.size, x.size), np.float32), beginnings(has, x, ids)
-        for some, trained in self._trained(round, x, ids, population, lr, has, begin and begin.start):
-            updates[some] = trained.updates
-        return updates
+    def rehearse(self, assignment: Assignment) -> Array:
+        """Return the updates that the cohort would send, whatever its links."""
+        columns = _Columns(assignment.cohort.ids.size, assignment.x)
+        for some, piece in self._participate(assignment, np.arange(assignment.cohort.ids.size), _rehearse):
+            columns.fill(some, piece)
+        return columns.updates
+
+    def _participate(
+        self, assignment: Assignment, rows: Array, work: Callable[..., Received]
+    ) -> Iterator[tuple[Array, Received]]:
+        """Yield positions in ``rows`` of the cohort and what the server receives of those clients, piece by piece."""
+        if not rows.size:
+            return
+        context, jobs, ids = assignment.context, _jobs(assignment, rows), assignment.cohort.ids[rows]
+        budget = None if context.budget is None else context.budget[rows]
+        kept = None if context.kept is None else Kept(context.kept[ids], context.kept.written[ids])
+        pieces, calls = self.trainer.pieces(jobs), list[Call]()
+        for some in pieces:
+            of_some = None if budget is None else budget[some], None if kept is None else kept.take(some)
+            calls.append((work, (jobs.take(some), self._upload, *of_some, self._skip)))
+        for n, piece in self._each(assignment.x, calls):
+            yield pieces[n], piece
 
     def gradients(self, x: Array, ids: Array) -> Array:
         """Return these clients' gradients at ``x`` on all their data."""
-        found = np.zeros((ids.size, x.size), np.float32)
-        calls: list[Call] = [("gradient", (int(client),)) for client in ids]
-        for n, gradient in self._each(x, calls):
-            found[n] = gradient
-        return found
+        return self._probe(x, [(_gradients, (some,)) for some in self._shares(ids)], np.zeros((0, x.size), x.dtype))
 
     def variances(self, round: int, x: Array, ids: Array, population: Population) -> Array:
         """Return the variance at ``x`` of the gradients of one pass over their batches, those of this round."""
-        return self._numbers(x, [("variance", (round, int(c), int(population.batch_size[c]))) for c in ids])
+        shares = self._shares(ids)
+        return self._probe(x, [(_variances, (round, some, population.batch_size[some])) for some in shares])
 
     def losses(self, x: Array, ids: Array) -> Array:
         """Return the mean loss of ``x`` on each one's own data."""
-        return self._numbers(x, [("loss", (int(c),)) for c in ids])
+        return self._probe(x, [(_losses, (some,)) for some in self._shares(ids)])
 
-    def _numbers(self, x: Array, calls: Sequence[Call]) -> Array:
-        found = np.zeros(len(calls))
-        for n, value in self._each(x, calls):
-            found[n] = value
-        return found
+    def _shares(self, ids: Array) -> list[Array]:
+        """Cut clients that are only probed into shares for the pool; each one's answer is its own."""
+        count = PROBES_PER_WORKER * (self._pool.count or 1) if self._pool and self._pool.worthwhile else 1
+        return np.array_split(ids, max(min(count, ids.size), 1))
 
-    def _trained(
-        self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried, starts: Array | None
-    ) -> Iterator[tuple[list[int], Trained]]:
-        """Yield positions in ``ids`` and what those clients did, piece by piece; ``starts``: where each begins."""
-        jobs = [Job(int(c), int(population.steps[c]), int(population.batch_size[c])) for c in ids]
-        chunks = self._trainer.chunks(jobs, self._workers.count or 1) if jobs else []
-
-        def recalled(some: Array) -> Recalled | None:
-            return None if has.memory is None else Recalled(has.memory[some], has.sent, shares(some, population))
-
-        def piece(c: list[int]) -> Piece:
-            own = None if starts is None else starts[c]
-            return Piece(round, [jobs[i] for i in c], lr, recalled(ids[c]), has.measure, own)
-
-        calls: list[Call] = [("attempt", (piece(c), self._skip)) for c in chunks]
-        for n, trained in self._each(x, calls):
-            yield chunks[n], trained
+    def _probe(self, x: Array, calls: Sequence[Call], nothing: Array | None = None) -> Array:
+        found = sorted(self._each(x, calls), key=lambda pair: pair[0])
+        return np.concatenate([np.zeros(0) if nothing is None else nothing, *(answer for _, answer in found)])
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:
         """Return accuracy, loss and class_accuracy of ``x`` on the test set."""
-        n = len(self.data.test_y)
-        calls: list[Call] = [("evaluate", (i, min(i + EVALUATION_BATCH, n))) for i in range(0, n, EVALUATION_BATCH)]
-        scores: list[Score] = [score for _, score in sorted(self._each(x, calls), key=lambda pair: pair[0])]
-        loss = sum(score.loss for score in scores) / n
-        if not self.data.classes:
-            return {"accuracy": np.nan, "loss": loss, "class_accuracy": np.zeros(0)}
-        correct, count = (np.sum([getattr(s, f) for s in scores], axis=0) for f in ("correct", "total"))
-        each = np.divide(correct, count, out=np.full(count.size, np.nan), where=count > 0)
-        return {"accuracy": float(correct.sum() / n), "loss": loss, "class_accuracy": each}
+        n = self.trainer.test_size
+        calls: list[Call] = [(_evaluate, (i, min(i + EVALUATION_BATCH, n))) for i in range(0, n, EVALUATION_BATCH)]
+        slices: list[Sums] = [sums for _, sums in sorted(self._each(x, calls), key=lambda pair: pair[0])]
+        return {"accuracy": np.nan, "class_accuracy": np.zeros(0), **self.trainer.task.finish(add_up(slices))}
 
     def _each(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
-        """Yield (position, result) of the calls at ``x``, done here or by the workers."""
-        if self._workers.worthwhile and self._known(len(calls)):
-            yield from self._workers.map(x, calls)
+        """Yield (position, result) of the calls at ``x``, done here or by the pool."""
+        pool = self._pool
+        if pool is not None and pool.worthwhile and self._load(pool, len(calls)):
+            yield from pool.map(x, calls)
             return
         begin = time.perf_counter()
-        with one_thread():
-            for n, (name, args) in enumerate(calls):
-                yield n, getattr(self._trainer, name)(x, *args)
-        if len(calls) > 1:  # a round of one piece would gain nothing from workers
-            self._workers.patience -= time.perf_counter() - begin
+        for n, (work, arguments) in enumerate(calls):
+            yield n, work(self.trainer, x, *arguments)
+        if pool is not None and len(calls) > 1:  # a round of one piece would gain nothing from workers
+            pool.patience -= time.perf_counter() - begin
 
-    def _known(self, pieces: int) -> bool:
-        """Return whether the workers have this simulator's trainer, after giving it to them if they had not."""
-        if self._workers.holds is self._build:
+    def _load(self, pool: Pool, pieces: int) -> bool:
+        """Return whether the pool has this simulator's trainer, after giving it to the pool if it had not."""
+        if self._build is None or self._data is None:
+            return False
+        if pool.holds is self._build:
             return True
-        most = max(pieces, -(-len(self.data.test_y) // EVALUATION_BATCH))
-        return self._workers.load(self._build, self.data, most)
+        return pool.load(self._build, self._data, max(pieces, -(-self.trainer.test_size // EVALUATION_BATCH)))
 
 
-def _trainer(
-    model: Callable[[], nn.Module],
-    submodels: Sequence[Callable[[], nn.Module]],
-    solver: Solver,
-    seed: int,
-    device: str,
-    data: ClientData,
-) -> TorchTrainer | FleetTrainer:
-    if not submodels:
-        return TorchTrainer(build_module(model, seed), data, solver, seed, device)
-    parts, kind = [build_module(part, seed) for part in submodels], np.arange(len(data.parts)) % len(submodels)
-    return FleetTrainer(build_module(model, seed), parts, kind, data, solver, seed, device)
+def _jobs(assignment: Assignment, rows: Array) -> Jobs:
+    context, p = assignment.context, assignment.population
+    ids = assignment.cohort.ids[rows]
+    return Jobs(
+        client=ids,
+        steps=p.steps[ids],
+        batch_size=p.batch_size[ids],
+        dispatch=np.full(ids.size, assignment.round),
+        lr=np.full(ids.size, float(assignment.lr)),
+        memory=None if context.memory is None else context.memory[ids],
+        broadcast=None if context.memory is None else context.broadcast,
+        share=relative_weights(ids, p),
+        measure=context.measure,
+    )
 
 
-def workers_for(workers: int | Literal["auto"], device: str, engine: Literal["local", "ray"] = "local") -> Pool:
-    """Return the actors of a Ray cluster, or the processes to use: one per core, but none beside a GPU."""
-    if engine == "ray":
-        return RayActors(workers)
-    if device != "cpu" or not Workers.supported:
-        return Workers(1)
-    if workers != "auto":
-        return Workers(workers)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Workers(cores, PATIENCE_SECONDS)
+class _Columns:
+    """The columns of replies, filled piece by piece; what no piece brings stays None."""
+
+    def __init__(self, k: int, x: Array):
+        self.shape, self.dtype = (k, x.size), x.dtype
+        self.updates = np.zeros(self.shape, x.dtype)
+        self.loss, self.first_gradient, self.variance = np.full((3, k), np.nan)
+        self.memory_change: Array | None = None
+        self.mask: Array | None = None
+        self.kept: Array | None = None
+        self.failed: list[Failure] = []
+
+    def fill(self, rows: Array, piece: Received) -> None:
+        """Write a piece of clients into their rows."""
+        for name in ("updates", "loss", "first_gradient", "variance"):
+            getattr(self, name)[rows] = getattr(piece, name)
+        for name, rest in (("memory_change", self.dtype.type(0)), ("mask", False), ("kept", self.dtype.type(np.nan))):
+            if (values := getattr(piece, name)) is not None:
+                if getattr(self, name) is None:
+                    setattr(self, name, np.full(self.shape, rest))
+                getattr(self, name)[rows] = values
+        self.failed += piece.failed
 
 
-def choose_device(wanted: str, engine: Literal["local", "ray"] = "local") -> tuple[str, str]:
-    """Return the device to train on and a sentence that says why."""
-    if engine == "ray" and wanted == "auto":
-        return "cpu", "cpu (Ray trains on CPUs)"
-    if wanted == "cpu":
-        return "cpu", "cpu, as asked"
-    if torch.cuda.is_available():
-        return "cuda", f"cuda ({torch.cuda.get_device_name(0)})"
-    if wanted == "cuda":
-        raise BadInput("--device cuda: torch sees no CUDA device on this machine. Use --device auto or cpu.")
-    return "cpu", "cpu (torch sees no CUDA device)"
+def _failures(failed: Sequence[Failure], received: Array) -> Failures:
+    if not failed:
+        return NO_FAILURES
+    nobody = "" if received.any() else f"all {len(failed)} clients whose answers would have arrived failed"
+    return Failures(failed=tuple(sorted(failed)), abandoned=nobody)
+
+
+def _receive(
+    trainer: Trainer, x: Array, jobs: Jobs, upload: Upload, budget: Array | None, kept: Kept | None, skip: bool
+) -> Received:
+    """Have a piece of clients participate, and decode what they send as the server would."""
+    answers, models = participate(trainer, x, jobs, upload, budget, kept, skip), trainer.models
+    trained, updates, mask, keep = answers.trained, answers.trained.updates, None, None
+    if answers.parcels is not None:
+        updates, keep = np.zeros_like(updates), np.full(updates.shape, np.nan, x.dtype) if upload.keeps else None
+    if models.is_mixed or (answers.parcels is not None and upload.masks):
+        mask = np.ones(updates.shape, bool)
+    for i, client in enumerate(jobs.client.tolist() if mask is not None or answers.parcels is not None else ()):
+        model, sent = models.of(client), None
+        if answers.parcels is not None:
+            part, sent = upload.decode(answers.parcels[i].payload, model)
+            updates[i] = model.whole(part, x.size, rest=0)
+            if keep is not None and (own := answers.parcels[i].kept) is not None:
+                keep[i] = model.whole(own, x.size, rest=np.nan)
+        if mask is not None:
+            sent = np.ones(model.layout.dim, bool) if sent is None else sent
+            mask[i] = model.whole(sent, x.size, rest=False)
+    return Received(
+        updates=updates,
+        loss=trained.loss,
+        first_gradient=trained.first_gradient,
+        variance=trained.variance,
+        memory_change=answers.memory_change,
+        mask=mask,
+        kept=keep,
+        failed=trained.failed,
+    )
+
+
+def _rehearse(
+    trainer: Trainer, x: Array, jobs: Jobs, upload: Upload, budget: Array | None, kept: Kept | None, skip: bool
+) -> Received:
+    """Have a piece of clients train, and take their updates as they are."""
+    updates, loss, first, variance, failed = participate(trainer, x, jobs, upload, budget, kept, skip).trained
+    return Received(updates, loss, first, variance, memory_change=None, mask=None, kept=None, failed=failed)
+
+
+def _gradients(trainer: Trainer, x: Array, clients: Array) -> Array:
+    return trainer.gradients(x, clients)
+
+
+def _variances(trainer: Trainer, x: Array, dispatch: int, clients: Array, batch_size: Array) -> Array:
+    return trainer.variances(x, dispatch, clients, batch_size)
+
+
+def _losses(trainer: Trainer, x: Array, clients: Array) -> Array:
+    return trainer.losses(x, clients)
+
+
+def _evaluate(trainer: Trainer, x: Array, begin: int, end: int) -> Sums:
+    return trainer.evaluate(x, begin, end)

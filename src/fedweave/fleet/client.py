@@ -12,6 +12,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedweave.client.participate import Kept, participate
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array
 from fedweave.core.roles import Solver
@@ -20,23 +21,22 @@ from fedweave.data import Dataset, load, partition
 from fedweave.data.arrays import MOST_CLASSES
 from fedweave.data.deal import covered, label_counts
 from fedweave.fleet.wire.answer import Answer, answer
-from fedweave.fleet.wire.seal import sealed
-from fedweave.fleet.wire.tensors import (
+from fedweave.fleet.wire.request import (
     ANYONE,
     QUERY_LOSS,
     Extras,
-    Tensors,
     TrainRequest,
-    opened,
-    packed,
     read_request,
     read_setting,
     read_vectors,
     solver_of,
     upload_of,
 )
+from fedweave.fleet.wire.seal import sealed
+from fedweave.fleet.wire.tensors import Tensors, opened, packed
+from fedweave.local.client_data import ClientData
+from fedweave.local.trainer import Jobs
 from fedweave.system.worlds import steps_of
-from fedweave.upload.channels import channels_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 Model = str | Callable[[], "nn.Module"]
 LoadPartition = Callable[[int, int], Dataset | tuple[Array, Array]]
 KEPT, LEARNED = "fedweave.kept", "fedweave.learned"  # what a client remembers, before and after its last answer
-OWN = "fedweave.own.kept", "fedweave.own.learned"  # what it did not send and goes on from, likewise
+UPLOAD = "fedweave.upload.before", "fedweave.upload.after"  # what its upload kept, likewise
 
 
 def client(
@@ -78,15 +78,12 @@ def client(
 
     @app.query(QUERY_LOSS.partition(".")[2])
     def query_loss(message: Message, context: Context) -> Message:
-        """Tell the mean loss of the model on this client's own training samples."""
-        from fedweave.local.torch.threads import one_thread
-
+        """Report the mean loss of the model on this client's own training samples."""
         who, of = identity(context)
         trainer = trainers.trainer(who, of, read_setting(message.content, "seed", 2**63), None)
         x, _ = read_vectors(message.content, Tensors.of_layout(trainer.layout))
-        with one_thread():
-            loss = trainer.loss(x, who)
-        return Message(RecordDict({"loss": MetricRecord({"loss": loss})}), reply_to=message)
+        loss = trainer.losses(x, np.array([who]))
+        return Message(RecordDict({"loss": MetricRecord({"loss": float(loss[0])})}), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -103,26 +100,35 @@ def client(
         trainer = trainers.trainer(who, of, request.seed, solver)
         tensors = Tensors.of_layout(trainer.layout)
         x, extras = read_vectors(message.content, tensors)
+        upload = upload_of(request, tensors.layout)
         memory = _recall(context, request, extras, x.size) if solver.memory_kind else None
-        own = _own(context, request)
-        start = x if own is None else np.where(np.isnan(own), x, own)
-        update, loss, first, variance = _train(trainer, x, request, extras.sent, memory, start)
-        if memory is not None:
-            _learn(context, solver, request, extras.sent, memory, update, tensors.layout.parameters)
-        about = Answer(samples, request.steps, loss, first, time.perf_counter() - begin, variance)
-        kept = None if request.dropout is None else _chosen(context, request, tensors, x, own, start, update)
-        return Message(sealed(answer(update, about, tensors, kept), request.round, number), reply_to=message)
+        kept = _kept(context, request) if upload.keeps else None
+        answers = participate(
+            trainer,
+            x,
+            _job(request, memory, extras.sent),
+            upload,
+            None if request.budget is None else np.array([request.budget]),
+            None if kept is None else Kept(kept[None], np.ones(1, bool)),
+        )
+        if memory is not None and answers.memory_change is not None:
+            _keep_memory(context, request, memory, memory + answers.memory_change[0])
+        payload = None
+        if answers.parcels is not None:
+            payload = answers.parcels[0].payload
+            _keep(context, request, kept, answers.parcels[0].kept)
+        update, loss, first, variance = (column[0] for column in answers.trained[:4])
+        about = Answer(samples, request.steps, float(loss), float(first), time.perf_counter() - begin, float(variance))
+        return Message(sealed(answer(about, tensors, update, payload), request.round, number), reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         """Measure the model on this client's own test samples, or on its training samples if it has no others."""
         trainer = trainers.trainer(*identity(context), 0, None)
         x, _ = read_vectors(message.content, Tensors.of_layout(trainer.layout))
-        n = len(trainer.data.test_y)
-        score = trainer.evaluate(x, 0, n)
-        found: dict[str, Any] = {"num-examples": n, "loss": score.loss / n}
-        if trainer.data.classes:
-            found["accuracy"] = float(score.correct.sum()) / n
+        n = trainer.test_size
+        scores = trainer.task.finish(trainer.evaluate(x, 0, n))
+        found: Any = {"num-examples": n} | {name: value for name, value in scores.items() if isinstance(value, float)}
         return Message(RecordDict({"metrics": MetricRecord(found)}), reply_to=message)
 
     return app
@@ -171,10 +177,10 @@ class _Trainers:
     def trainer(self, who: int, of: int, seed: int, solver: Solver | None) -> TorchTrainer:
         """Return the trainer of a client; the last one is kept, for the next round."""
         # Torch takes seconds to load, and a client that only says hello does not need it.
-        from fedweave.engine.simulator import choose_device
         from fedweave.local.solvers import SGD
+        from fedweave.local.torch.device import choose_device
         from fedweave.local.torch.flat_module import build_module
-        from fedweave.local.torch.trainer import ClientData, TorchTrainer
+        from fedweave.local.torch.trainer import TorchTrainer
 
         found = self._made.get(who)
         if found is None or found[0] != (seed, solver):
@@ -216,20 +222,19 @@ def factory(model: Model, data: Dataset) -> Callable[[], nn.Module]:
     return lambda: models.build(name, data.shape, data.classes)
 
 
-def _train(
-    trainer: TorchTrainer, x: Array, request: TrainRequest, sent: Array | None, memory: Array | None, start: Array
-) -> tuple[Array, float, float, float]:
-    from fedweave.local.batches import Job
-    from fedweave.local.torch.threads import one_thread
-    from fedweave.local.trainer import Piece, Recalled
-
-    recalled = None if memory is None else Recalled(memory[None], sent, np.array([request.share]))
-    job = Job(request.client, request.steps, request.batch_size)
-    with one_thread():
-        starts = None if start is x else start[None]
-        trained = trainer.train(x, Piece(request.round, [job], request.lr, recalled, request.measure, starts))
-    update, loss, first, variance = (column[0] for column in trained[:4])
-    return update, float(loss), float(first), float(variance)
+def _job(request: TrainRequest, memory: Array | None, broadcast: Array | None) -> Jobs:
+    """Return the request as a trainer takes it."""
+    return Jobs(
+        client=np.array([request.client]),
+        steps=np.array([request.steps]),
+        batch_size=np.array([request.batch_size]),
+        dispatch=np.array([request.round]),
+        lr=np.array([float(request.lr)]),
+        memory=None if memory is None else memory[None],
+        broadcast=broadcast,
+        share=np.array([request.share]),
+        measure=request.measure,
+    )
 
 
 def _own_work(request: TrainRequest, samples: int) -> TrainRequest:
@@ -261,48 +266,27 @@ def _recall(context: Context, request: TrainRequest, extras: Extras, dim: int) -
     raise BadInput(f"Client {request.client} has lost what it remembered; the server will send it next time.")
 
 
-def _learn(
-    context: Context,
-    solver: Solver,
-    request: TrainRequest,
-    sent: Array | None,
-    memory: Array,
-    update: Array,
-    parameters: int,
-) -> None:
-    from fedweave.round.memories import learned
-
-    steps, share = np.array([request.steps]), np.array([request.share])
-    after = memory + learned(solver, update[None], parameters, sent, steps, share, request.lr)[0]
-    context.state[KEPT] = ArrayRecord({request.memory: packed(memory)} if request.memory else {})
+def _keep_memory(context: Context, request: TrainRequest, before: Array, after: Array) -> None:
+    """Keep the memory before this answer and the one after it."""
+    context.state[KEPT] = ArrayRecord({request.memory: packed(before)} if request.memory else {})
     context.state[LEARNED] = ArrayRecord({digest(after): packed(after)})
 
 
-def _own(context: Context, request: TrainRequest) -> Array | None:
-    """Return the part of its model that this client goes on from, nan elsewhere; None: it begins at the server's model.
+def _kept(context: Context, request: TrainRequest) -> Array | None:
+    """Return what this client's upload kept, or None.
 
     As with memories the server says which of two holds, but it does not know the values: they are named by the round
-    after which they were kept. A client that has lost them takes the whole model, as everyone does now and then.
+    of the answer they belong to. A client that has lost them takes the whole model, as everyone does now and then.
     """
-    for name in OWN if request.own else ():
+    for name in UPLOAD if request.kept else ():
         record = context.state.array_records.get(name)
-        if record is not None and str(request.own) in record:
-            return opened("own", record[str(request.own)])
+        if record is not None and str(request.kept) in record:
+            return opened("kept", record[str(request.kept)])
     return None
 
 
-def _chosen(
-    context: Context, request: TrainRequest, tensors: Tensors, x: Array, own: Array | None, start: Array, update: Array
-) -> Array:
-    """Return which channels (G,) to send, and keep the others for the next time."""
-    from fedweave.upload.send import own_part, upload_rng
-
-    assert request.dropout is not None
-    channels = channels_of(tensors.layout)
-    upload, luck = upload_of(request, tensors.layout), upload_rng(request.seed, request.round)(request.client)
-    everyone = np.ones(channels.count)  # has every channel: all train the same model
-    kept = upload.send(channels, start, x + update, request.dropout, everyone, luck)
-    before, after = OWN
-    context.state[before] = ArrayRecord({} if own is None else {str(request.own): packed(own)})
-    context.state[after] = ArrayRecord({str(request.round): packed(own_part(x, update, channels.spread(kept)))})
-    return kept
+def _keep(context: Context, request: TrainRequest, before: Array | None, after: Array | None) -> None:
+    """Keep what the upload kept before this answer, and what it keeps if this answer is received."""
+    pairs = zip(UPLOAD, (str(request.kept), str(request.round)), (before, after), strict=True)
+    for record, name, values in pairs:
+        context.state[record] = ArrayRecord({} if values is None else {name: packed(values)})

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO
+from typing import Any, NoReturn
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -20,7 +21,6 @@ from fedweave.core.determinism import deterministic
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Cohort, Layout, Population, Replies, ServerState, State
 from fedweave.core.settings import BadInput, settings
-from fedweave.fleet.playing import played_to_the_end, played_to_the_question
 from fedweave.fleet.server.mail import DAY, PromptGrid
 from fedweave.fleet.server.places import Places
 from fedweave.fleet.server.questions import Asker, Question, as_known
@@ -29,9 +29,9 @@ from fedweave.fleet.server.terms import Clock, Terms, refuse_oracle
 from fedweave.fleet.wire.tensors import Tensors, fits
 from fedweave.local.solvers import SGD, Adam
 from fedweave.method import Method
+from fedweave.round import absorb, first_state, plan
 from fedweave.round.admission import wrong_number
 from fedweave.round.closing import Rules, over_selected
-from fedweave.round.steps import first_state
 from fedweave.runs.experiment import Seed, Share
 from fedweave.system.measured import Measured
 from fedweave.system.worlds import steps_of
@@ -116,7 +116,7 @@ class Strategy(FlowerStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Play the round until it asks its cohort, and write the questions down."""
+        """Plan the round, and write its questions down."""
         if self._places is None:
             self._begin(arrays, grid)
         places, state = self._places, self._state
@@ -129,17 +129,18 @@ class Strategy(FlowerStrategy):
             state = state._replace(x=self._vector(arrays))
         state = state._replace(round=server_round - 1)
         with deterministic(self._blas):
-            question = played_to_the_question(self.method, state, population, *self._stage())
+            prober = _NoProbes(self._tensors.layout)
+            question = Question(plan(self.method, state, population, prober, self.local.lr, self.local.seed))
         config = ConfigRecord({**config, "server-round": server_round})
         wait = self.local.terms.answer_seconds
         messages = self._asker.messages(question, places.node, arrays, wait, config)
-        self._asked = _Asked(state, population, question, messages, arrays, self._clock.now())
+        self._asked = _Asked(state, question, messages, arrays, self._clock.now())
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Play the round again, now with the answers: to its end."""
+        """Absorb the answers."""
         asked = self._asked
         assert asked is not None
         assert self._places is not None
@@ -148,17 +149,17 @@ class Strategy(FlowerStrategy):
         for row, reply in asked.rows(replies):
             box.put(row, reply, getattr(reply, "fedweave_seconds", waited))
         box.close(waited, enough=False)
-        heard = self._asker.replies(asked.question, box, look=False)
-        self._check(heard, asked.question.cohort)
-        ids = asked.question.cohort.ids
-        self._places.samples[ids[heard.received]] = box.samples[heard.received].astype(np.int64)
-        self._steps[ids[box.told]] = box.steps[box.told]
-        told = self._population(asked.population.available)  # what the answers say of samples and steps counts now
-        told = replace(told, loss_rate=asked.population.loss_rate, latency=asked.population.latency)
+        received = self._asker.replies(asked.question, box, look=False)
+        assignment = asked.question.assignment
+        self._check(received, assignment.cohort)
+        ids, before = assignment.cohort.ids, assignment.population
+        self._places.samples[ids[received.received]] = box.samples[received.received].astype(np.int64)
+        self._steps[ids[box.counted]] = box.steps[box.counted]
+        now = self._population(before.available)  # what the answers say of samples and steps counts now
+        now = replace(now, loss_rate=before.loss_rate, latency=before.latency)
+        assignment = replace(assignment, view=replace(assignment.view, population=now))
         with deterministic(self._blas):
-            cohort = asked.question.cohort
-            rules = Rules(self.local.longest)
-            state, happened = played_to_the_end(self.method, asked.state, told, *self._stage(), cohort, heard, rules)
+            state, happened = absorb(self.method, asked.state, assignment, received, Rules(self.local.longest))
         self._state, heard = state, happened.replies
         self._seen = self.local.system.visited(self._seen, ids, heard.received, heard.seconds)
         for kind, failure in happened.failures():
@@ -199,7 +200,7 @@ class Strategy(FlowerStrategy):
         self._asker = Asker(self._tensors, solver, local.seed, local.terms, strangers, upload)
         if self._needs:
             terms = replace(local.terms, connected=local.terms.connected or local.clients)
-            self._places = Roster(grid, terms, self._clock, self._needs, 0 if upload.partial else None)
+            self._places = Roster(grid, terms, self._clock, self._needs, 0 if upload.keeps else None)
         else:
             self._places = Places(grid, local.terms, self._clock, local.clients)
         self._places.gather()
@@ -224,9 +225,6 @@ class Strategy(FlowerStrategy):
         covered = self._places.covered if isinstance(self._places, Roster) else None
         return self.local.system.known(replace(base, covered=covered), self._seen)
 
-    def _stage(self) -> tuple[Layout, float, int]:
-        return self._tensors.layout, self.local.lr, self.local.seed
-
     def _check(self, heard: Replies, cohort: Cohort) -> None:
         """Refuse to go on without what the method must hear."""
         for field in self.method.sampler.required_fields():
@@ -247,20 +245,36 @@ class Strategy(FlowerStrategy):
         return asked.arrays
 
 
+class _NoProbes:
+    """What a strategy can offer to samplers while a round is planned: the model's layout, and no probes."""
+
+    def __init__(self, layout: Layout):
+        self.layout = layout
+
+    def losses(self, *_: Any, **__: Any) -> NoReturn:
+        raise BadInput(
+            "A strategy cannot ask clients for their losses before it chooses a cohort: give the method to "
+            "fedweave.flower.server instead, which can."
+        )
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise BadInput("A real fleet cannot be asked what everyone would send: this sampler is for the simulator.")
+
+    rehearse = gradients = variances = _refuse
+
+
 class _Asked:
     """A round between its question and its answers."""
 
     def __init__(
         self,
         state: ServerState,
-        population: Population,
         question: Question,
         messages: Sequence[Message],
         arrays: ArrayRecord,
         at: float,
     ):
-        self.state, self.population, self.question, self.at = state, population, question, at
-        self.messages, self.arrays = messages, arrays
+        self.state, self.question, self.messages, self.arrays, self.at = state, question, messages, arrays, at
 
     def rows(self, replies: Sequence[Message]) -> list[tuple[int, Message]]:
         """Return the replies with their rows in the cohort, in its order.
@@ -280,7 +294,7 @@ class _Asked:
 def needs(method: Method) -> str:
     """Return what a method has its clients do beyond plain training, as a sentence; nothing for most."""
     solver, name = method.solver, type(method.solver).__name__
-    if method.upload.partial:
+    if method.upload.masks:
         what = f"send only parts of their models and go on from the rest ({type(method.upload).__name__})"
     elif isinstance(solver, SGD | Adam):
         return ""

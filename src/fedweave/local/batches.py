@@ -9,14 +9,7 @@ import numpy as np
 
 from fedweave.core.randomness import Stream, rngs_for
 from fedweave.core.records import Array
-
-
-class Job(NamedTuple):
-    """One client's work in one round."""
-
-    client: int
-    steps: int
-    batch_size: int
+from fedweave.local.trainer import Jobs
 
 
 class Batches(NamedTuple):
@@ -26,10 +19,11 @@ class Batches(NamedTuple):
     size: Array  # (steps,) how many of a row are real
 
 
-def batches(seed: int, round: int, jobs: Sequence[Job], parts: Sequence[Array]) -> Iterator[Batches]:
+def batches(seed: int, jobs: Jobs, parts: Sequence[Array]) -> Iterator[Batches]:
     """Yield the batches of each job: pass after pass over the client's samples, each pass in a new order."""
-    for job, rng in zip(jobs, rngs_for(seed, round, Stream.BATCHES, (j.client for j in jobs)), strict=True):
-        yield _batches(parts[job.client], job.steps, job.batch_size, rng)
+    rngs = rngs_for(seed, jobs.dispatch.tolist(), Stream.BATCHES, jobs.client.tolist())
+    for client, steps, batch_size, rng in zip(jobs.client, jobs.steps, jobs.batch_size, rngs, strict=True):
+        yield _batches(parts[client], int(steps), int(batch_size), rng)
 
 
 def _batches(part: Array, steps: int, batch_size: int, rng: np.random.Generator) -> Batches:

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from fedweave.core.records import Array, Layout
 from fedweave.core.roles import Solver
 from fedweave.core.settings import BadInput
-from fedweave.local.batches import Job
-from fedweave.local.torch.trainer import ClientData, Score, TorchTrainer
-from fedweave.local.trainer import Piece, Trained, Trainer
-from fedweave.upload.send import Fleet, Kind
+from fedweave.local.client_data import ClientData
+from fedweave.local.torch.trainer import TorchTrainer
+from fedweave.local.trainer import Jobs, Trained
+from fedweave.tasks.task import Sums, Task
+from fedweave.upload.codec import ClientModel, ModelFleet
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -128,7 +129,7 @@ def _keep(layer: nn.Module, **sizes: tuple[int, ...]) -> None:
         setattr(layer, name, nn.Parameter(cut, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else cut)
 
 
-class FleetTrainer(Trainer):
+class SubmodelTrainer:
     """Trains clients that have different parts of one model, in the whole model's coordinates."""
 
     def __init__(
@@ -145,41 +146,49 @@ class FleetTrainer(Trainer):
         self.parts = [TorchTrainer(part, data, solver, seed, device) for part in parts]
         for part in self.parts:  # one copy of the samples, on whichever device
             part.train_set, part.test_set = self.whole.train_set, self.whole.test_set
-        self.fleet = Fleet(tuple(Kind(p.layout, places(self.layout, p.layout)) for p in self.parts), kind)
+        models = tuple(ClientModel(p.layout, places(self.layout, p.layout)) for p in self.parts)
+        self.models, self.solver, self.seed, self._kind = ModelFleet.mixed(models, kind), solver, seed, kind
 
     @property
     def layout(self) -> Layout:
         """The whole model's tensors in the flat vector."""
         return self.whole.layout
 
-    def chunks(self, jobs: Sequence[Job], hands: int) -> list[list[int]]:
-        """Split jobs into pieces of one kind that train together, for as many ``hands``."""
-        kind, pieces = self.fleet.kind[[j.client for j in jobs]], list[list[int]]()
-        for k in np.unique(kind):
-            mine = np.flatnonzero(kind == k).tolist()
-            cut = self.parts[k].chunks([jobs[i] for i in mine], -(-hands * len(mine) // len(jobs)))
-            pieces += [[mine[i] for i in piece] for piece in cut]
-        return pieces
+    @property
+    def task(self) -> Task:
+        """The task of all models."""
+        return self.whole.task
 
-    def train(self, x: Array, piece: Piece) -> Trained:
-        k = int(self.fleet.kind[piece.jobs[0].client])
-        kind = self.fleet.kinds[k]
-        own = None if piece.starts is None else kind.of(piece.starts)
-        trained = self.parts[k].train(kind.of(x), piece._replace(starts=own))
-        return trained._replace(updates=kind.whole(trained.updates, x.size, rest=0))
+    @property
+    def test_size(self) -> int:
+        """How many test samples there are."""
+        return self.whole.test_size
 
-    def gradient(self, x: Array, client: int) -> Array:
-        """Return the gradient of a client's loss by the whole model."""
-        return self.whole.gradient(x, client)
+    def pieces(self, jobs: Jobs) -> list[Array]:
+        """Return the rows that train together: clients with the same part of the model."""
+        kind = self._kind[jobs.client]
+        groups = ((k, np.flatnonzero(kind == k)) for k in np.unique(kind))
+        return [mine[rows] for k, mine in groups for rows in self.parts[k].pieces(jobs.take(mine))]
 
-    def variance(self, x: Array, round: int, client: int, batch_size: int) -> float:
-        """Return the variance of a client's stochastic gradients by the whole model."""
-        return self.whole.variance(x, round, client, batch_size)
+    def train(self, x: Array, jobs: Jobs) -> Trained:
+        """Train one piece from the whole model ``x``; updates are zero outside of the clients' part."""
+        model = self.models.of(int(jobs.client[0]))
+        starts = None if jobs.starts is None else model.of(jobs.starts)
+        trained = self.parts[self._kind[jobs.client[0]]].train(model.of(x), jobs._replace(starts=starts))
+        return trained._replace(updates=model.whole(trained.updates, x.size, rest=0))
 
-    def loss(self, x: Array, client: int) -> float:
-        """Return a client's mean loss by the whole model."""
-        return self.whole.loss(x, client)
+    def gradients(self, x: Array, clients: Array) -> Array:
+        """Return the gradients of clients' losses by the whole model."""
+        return self.whole.gradients(x, clients)
 
-    def evaluate(self, x: Array, begin: int, end: int) -> Score:
+    def variances(self, x: Array, dispatch: int, clients: Array, batch_size: Array) -> Array:
+        """Return the variances of clients' stochastic gradients by the whole model."""
+        return self.whole.variances(x, dispatch, clients, batch_size)
+
+    def losses(self, x: Array, clients: Array) -> Array:
+        """Return clients' mean losses by the whole model."""
+        return self.whole.losses(x, clients)
+
+    def evaluate(self, x: Array, begin: int, end: int) -> Sums:
         """Return the whole model's sums over test samples [begin, end)."""
         return self.whole.evaluate(x, begin, end)

@@ -1,16 +1,43 @@
-"""What every trainer of clients has in common: pieces of clients, and what becomes of one whose own code fails."""
+"""The role of a trainer: it trains pieces of a round's clients and measures models. Torch is one, others may follow."""
 
 from __future__ import annotations
 
 import traceback
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from fedweave.core.records import Array, Failure
-from fedweave.local.batches import Job
+from fedweave.core.records import Array, Failure, Layout
+from fedweave.core.roles import Solver
+from fedweave.tasks.task import Sums, Task
+from fedweave.upload.codec import ModelFleet
+
+EVALUATION_BATCH = 500  # samples of a slice; fixed, so that the sums do not depend on who computes them
+
+
+class Jobs(NamedTuple):
+    """What clients are asked to do: arrays with one row per client."""
+
+    client: Array  # (c,) int64
+    steps: Array  # (c,) int64
+    batch_size: Array  # (c,) int64
+    dispatch: Array  # (c,) int64: the number of the request, at whose address a client's randomness lies
+    lr: Array  # (c,) float64
+    memory: Array | None = None  # (c, D) what each client kept from its last participation (SCAFFOLD, FedDyn)
+    broadcast: Array | None = None  # (D,) the vector that the aggregator sends with the model
+    share: Array | None = None  # (c,) N ω_i, the client's weight over the mean one; None: all equal
+    starts: Array | None = None  # (c, D) where each begins; None: all at the model
+    measure: bool = False  # whether to measure the variance of the gradients on the way
+
+    def take(self, rows: Array | Sequence[int]) -> Jobs:
+        """Return some of the rows, in this order."""
+        rows = np.asarray(rows, np.int64)
+        columns = {name: value[rows] for name in PER_CLIENT if (value := getattr(self, name)) is not None}
+        return self._replace(**columns)
+
+
+PER_CLIENT = ("client", "steps", "batch_size", "dispatch", "lr", "memory", "share", "starts")
 
 
 class Trained(NamedTuple):
@@ -23,59 +50,88 @@ class Trained(NamedTuple):
     failed: tuple[Failure, ...] = ()  # whose training failed: their rows are zero and nan
 
 
-class Recalled(NamedTuple):
-    """What the clients of one piece begin with beside the model, where they remember."""
+class Trainer(Protocol):
+    """Trains clients from a given model and measures models; the same in the main process, in workers and on nodes."""
 
-    memory: Array  # (c, D)
-    sent: Array | None  # (D,)
-    share: Array  # (c,) N ω_i
+    @property
+    def layout(self) -> Layout:
+        """The model's tensors in the flat vector."""
+        ...
+
+    @property
+    def models(self) -> ModelFleet:
+        """Which client trains which model: the whole one, or a part of it."""
+        ...
+
+    @property
+    def solver(self) -> Solver:
+        """How clients walk."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Where the clients' randomness lies."""
+        ...
+
+    @property
+    def task(self) -> Task:
+        """The task, which makes metrics of the sums of ``evaluate``."""
+        ...
+
+    @property
+    def test_size(self) -> int:
+        """How many test samples there are: ``evaluate`` takes slices of them."""
+        ...
+
+    def pieces(self, jobs: Jobs) -> list[Array]:
+        """Return the rows that train together, each row once: from jobs and network alone, so for any pool alike."""
+        ...
+
+    def train(self, x: Array, jobs: Jobs) -> Trained:
+        """Train one piece from the model ``x``; updates are y − x."""
+        ...
+
+    def gradients(self, x: Array, clients: Array) -> Array:
+        """Return the gradient (k, D) of each client's whole loss at ``x``."""
+        ...
+
+    def variances(self, x: Array, dispatch: int, clients: Array, batch_size: Array) -> Array:
+        """Return the variance (k,) at ``x`` of the gradients of one pass over each one's batches of this dispatch."""
+        ...
+
+    def losses(self, x: Array, clients: Array) -> Array:
+        """Return the mean loss (k,) of ``x`` on each client's data."""
+        ...
+
+    def evaluate(self, x: Array, begin: int, end: int) -> Sums:
+        """Return the task's sums over test samples [begin, end)."""
+        ...
 
 
-class Piece(NamedTuple):
-    """Clients that train together in one round."""
+def attempt(trainer: Trainer, x: Array, jobs: Jobs, skip: bool) -> Trained:
+    """Train a piece in which a user's code may fail: the error names the clients, or with ``skip`` they are left out.
 
-    round: int
-    jobs: Sequence[Job]
-    lr: float
-    recalled: Recalled | None = None
-    measure: bool = False  # whether to measure the variance of each one's gradients on the way
-    starts: Array | None = None  # (c, D) where each begins; None: all at the model
-
-    def only(self, i: int) -> Piece:
-        """Return the piece of one of its clients alone."""
-        recalled, starts = self.recalled, self.starts
-        if recalled is not None:
-            recalled = recalled._replace(memory=recalled.memory[[i]], share=recalled.share[[i]])
-        return self._replace(jobs=[self.jobs[i]], recalled=recalled, starts=None if starts is None else starts[[i]])
-
-
-class Trainer(ABC):
-    """Trains pieces of clients from a given model."""
-
-    @abstractmethod
-    def train(self, x: Array, piece: Piece) -> Trained:
-        """Train a piece from the model ``x``; updates are y − x."""
-
-    def attempt(self, x: Array, piece: Piece, skip: bool) -> Trained:
-        """Train a piece in which somebody's code may fail: that is told with the clients' names, or they are skipped.
-
-        Of several that train together each is then tried alone, so that one does not cost the others their work.
-        """
-        try:
-            return self.train(x, piece)
-        except (Exception, SystemExit) as error:
-            who = [job.client for job in piece.jobs]
-            if not skip:
-                error.add_note(f"While clients {', '.join(map(str, who))} trained in round {piece.round}.")
-                raise
-            if len(who) == 1:
-                return _failed(x, who[0], error)
-        *rows, failed = zip(*(self.attempt(x, piece.only(i), skip) for i in range(len(who))), strict=True)
-        return Trained(*(np.concatenate(column) for column in rows), failed=tuple(f for some in failed for f in some))
+    Of several that train together each is then tried alone, so that one failure does not cost the others their work.
+    """
+    try:
+        return trainer.train(x, jobs)
+    except (Exception, SystemExit) as error:
+        clients = jobs.client.tolist()
+        if not skip:
+            error.add_note(f"While clients {', '.join(map(str, clients))} trained in round {jobs.dispatch.max()}.")
+            raise
+        if len(clients) == 1:
+            return _failed(x, clients[0], error)
+    *columns, failed = zip(*(attempt(trainer, x, jobs.take([i]), skip) for i in range(len(clients))), strict=True)
+    return Trained(*(np.concatenate(column) for column in columns), failed=tuple(f for some in failed for f in some))
 
 
 def _failed(x: Array, client: int, error: BaseException) -> Trained:
     nothing = np.full(1, np.nan)
     why = f"its training failed: {traceback.format_exception_only(error)[0].strip()}"
     trace = "".join(traceback.format_exception(error))
-    return Trained(np.zeros((1, x.size), x.dtype), nothing, nothing, nothing, (Failure(client, why, trace),))
+    failure = Failure(client=client, why=why, traceback=trace)
+    return Trained(
+        updates=np.zeros((1, x.size), x.dtype), loss=nothing, first_gradient=nothing, variance=nothing,
+        failed=(failure,),
+    )  # fmt: skip

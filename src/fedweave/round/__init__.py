@@ -1,1 +1,28 @@
-"""One federated round: what is asked of whom, and what becomes of the answers."""
+"""One federated round, as every paper writes it: what is asked of whom, and what becomes of the answers."""
+
+from __future__ import annotations
+
+from fedweave.core.records import Population, ServerState
+from fedweave.core.roles import Engine
+from fedweave.method import Method
+from fedweave.round.absorb import Round as Round
+from fedweave.round.absorb import absorb as absorb
+from fedweave.round.closing import NO_RULES, Rules
+from fedweave.round.plan import first_state as first_state
+from fedweave.round.plan import plan as plan
+
+
+def run_round(
+    method: Method,
+    state: ServerState,
+    population: Population,
+    engine: Engine,
+    lr: float,
+    seed: int,
+    calibrate: bool = False,
+    rules: Rules = NO_RULES,
+) -> tuple[ServerState, Round]:
+    """Return the state after one round, and what happened in it."""
+    assignment = plan(method, state, population, engine, lr, seed, calibrate, rules)
+    replies = engine.train(assignment)
+    return absorb(method, state, assignment, replies, rules)

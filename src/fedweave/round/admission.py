@@ -11,19 +11,26 @@ import numpy as np
 from fedweave.core.records import Array, Cohort, Failure, Layout, Population, Replies
 from fedweave.core.settings import brief
 from fedweave.method import Method
+from fedweave.tables.rows import Rows
 
 
 def check_cohort(cohort: Any, method: Method, population: Population) -> Cohort:
-    """Return the cohort a sampler drew, or say in one sentence what is wrong with it."""
+    """Return the cohort that a sampler drew, or say in one sentence what is wrong with it."""
     who = f"{type(method.sampler).__name__}.draw"
     if not isinstance(cohort, Cohort):
-        raise ValueError(f"{who} must return a Cohort. It returned {cohort!r}.")
-    ids, count, expected = np.asarray(cohort.ids), np.asarray(cohort.count), np.asarray(cohort.expected)
-    if not ids.size == count.size == expected.size:
-        sizes = {ids.size, count.size, expected.size}
-        raise ValueError(f"{who} must return ids, count and expected of one length. They have {sorted(sizes)} entries.")
+        raise ValueError(f"{who} must return a Cohort. It returned {brief(cohort)}.")
+    ids, count, expected = (np.asarray(v) for v in (cohort.ids, cohort.count, cohort.expected))
+    if not (ids.shape == count.shape == expected.shape and ids.ndim == 1):
+        shapes = [v.shape for v in (ids, count, expected)]
+        raise ValueError(f"{who} must return ids, count and expected of one length. They have shapes {shapes}.")
+    if ids.dtype.kind not in "iu" or count.dtype.kind not in "iu" or expected.dtype.kind not in "fiu":
+        kinds = [str(v.dtype) for v in (ids, count, expected)]
+        raise ValueError(f"{who} must return whole numbers as ids and count, numbers as expected. Got {kinds}.")
     if ids.size and ((ids[1:] <= ids[:-1]).any() or ids[0] < 0 or ids[-1] >= population.size):
         raise ValueError(f"{who} must return distinct ids of 0 … {population.size - 1} in ascending order. Got {ids}.")
+    if not population.available[ids].all():
+        absent = ids[~population.available[ids]]
+        raise ValueError(f"{who} must ask available clients only. It asks {absent.tolist()}, which are not available.")
     if (count < 1).any():
         raise ValueError(f"{who} must return counts of at least 1. Got {cohort.count}.")
     if method.aggregator.needs_law and not (expected > 0).all():
@@ -34,6 +41,36 @@ def check_cohort(cohort: Any, method: Method, population: Population) -> Cohort:
     return cohort
 
 
+def check_budget(budget: Any, method: Method, cohort: Cohort) -> Array | None:
+    """Return what an upload allocated to the cohort, or say in one sentence what is wrong with it."""
+    if budget is None:
+        return None
+    who, found = f"{type(method.upload).__name__}.allocate", np.asarray(budget)
+    if found.shape != cohort.ids.shape or found.dtype.kind not in "fiu" or not np.isfinite(found).all():
+        wanted = f"{cohort.ids.size} finite numbers, one for each of the cohort, or None"
+        raise ValueError(f"{who} must return {wanted}. Got {brief(found)}.")
+    return found
+
+
+def check_direction(direction: Any, method: Method, x: Array) -> None:
+    """Say in one sentence what is wrong with an aggregator's direction; NumPy would stretch or cut it silently."""
+    who = f"{type(method.aggregator).__name__}.combine"
+    if not isinstance(direction, np.ndarray) or direction.shape != x.shape or direction.dtype.kind != "f":
+        got = f"{direction.dtype}{direction.shape}" if isinstance(direction, np.ndarray) else brief(direction)
+        raise ValueError(f"{who} must return a direction of {x.size} floating-point numbers. Got {got}.")
+
+
+def check_state(state: Any, part: Any) -> None:
+    """Say in one sentence what is wrong with the state that a part hands back: it could not be stored."""
+    name = type(part).__name__
+    if not isinstance(state, Mapping):
+        raise ValueError(f"{name} must return its state as a dictionary of arrays by name. Got {brief(state)}.")
+    for key, value in state.items():
+        fine = isinstance(value, np.ndarray) and not value.dtype.hasobject
+        if not isinstance(key, str) or not (fine or isinstance(value, Rows)):
+            raise ValueError(f"{name} must keep its state as arrays or Rows by name. Got {brief(value)} as {key!r}.")
+
+
 def admit(
     replies: Replies, cohort: Cohort, layout: Layout, longest: float | None = None
 ) -> tuple[Replies, list[Failure]]:
@@ -42,7 +79,10 @@ def admit(
     Bad is what is not finite, and what is more than ``longest`` times as long as the cohort's median update. An engine
     that gets answers as messages has already refused those that are no update at all (``misfit``).
     """
-    vectors, refused = [replies.updates] if replies.change is None else [replies.updates, replies.change], []
+    vectors, refused = (
+        [replies.updates] if replies.memory_change is None else [replies.updates, replies.memory_change],
+        [],
+    )
     length = None if longest is None else _lengths(replies)  # not finite where an entry is not
     looked = 0 if length is None or not np.isfinite(length).all() else 1
     if not all(_all_finite(rows) for rows in vectors[looked:]):
@@ -68,8 +108,8 @@ def without(replies: Replies, fine: Array) -> Replies:
     def clean(rows: Array | None) -> Array | None:
         return None if rows is None else np.where(fine[:, None], rows, rows.dtype.type(0))
 
-    change = clean(replies.change)
-    return replies._replace(received=replies.received & fine, updates=clean(replies.updates), change=change)
+    updates, change = clean(replies.updates), clean(replies.memory_change)
+    return replies._replace(received=replies.received & fine, updates=updates, memory_change=change)
 
 
 def _lengths(replies: Replies) -> Array:
@@ -89,7 +129,7 @@ def _lengths(replies: Replies) -> Array:
 
 
 def _in_medians(length: Array, received: Array) -> Array:
-    """Return the length of every received update in units of the median one; zeros where two would have to tell."""
+    """Return each received update's length in units of the median one. All zeros with fewer than three answers."""
     median = np.median(length[received]) if received.sum() >= 3 else 0.0
     return np.where(received, length, 0.0) / median if median else np.zeros(length.size)
 

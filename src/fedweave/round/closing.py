@@ -46,7 +46,9 @@ def over_selected(method: Method, factor: float) -> Method:
         if getattr(part, "per_round", None):
             changed["per_round"] = -int(-part.per_round * factor // 1)
         if not changed:
-            raise BadInput(f"over_selection={factor:g} needs a sampler with per_round; {part} asks whom it asks.")
+            raise BadInput(
+                f"over_selection={factor:g} needs a sampler with a fixed cohort size (per_round). {part} has none."
+            )
         return replace(part, **changed)
 
     return replace(method, sampler=more(method.sampler))
@@ -55,7 +57,7 @@ def over_selected(method: Method, factor: float) -> Method:
 def close_round(replies: Replies, cohort: Cohort, rules: Rules) -> Replies:
     """Return the replies of a simulated round as they are when it closes: what comes later is not waited for.
 
-    It closes when enough have answered, and at the latest at the deadline; who answers in that very moment is heard.
+    It closes when enough have answered, and at the latest at the deadline. Answers that arrive exactly then count.
     """
     k, deadline = cohort.ids.size, rules.deadline
     enough = answers_needed(k, rules.answers, rules.over_selection)
@@ -73,24 +75,24 @@ def close_round(replies: Replies, cohort: Cohort, rules: Rules) -> Replies:
     return without(replies, heard)._replace(seconds=np.where(heard, replies.seconds, in_time), failures=failures)
 
 
-def trusted(population: Population, trust: State, rules: Rules) -> Population:
+def without_quarantined(population: Population, refusals: State, rules: Rules) -> Population:
     """Return the population in which clients in quarantine cannot be asked."""
-    if rules.quarantine is None or "refused" not in trust:
+    if rules.quarantine is None or "refused" not in refusals:
         return population
-    return replace(population, available=population.available & (trust["refused"] < rules.quarantine))
+    return replace(population, available=population.available & (refusals["refused"] < rules.quarantine))
 
 
-def trust_after(trust: State, refused: Sequence[Failure], clients: int, rules: Rules) -> State:
-    """Return how often each client's answer was refused, with those of a round counted."""
+def refusals_after(refusals: State, refused: Sequence[Failure], clients: int, rules: Rules) -> State:
+    """Return how often each client's answer was refused, those of a round included."""
     if rules.quarantine is None or not refused:
-        return trust
-    count: Array = trust.get("refused", np.zeros(clients, np.int64)).copy()
+        return refusals
+    count: Array = refusals.get("refused", np.zeros(clients, np.int64)).copy()
     np.add.at(count, [failure.client for failure in refused], 1)
     return {"refused": count}
 
 
-def abandoned(replies: Replies, refused: Sequence[Failure], rules: Rules) -> str:
-    """Return why a round with these answers must not count, or nothing: too few are left, or all were unusable."""
+def why_abandoned(replies: Replies, refused: Sequence[Failure], rules: Rules) -> str:
+    """Return why a round with these answers must not count: too few are left, or none was usable; else nothing."""
     few, failures = int(replies.received.sum()), replies.failures
     least = min(rules.fewest, replies.received.size)
     if failures.abandoned or few < least:

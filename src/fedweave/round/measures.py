@@ -14,7 +14,7 @@ from fedweave.core.roles import Aggregator, Engine
 from fedweave.theory import diversity_ratio
 
 if TYPE_CHECKING:
-    from fedweave.round.steps import Round
+    from fedweave.round.absorb import Round
 
 AT_A_TIME = 64  # gradients in memory
 

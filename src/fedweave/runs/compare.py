@@ -11,7 +11,7 @@ from typing import Any
 
 from fedweave.core.settings import BadInput
 from fedweave.data import Dataset
-from fedweave.engine.pool.processes import Pool
+from fedweave.engine.pool.protocol import Pool
 from fedweave.method import Method
 from fedweave.report import compare_rows, write
 from fedweave.runs.experiment import Experiment, from_plain, load_data, to_plain

@@ -17,10 +17,10 @@ from fedweave.core.crash_points import crash_point
 from fedweave.core.determinism import deterministic
 from fedweave.core.records import Array, ServerState
 from fedweave.core.settings import BadInput
-from fedweave.engine.pool.processes import Pool
-from fedweave.engine.simulator import choose_device, workers_for
-from fedweave.round import measures
-from fedweave.round.steps import Round, run_round
+from fedweave.engine.pool.choose import choose_pool
+from fedweave.engine.pool.protocol import Pool
+from fedweave.local.torch.device import choose_device
+from fedweave.round import Round, measures, run_round
 from fedweave.runs.experiment import Experiment, from_plain, to_plain
 from fedweave.runs.results import Result, summarise
 from fedweave.runs.session import Session, prepare
@@ -109,7 +109,7 @@ def mind_versions(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 def workers_of(experiment: Experiment) -> Pool:
     """Return the worker processes or Ray actors that an experiment asks for, not yet started."""
     device, _ = choose_device(experiment.device, experiment.engine)
-    return workers_for(experiment.workers, device, experiment.engine)
+    return choose_pool(experiment.workers, device, experiment.engine)
 
 
 def run_with(

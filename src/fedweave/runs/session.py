@@ -20,15 +20,19 @@ from fedweave.core.roles import Engine
 from fedweave.core.settings import BadInput
 from fedweave.data import Dataset
 from fedweave.data.deal import covered, label_counts
-from fedweave.engine.pool.processes import Pool
-from fedweave.engine.quadratic import QuadraticEngine, Quadratics
-from fedweave.engine.simulator import Simulator, choose_device
+from fedweave.engine.pool.protocol import Pool
+from fedweave.engine.simulator import Simulator
+from fedweave.engine.torch_simulator import torch_simulator
+from fedweave.local.client_data import ClientData
+from fedweave.local.quadratic import Quadratics, QuadraticTrainer
+from fedweave.local.torch.device import choose_device
 from fedweave.local.torch.flat_module import build_module, initial_vector
 from fedweave.local.torch.threads import one_thread
-from fedweave.local.torch.trainer import ClientData
 from fedweave.method import Method
+from fedweave.round import first_state
+from fedweave.round.calibration import calibrated_lr
 from fedweave.round.closing import Rules, over_selected
-from fedweave.round.steps import calibrated, first_state, view_of
+from fedweave.round.plan import view_of
 from fedweave.runs.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
 from fedweave.system.worlds import steps_of
 
@@ -60,7 +64,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     solver, upload, seed = method.solver, method.upload, experiment.seed
     if name == "quadratic":  # known in closed form, so clients need no training: a thousand times as fast, and exact
         optimum = np.array([data.x[part].mean(0, dtype=float) for part in shares.train])
-        engine: QuadraticEngine | Simulator = QuadraticEngine(Quadratics(optimum), solver, seed, base.weight, upload)
+        engine = Simulator(QuadraticTrainer(Quadratics(optimum), solver, seed, base.weight), upload)
         x = x.astype(float)
     else:
         client_data = ClientData(
@@ -75,9 +79,9 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         )
         parts = submodel_factories(experiment, model, data)
         skip = experiment.failures == "skip"
-        engine = Simulator(model, client_data, solver, seed, workers, device, upload, parts, skip)
+        engine = torch_simulator(model, client_data, solver, seed, workers, device, upload, parts, skip)
         workers.join()
-    size = engine.fleet.dims * x.itemsize
+    size = engine.models.sizes(np.arange(base.size))
     base = replace(base, model_bytes=size, covered=None if labels is None else covered(labels))
     world = partial(experiment.system.population, base, seed=experiment.seed)
     first = world(1)  # a world that does not fit these clients says so now
@@ -98,7 +102,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     }
     start = first_state(method, x, base, engine.layout.parameters)
     if experiment.calibrate:  # a method whose step length nobody knows says so now
-        calibrated(method, start, view_of(method, start, first, engine, experiment.lr))
+        calibrated_lr(method, start, view_of(method, start, first, engine, experiment.lr))
     return Session(experiment, engine, base, start, manifest, world, method, experiment.rules)
 
 

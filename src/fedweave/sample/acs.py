@@ -60,7 +60,7 @@ class ACS(Sampler):
         return mean_count(np.divide(p.weight, reach, out=np.zeros(p.size), where=able), self.per_round)
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
-        return draw_with_replacement(self.law_once(state, view), self.per_round, rng)
+        return draw_with_replacement(self.law(state, view), self.per_round, rng)
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
         return estimates.remember(state, view, cohort, replies, self.memory) if self._learns else state

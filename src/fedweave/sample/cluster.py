@@ -65,7 +65,7 @@ class ClusterIS(Sampler):
     def _norms(self, state: State, view: View) -> Array:
         if self.norms == "last":
             return believed(state["norm"])
-        return believed(np.linalg.norm(view.rehearse(np.arange(view.population.size)), axis=1))
+        return believed(np.linalg.norm(view.probes.updates(np.arange(view.population.size)), axis=1))
 
     def law(self, state: State, view: View) -> Array:
         return np.sum([law for law, _ in self.groups(state, view)], axis=0) + np.zeros(view.population.size)

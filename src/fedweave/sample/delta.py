@@ -57,12 +57,12 @@ class IS(Sampler):
 
     def law(self, state: State, view: View) -> Array:
         p = view.population
-        updates = view.rehearse(np.arange(p.size))[:, : view.layout.parameters]
+        updates = view.probes.updates(np.arange(p.size))[:, : view.layout.parameters]
         score = p.weight * np.linalg.norm(updates, axis=1)
         return law_of(bounded(score, p.available, self.floor), self.per_round, self.replacement)
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
-        return drawn(self.law_once(state, view), self.per_round, self.replacement, rng)
+        return drawn(self.law(state, view), self.per_round, self.replacement, rng)
 
 
 @settings
@@ -98,4 +98,4 @@ class Delta(Sampler):
         return law_of(bounded(score, p.available, self.floor), self.per_round, self.replacement)
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
-        return drawn(self.law_once(state, view), self.per_round, self.replacement, rng)
+        return drawn(self.law(state, view), self.per_round, self.replacement, rng)

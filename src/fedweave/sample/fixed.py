@@ -143,7 +143,7 @@ class Weighted(Sampler):
         return mean_count(view.population.weight * view.population.available, self.per_round)
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
-        return draw_with_replacement(self.law_once(state, view), self.per_round, rng)
+        return draw_with_replacement(self.law(state, view), self.per_round, rng)
 
 
 @settings
@@ -169,4 +169,4 @@ class Fixed(Sampler):
         return mean_count(np.asarray(self.probability) * view.population.available, self.per_round)
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
-        return draw_with_replacement(self.law_once(state, view), self.per_round, rng)
+        return draw_with_replacement(self.law(state, view), self.per_round, rng)

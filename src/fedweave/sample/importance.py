@@ -38,14 +38,14 @@ class Optimal(Sampler):
     def law(self, state: State, view: View) -> Array:
         p = view.population
         if self.norms == "oracle":
-            norm = np.linalg.norm(view.rehearse(np.arange(p.size)), axis=1)
+            norm = np.linalg.norm(view.probes.updates(np.arange(p.size)), axis=1)
         else:
             norm = believed(state["norm"])
         score = p.weight * np.maximum(norm, SMALLEST * max(norm.mean(), 1e-30)) * p.available
         return (mean_count if self.form == "multinomial" else capped)(score, self.per_round)
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
-        law = self.law_once(state, view)
+        law = self.law(state, view)
         if self.form == "multinomial":
             return draw_with_replacement(law, self.per_round, rng)
         ids = np.flatnonzero(rng.random(law.size) < law)

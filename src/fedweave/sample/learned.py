@@ -71,7 +71,7 @@ class PracticalIS(Sampler):
         return law_of(state["probability"] * view.population.available, self.per_round, self.replacement)
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
-        return drawn(self.law_once(state, view), self.per_round, self.replacement, rng)
+        return drawn(self.law(state, view), self.per_round, self.replacement, rng)
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
         heard = cohort.ids[replies.received]
@@ -110,7 +110,7 @@ class PracticalDelta(Sampler):
         return law_of(state["probability"] * view.population.available, self.per_round, self.replacement)
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
-        return drawn(self.law_once(state, view), self.per_round, self.replacement, rng)
+        return drawn(self.law(state, view), self.per_round, self.replacement, rng)
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
         heard, g = cohort.ids[replies.received], mean_gradients(view, cohort, replies)

@@ -21,8 +21,9 @@ from fedweave.core.settings import BadInput
 from fedweave.tables.rows import STORED, Held, Precision, Rows, Where
 from fedweave.tables.slots import Place, SlotFile
 
-FORMAT = 1
-PARTS = ("sampler", "aggregator", "server", "clients", "upload", "trust")
+FORMAT = 2
+PARTS = ("sampler", "aggregator", "server", "clients", "upload", "refusals")
+RENAMED = {"trust": "refusals"}  # parts of states in format 1
 
 
 class Saved(NamedTuple):
@@ -60,8 +61,8 @@ def unpack(content: bytes) -> ServerState:
 def _unpacked(content: bytes) -> ServerState:
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])["__metadata__"]
-    if header["format"] != str(FORMAT):
-        raise ValueError(f"it has format {header['format']}, and this version reads {FORMAT}")
+    if header["format"] not in ("1", str(FORMAT)):
+        raise ValueError(f"it has format {header['format']}, and this version reads up to {FORMAT}")
     arrays = load(content)
     parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
     for key, about in json.loads(header.get("tables", "{}")).items():
@@ -71,7 +72,7 @@ def _unpacked(content: bytes) -> ServerState:
     x = arrays.pop("x")
     for key, array in arrays.items():
         part, _, name = key.partition(".")
-        parts[part][name] = array
+        parts[RENAMED.get(part, part)][name] = array
     return ServerState(round=int(header["round"]), x=x, clock=float.fromhex(header["clock"]), **parts)
 
 

@@ -9,11 +9,13 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
-from fedweave.core.roles import Upload
+from fedweave.core.roles import Buffer, Parcel, Upload
 from fedweave.core.settings import settings
 from fedweave.solve.dropout_plan import dropout_plan, infeasible
 from fedweave.upload.channels import Channels
+from fedweave.upload.codec import ClientModel
 from fedweave.upload.importance import Choice, Rounding, channel_counts, most_important, scores
+from fedweave.upload.wire import decode, encode, message_size
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Rate = Annotated[float, Field(ge=0, le=1)]
@@ -21,7 +23,7 @@ Rate = Annotated[float, Field(ge=0, le=1)]
 
 @settings
 class DifferentialDropout(Upload):
-    """All together send the share ``keep`` of their models; who sends how much is planned anew every round (FedDD).
+    """All together send the share ``keep`` of their models; who sends how much is planned every round (FedDD).
 
     The plan (``fedweave.solve.dropout_plan``) weighs the length of the round against what is lost: ``penalty`` Σ re_n
     D_n, where a client's contribution re_n is its share of the data × the classes it covers × its share of the model ×
@@ -47,7 +49,8 @@ class DifferentialDropout(Upload):
     rounding: Rounding = "nearest"
     whole_head: bool = False
     refresh: PositiveInt | tuple[tuple[PositiveInt, PositiveInt], ...] = 5
-    partial: ClassVar[bool] = True
+    masks: ClassVar[bool] = True
+    keeps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if problem := infeasible(self.keep, self.max_rate):
@@ -88,11 +91,29 @@ class DifferentialDropout(Upload):
             counts[-1] = channels.widths[-1]
         return counts
 
-    def send(
-        self, channels: Channels, start: Array, end: Array, rate: float, coverage: Array, rng: np.random.Generator
-    ) -> Array:
-        counts = self.counts(channels, rate)
-        return most_important(channels, scores(self.choose, channels, start, end, coverage, rng), counts)
+    def size(self, model: ClientModel, budget: float | None) -> int:
+        counts = self.counts(model.channels, budget or 0.0)
+        return message_size(model.channels, counts, model.dtype.itemsize)
+
+    def encode(
+        self,
+        update: Array,
+        x: Array,
+        start: Array,
+        budget: float | None,
+        kept: Array | None,
+        rng: np.random.Generator,
+        model: ClientModel,
+    ) -> Parcel:
+        channels, end = model.channels, x + update
+        coverage = np.ones(channels.count) if model.coverage is None else model.coverage
+        score = scores(self.choose, channels, start, end, coverage, rng)
+        chosen = most_important(channels, score, self.counts(channels, budget or 0.0))
+        return Parcel(encode(channels, update, chosen), own_values(end, channels.spread(chosen)))
+
+    def decode(self, payload: Buffer, model: ClientModel) -> tuple[Array, Array | None]:
+        update, sent = decode(model.channels, payload, str(model.dtype))
+        return update, model.channels.spread(sent)
 
     def refreshes(self, round: int) -> bool:
         return round % self.period(round) == 0
@@ -118,6 +139,14 @@ class DifferentialDropout(Upload):
     def measure(self, state: State) -> Mapping[str, float]:
         """Return the share of the models' bytes that was sent, and the largest change of a rate by contributions."""
         return {"sent_share": float(state["sent"][0]), "dropout_influence": float(state["influence"][0])}
+
+
+def own_values(end: Array, sent: Array) -> Array:
+    """Return what a client goes on with (d,): where it arrived, and nan, the server's value, where it sent that.
+
+    Non-finite entries are downloaded again.
+    """
+    return np.where(sent | ~np.isfinite(end), end.dtype.type(np.nan), end)
 
 
 def contribution(loss: Array, view: View) -> Array:

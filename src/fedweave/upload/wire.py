@@ -20,6 +20,11 @@ def encoded_size(channels: Channels, kept: Array, itemsize: int = 4) -> Array:
     return _head(channels) + itemsize * (kept @ channels.entries)
 
 
+def message_size(channels: Channels, counts: Array, itemsize: int = 4) -> int:
+    """Return the length of a message with so many channels of each layer (L,): all of a layer are of one size."""
+    return _head(channels) + itemsize * int(counts @ channels.entries[list(channels.firsts)])
+
+
 def _head(channels: Channels) -> int:
     return WORD * -(-channels.count // (8 * WORD))
 

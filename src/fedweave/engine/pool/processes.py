@@ -12,11 +12,11 @@ import pickle
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -24,49 +24,9 @@ import numpy as np
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
 from fedweave.engine.pool import zygote
+from fedweave.engine.pool.protocol import Build, Call, WorkerDied
 from fedweave.engine.pool.worker import result_of
-from fedweave.local.submodels import FleetTrainer
-from fedweave.local.torch.trainer import ClientData, TorchTrainer
-
-Build = Callable[[ClientData], TorchTrainer | FleetTrainer]
-Call = tuple[str, Any]  # a method of the trainer and its arguments after x; or "load", "model" and what they need
-
-
-class WorkerDied(RuntimeError):  # noqa: N818 - it says what happened
-    """A training process ended in the middle of its work."""
-
-
-class Pool(Protocol):
-    """Who trains for a simulator: processes of this machine, or the actors of a Ray cluster."""
-
-    patience: float  # seconds of work to be done without it before it is worthwhile
-    holds: Any  # the ``build`` whose trainer it has now
-
-    @property
-    def count(self) -> int | None:
-        """How many train at the same time; None as long as nobody knows."""
-        ...
-
-    @property
-    def worthwhile(self) -> bool:
-        """Whether to use it now."""
-        ...
-
-    def join(self) -> None:
-        """Find the machines that will train, so that whoever cannot be reached is an error before anything begins."""
-        ...
-
-    def load(self, build: Build, data: ClientData, pieces: int) -> bool:
-        """Get the trainer ``build(data)``, for rounds of about ``pieces``; return whether that could be done."""
-        ...
-
-    def map(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
-        """Do each call, with ``x`` in front of its arguments, wherever there is room; yield (position, result)."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, kind: Any, value: Any, where: Any, /) -> bool | None: ...
+from fedweave.local.client_data import ClientData
 
 
 class Workers(AbstractContextManager["Workers"]):
@@ -92,7 +52,7 @@ class Workers(AbstractContextManager["Workers"]):
         return self.count > 1 and self.patience <= 0
 
     def join(self) -> None:
-        """Do nothing: this machine is here."""
+        """Local processes need no set-up."""
 
     def load(self, build: Build, data: ClientData, pieces: int) -> bool:
         """Give every worker the trainer ``build(data)``; no more workers than a round has ``pieces``.
@@ -147,7 +107,7 @@ class Workers(AbstractContextManager["Workers"]):
                     self._send(link, following[1])
                 yield done, result
 
-    def _send(self, link: Any, call: Call) -> None:
+    def _send(self, link: Any, call: Call | tuple[str, Any]) -> None:
         try:
             link.send(call)
         except (BrokenPipeError, ConnectionError):

@@ -12,9 +12,8 @@ import pickle
 import signal
 import socket
 import threading
-import warnings
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -25,9 +24,10 @@ from threadpoolctl import threadpool_limits
 
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
-from fedweave.engine.pool.processes import SHARED, Build, Call, WorkerDied
+from fedweave.engine.pool.processes import SHARED
+from fedweave.engine.pool.protocol import Build, Call, WorkerDied
 from fedweave.engine.pool.worker import Answer, Serving, answered, result_of
-from fedweave.local.torch.trainer import ClientData
+from fedweave.local.client_data import ClientData
 
 START_SECONDS = 60.0  # how long to wait for the first actor: the CPUs of a cluster may be busy with other work
 
@@ -40,8 +40,6 @@ class Actor:
     """A training process of a Ray cluster."""
 
     def __init__(self) -> None:
-        # What lies in the object store cannot be written to, and nothing here does: batches and models are copies.
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         threadpool_limits(1)
         self._serving = Serving()
 
@@ -49,9 +47,9 @@ class Actor:
         """Make the trainer ``build(data)``."""
         return answered(self._serving.load, build, data)
 
-    def call(self, x: Array, name: str, arguments: tuple[Any, ...]) -> Answer:
+    def call(self, x: Array, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Answer:
         """Do one call of a ``map``."""
-        return answered(self._serving.call, x, name, arguments)
+        return answered(self._serving.call, x, work, arguments)
 
 
 class RayActors(AbstractContextManager["RayActors"]):
@@ -109,8 +107,8 @@ class RayActors(AbstractContextManager["RayActors"]):
 
         def hand_out() -> None:
             while todo and self._free:
-                actor, (i, (name, arguments)) = self._free.pop(), todo.popleft()
-                doing[actor.call.remote(model, name, arguments)] = i, actor
+                actor, (i, (work, arguments)) = self._free.pop(), todo.popleft()
+                doing[actor.call.remote(model, work, arguments)] = i, actor
 
         hand_out()
         while todo or doing:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from fedweave.core.records import Array
-from fedweave.local.submodels import FleetTrainer
-from fedweave.local.torch.trainer import ClientData, TorchTrainer
+from fedweave.local.client_data import ClientData
+from fedweave.local.trainer import Trainer
 
 Answer = tuple[bool, Any]  # whether it went well, and the result or else the exception
 
@@ -21,15 +21,15 @@ class Serving:
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
-        self._trainer: TorchTrainer | FleetTrainer | None = None
+        self._trainer: Trainer | None = None
 
     def load(self, build: bytes, data: ClientData) -> None:
         """Make the trainer ``build(data)``; what was pickled comes from the run that this process belongs to."""
         self._trainer = pickle.loads(build)(data)
 
-    def call(self, x: Array, name: str, arguments: tuple[Any, ...]) -> Any:
-        """Return what the trainer's method ``name`` does with ``x`` and the arguments."""
-        return getattr(self._trainer, name)(x, *arguments)
+    def call(self, x: Array, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Return ``work(trainer, x, *arguments)``."""
+        return work(self._trainer, x, *arguments)
 
 
 def answered(work: Callable[..., Any], *arguments: Any) -> Answer:

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 
 from fedweave.engine.pool.processes import opened
 from fedweave.engine.pool.worker import Serving, answered
-from fedweave.local.torch.trainer import ClientData
+from fedweave.local.client_data import ClientData
 
 
 def main(descriptor: int) -> None:
@@ -20,13 +20,13 @@ def main(descriptor: int) -> None:
     link, serving, x = Connection(descriptor), Serving(), None
     with suppress(EOFError, BrokenPipeError, ConnectionError):
         while True:
-            name, arguments = link.recv()
-            if name == "model":
+            work, arguments = link.recv()
+            if work == "model":
                 x = arguments
-            elif name == "load":
+            elif work == "load":
                 link.send(answered(_load, serving, *arguments))
             else:
-                link.send(answered(serving.call, x, name, arguments))
+                link.send(answered(serving.call, x, work, arguments))
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] - as multiprocessing's children do
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # it may be closed, or gone

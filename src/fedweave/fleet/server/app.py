@@ -19,14 +19,15 @@ from fedweave.core.records import Population
 from fedweave.core.settings import BadInput
 from fedweave.data import Dataset
 from fedweave.engine.pool.processes import Workers
-from fedweave.engine.simulator import Simulator, choose_device
+from fedweave.engine.torch_simulator import torch_simulator
 from fedweave.fleet.server.engine import FlowerEngine
 from fedweave.fleet.server.questions import as_known
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import Clock, Terms, refuse_oracle
-from fedweave.local.torch.trainer import ClientData
+from fedweave.local.client_data import ClientData
+from fedweave.local.torch.device import choose_device
+from fedweave.round import first_state
 from fedweave.round.closing import NO_RULES, over_selected
-from fedweave.round.steps import first_state
 from fedweave.runs.experiment import Experiment, load_data, model_factory, to_plain
 from fedweave.runs.loop import Watch, different, go_on, mind_versions, refuse_another
 from fedweave.runs.results import Result
@@ -112,12 +113,12 @@ def prepare(
     if experiment.submodels:
         raise BadInput("Sub-models are for the simulator: every client of a real fleet trains the whole model.")
     x = first_vector(name, model, data, experiment.seed)
-    roster = Roster(grid, terms, clock, classes=data.classes if experiment.method.upload.partial else None)
+    roster = Roster(grid, terms, clock, classes=data.classes if experiment.method.upload.keeps else None)
     roster.samples = np.array(samples or [], np.int64)
     roster.gather()
     measured = experiment.system if isinstance(experiment.system, Measured) else None
     device, why = choose_device(experiment.device)
-    bench = Simulator(model, _test_only(data), experiment.method.solver, experiment.seed, Workers(1), device)
+    bench = torch_simulator(model, _test_only(data), experiment.method.solver, experiment.seed, Workers(1), device)
     method = over_selected(experiment.method, terms.over_selection)
     layout, seed = bench.layout, experiment.seed
     engine = FlowerEngine(grid, roster, layout, method, seed, bench.evaluate, terms, measured, clock)

@@ -11,7 +11,8 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from fedweave.core.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies, State
+from fedweave.client.bytes import upload_bytes
+from fedweave.core.records import Array, Assignment, Layout, Population, Replies, State
 from fedweave.core.settings import BadInput
 from fedweave.engine.links import add_transfer_time
 from fedweave.fleet.server.mail import collect
@@ -19,12 +20,11 @@ from fedweave.fleet.server.questions import LIFE, Asker, Question
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import Clock, Terms
 from fedweave.fleet.wire.answer import read_loss
-from fedweave.fleet.wire.tensors import QUERY_LOSS, Tensors, Unfit, ask_loss
+from fedweave.fleet.wire.request import QUERY_LOSS, ask_loss
+from fedweave.fleet.wire.tensors import Tensors, Unfit
 from fedweave.method import Method
 from fedweave.system.measured import Measured
-from fedweave.upload.channels import channels_of
-from fedweave.upload.send import upload_rng
-from fedweave.upload.wire import encoded_size
+from fedweave.upload.codec import ClientModel, ModelFleet
 
 Evaluate = Callable[[Array], Mapping[str, Any]]
 
@@ -52,17 +52,15 @@ class FlowerEngine:
         self._grid, self._roster, self._terms, self._clock = grid, roster, terms, clock
         self._method, self._seed = method, seed
         self._asker = Asker(Tensors.of_layout(layout), method.solver, seed, terms, upload=method.upload)
-        self._measured = measured
+        self._measured, self._models = measured, ModelFleet((ClientModel(layout),))
         self.seen: State = measured.fresh(roster.size) if measured else {}
 
-    def train(
-        self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
-    ) -> Replies:
-        """Ask the cohort and return what was heard in time."""
-        ids, wait, needed = cohort.ids, self._terms.answer_seconds, self._terms.needed(cohort.ids.size)
-        log(INFO, "fedweave: round %s asks clients %s", round, " ".join(map(str, ids.tolist())))
-        question = Question(round, x, cohort, population, lr, has)
-        model = self._asker.tensors.record(x)
+    def train(self, assignment: Assignment) -> Replies:
+        """Ask the cohort and return what was received in time."""
+        ids, wait = assignment.cohort.ids, self._terms.answer_seconds
+        needed = self._terms.needed(ids.size)
+        log(INFO, "fedweave: round %s asks clients %s", assignment.round, " ".join(map(str, ids.tolist())))
+        question, model = Question(assignment), self._asker.tensors.record(assignment.x)
         messages = self._asker.messages(question, self._roster.node, model, wait, None)
         box = self._asker.box(question)
         for row, reply, seconds in collect(self._grid, messages, wait, needed, self._terms, self._clock):
@@ -70,34 +68,26 @@ class FlowerEngine:
         box.close(wait, enough=int(box.received.sum()) >= needed)
         replies = self._asker.replies(question, box)
         for failure in (*replies.failures.refused, *replies.failures.failed):
-            log(INFO, "fedweave: round %s, %s", round, failure)
+            log(INFO, "fedweave: round %s, %s", assignment.round, failure)
         if not self._measured:
-            return replies._replace(seconds=self._world_seconds(question))
+            return replies._replace(seconds=self._world_seconds(question, replies))
         self.seen = self._measured.visited(self.seen, ids, replies.received, replies.seconds)
         return replies
 
-    def _world_seconds(self, q: Question) -> Array:
+    def _world_seconds(self, q: Question, replies: Replies) -> Array:
         """Return the seconds (k,) of this round in the experiment's own world, whose links have rates for bytes."""
-        x, ids, channels, none = q.x, q.cohort.ids, channels_of(self.layout), np.zeros(q.cohort.ids.size)
-        nominal = Replies(none, none, none, none, none, q.population.latency[ids], none)
-        if q.population.up_rate is None or not ids.size:
-            return nominal.seconds
-        if q.has.dropout is None:
-            up, down = np.full(ids.size, x.nbytes * (2 if self._method.solver.uploads_memory else 1)), None
-        else:  # how many channels are sent does not depend on what was learned
-            upload, luck, all_have = self._method.upload, upload_rng(self._seed, q.round), np.ones(channels.count)
-            rates = zip(ids.tolist(), q.has.dropout.tolist(), strict=True)
-            kept = [upload.send(channels, x, x, rate, all_have, luck(client)) for client, rate in rates]
-            up, down = encoded_size(channels, np.stack(kept), x.itemsize), x.itemsize * q.fetched
-        return add_transfer_time(nominal._replace(bytes_up=up, bytes_down=down), ids, q.population, x, q.has).seconds
+        assignment, upload = q.assignment, self._method.upload
+        up = upload_bytes(assignment, upload, self._method.solver, self._models)
+        down = None if upload.identity else assignment.x.itemsize * q.fetched
+        nominal = assignment.population.latency[assignment.cohort.ids]
+        replies = replies._replace(seconds=nominal, bytes_up=up, bytes_down=down)
+        return add_transfer_time(replies, assignment).seconds
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:
         """Return accuracy, loss and class_accuracy of ``x`` on the server's own test set."""
         return self._evaluate(x)
 
-    def rehearse(
-        self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried = NOTHING
-    ) -> NoReturn:
+    def rehearse(self, assignment: Assignment) -> NoReturn:
         """Refuse: an oracle is for simulations."""
         raise BadInput("A real fleet cannot be asked what everyone would send: this sampler is for the simulator.")
 

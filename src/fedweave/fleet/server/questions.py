@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from sys import getrefcount
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 
-from fedweave.core.records import Array, Carried, Cohort, Failure, Failures, Population, Replies, ServerState
+from fedweave.core.records import Array, Assignment, Failure, Failures, Replies, ServerState
 from fedweave.core.roles import Solver, Upload
 from fedweave.core.settings import BadInput, brief
 from fedweave.fleet.client import digest
 from fedweave.fleet.server.terms import Terms
-from fedweave.fleet.wire.answer import Answer, read_answer, size
+from fedweave.fleet.wire.answer import Answer, Expected, read_answer, size
+from fedweave.fleet.wire.request import ANYONE, TrainRequest, ask, client_half
 from fedweave.fleet.wire.seal import check_seal
-from fedweave.fleet.wire.tensors import ANYONE, Tensors, TrainRequest, Unfit, ask, client_half
+from fedweave.fleet.wire.tensors import Tensors, Unfit
 from fedweave.round.admission import admit
-from fedweave.round.memories import shares, with_change
+from fedweave.round.memories import relative_weights, with_memory_change
 from fedweave.tables.rows import Rows
+from fedweave.upload.codec import ClientModel
+from fedweave.upload.everything import Everything
 
 MOST_TRACE = 10_000  # characters of a client's traceback that are kept
 GONE = 5  # Flower's code for a node that is unavailable
@@ -29,24 +31,23 @@ LIFE = 10.0  # seconds beyond the deadline after which an unread question is thr
 def as_known(state: ServerState) -> ServerState:
     """Return a first state as the server of a real fleet can know it.
 
-    Of what clients keep of their own (FedDD) it knows two numbers: after which round, and how many entries they sent.
+    Of what clients' uploads keep it knows two numbers: the round of the answer, and how many entries are new to them.
     """
-    if "own" not in state.clients:
+    if "kept" not in state.clients:
         return state
-    n, _ = state.clients["own"].shape
-    return state._replace(clients={**state.clients, "own": Rows.zeros(n, 2, "float64")})
+    n, _ = state.clients["kept"].shape
+    return state._replace(clients={**state.clients, "kept": Rows.zeros(n, 2, "float64")})
 
 
 class Question:
-    """What a round asks of its cohort, and the memories and parts of their own that the clients begin with."""
+    """What a round asks of its cohort, and what the server knows of what these clients keep themselves."""
 
-    def __init__(self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried):
-        self.round, self.x, self.cohort, self.population, self.lr, self.has = round, x, cohort, population, lr, has
-        self.memory = None if has.memory is None else has.memory[cohort.ids]
-        own = np.zeros((cohort.ids.size, 2)) if has.own is None else has.own[cohort.ids]
-        since, sent = own.astype(np.int64).T
-        self.since = np.where(sent < x.size, since, 0)  # (k,) who sent everything has nothing of its own
-        self.fetched = np.where(since > 0, sent, x.size)  # (k,) entries of the model that are new to each
+    def __init__(self, assignment: Assignment):
+        self.assignment, context, ids = assignment, assignment.context, assignment.cohort.ids
+        self.memory = None if context.memory is None else context.memory[ids]
+        known = np.zeros((ids.size, 2)) if context.kept is None else context.kept[ids]
+        self.since, fetched = known.astype(np.int64).T  # (k,) round of the answer that each one's upload goes on from
+        self.fetched = np.where(self.since > 0, fetched, assignment.x.size)  # (k,) entries that are new to each
 
 
 class Asker:
@@ -67,111 +68,106 @@ class Asker:
         strangers: tuple[int, float] | None = None,
         upload: Upload | None = None,
     ):
-        if upload is not None and upload.partial and solver.memory_kind:
+        self._upload = upload or Everything()
+        if not self._upload.identity and solver.memory_kind:
             raise BadInput(
                 f"Clients that keep {solver.memory_kind} must send whole updates on a real fleet, by which the server "
-                f"follows what they keep; {type(upload).__name__} leaves parts out."
+                f"follows what they keep; {type(upload).__name__} does not."
             )
-        self._strangers, self._half = strangers, client_half(solver, upload, tensors.layout)
+        self._strangers, self._half = strangers, client_half(solver, self._upload, tensors.layout)
         self.tensors, self._solver, self._seed, self._terms = tensors, solver, seed, terms
-        self._room: Array | None = None
         self._has: dict[int, set[str]] = {}  # client -> the memories that it keeps, by their digests
 
     def messages(
         self, q: Question, nodes: Mapping[int, int], model: ArrayRecord, seconds: float, config: ConfigRecord | None
     ) -> list[Message]:
         """Return a message to each client of the cohort; ``nodes`` says where they are."""
-        share, half, life = shares(q.cohort.ids, q.population), self._half, seconds + LIFE
-        common = {} if q.has.sent is None else {"sent": self.tensors.record(q.has.sent)}
+        assignment, population, context = q.assignment, q.assignment.population, q.assignment.context
+        ids, round, life = assignment.cohort.ids, assignment.round, seconds + LIFE
+        share = relative_weights(ids, population)
+        common = {} if context.broadcast is None else {"sent": self.tensors.record(context.broadcast)}
         messages = []
-        for row, client in enumerate(q.cohort.ids.tolist()):
+        for row, client in enumerate(ids.tolist()):
             name = "" if q.memory is None else digest(q.memory[row])
             extras = {**common}
             if q.memory is not None and name and name not in self._has.get(client, ()):
                 extras["memory"] = self.tensors.record(q.memory[row])
             number, epochs = client, 0.0
-            work = int(q.population.steps[client]), int(q.population.batch_size[client])
+            work = int(population.steps[client]), int(population.batch_size[client])
             if self._strangers:
                 number, epochs, work = ANYONE, self._strangers[1], (0, self._strangers[0])
-            dropout = None if q.has.dropout is None else float(q.has.dropout[row])
-            asked = half, name, epochs, q.has.measure, dropout, int(q.since[row])
-            request = TrainRequest(q.round, number, self._seed, *work, q.lr, float(share[row]), *asked)
+            budget = None if context.budget is None else float(context.budget[row])
+            asked = self._half, name, epochs, context.measure, budget, int(q.since[row])
+            request = TrainRequest(round, number, self._seed, *work, assignment.lr, float(share[row]), *asked)
             content = ask(request, model, extras, config)  # one record for all, so that Flower sends its arrays once
-            messages.append(Message(content, nodes[client], MessageType.TRAIN, group_id=str(q.round), ttl=life))
+            messages.append(Message(content, nodes[client], MessageType.TRAIN, group_id=str(round), ttl=life))
         return messages
 
     def box(self, q: Question) -> Box:
         """Return an empty box for the answers."""
-        steps = q.population.steps[q.cohort.ids]
-        sent = None if q.has.dropout is None else np.zeros((q.cohort.ids.size, q.x.size), bool)
-        room, measured = self._rows(q), q.has.measure and not self._strangers
         passes = self._strangers[1] if self._strangers else None
-        about = self.tensors, q.x, steps, self._terms.most_samples, room, q.round, passes, measured, sent
-        return Box(q.cohort.ids, *about)
-
-    def _rows(self, q: Question) -> Array:
-        """Return room for the updates: last round's, if nobody refers to it any more. Fresh memory is slow."""
-        shape, old = (q.cohort.ids.size, q.x.size), self._room
-        if old is None or old.shape != shape or old.dtype != q.x.dtype or getrefcount(old) > 3:  # self, old, argument
-            self._room = np.empty(shape, q.x.dtype)
-        assert self._room is not None
-        return self._room
+        return Box(q.assignment, self.tensors, self._terms.most_samples, passes, self._upload)
 
     def replies(self, q: Question, box: Box, look: bool = True) -> Replies:
-        """Return what was heard, and what was wrong with the rest.
+        """Return what was received, and what was wrong with the rest.
 
-        With ``look`` updates that are not finite are refused now; the round will look again, which takes its time.
+        With ``look`` updates that are not finite are refused now; else the round does it, which takes its time.
         """
-        layout, ids = self.tensors.layout, q.cohort.ids
-        heard = box.replies()._replace(variance=box.variance if q.has.measure else None)
-        replies = with_change(heard, self._solver, layout.parameters, q.has, ids, q.population, q.lr)
-        replies, refused = admit(replies, q.cohort, layout) if look else (replies, replies.failures.refused)
+        assignment, layout = q.assignment, self.tensors.layout
+        replies = with_memory_change(box.replies(), self._solver, assignment)
+        replies, refused = admit(replies, assignment.cohort, layout) if look else (replies, replies.failures.refused)
         self._keep_in_mind(q, replies)
-        replies = replies if box.sent is None else _partial(replies, box.sent, q.round)
-        few, least = int(replies.received.sum()), min(self._terms.fewest, ids.size)
-        abandoned = f"{few} of {ids.size} clients answered, {least} must" if few < least else ""
+        replies = replies if self._upload.identity else _with_kept(replies, self._upload, box.sent, assignment)
+        asked = assignment.cohort.ids.size
+        few, least = int(replies.received.sum()), min(self._terms.fewest, asked)
+        abandoned = f"{few} of {asked} clients answered, {least} must" if few < least else ""
         return replies._replace(failures=Failures(tuple(refused), tuple(box.failed), abandoned))
 
     def _keep_in_mind(self, q: Question, replies: Replies) -> None:
-        """Remember which memories each client keeps now: the one it began with, and the one it has learned."""
-        if q.memory is None or replies.change is None:
+        """Remember which memories each client keeps now: the one it began with, and the one after its answer."""
+        if q.memory is None or replies.memory_change is None:
             return
-        for row, client in enumerate(q.cohort.ids.tolist()):
-            both = {digest(q.memory[row]), digest(q.memory[row] + replies.change[row])}
+        for row, client in enumerate(q.assignment.cohort.ids.tolist()):
+            both = {digest(q.memory[row]), digest(q.memory[row] + replies.memory_change[row])}
             self._has[client] = both if replies.received[row] else set()  # one that failed may have lost its own
 
 
-def _partial(replies: Replies, sent: Array, round: int) -> Replies:
-    """Return the replies with which entries (k, D) each heard client sent, and what is known of those it keeps."""
-    sent[~replies.received] = False
-    kept = np.stack([np.full(len(sent), float(round)), sent.sum(1)], axis=1)
-    return replies._replace(kept=kept, mask=None if sent[replies.received].all() else sent)
+def _with_kept(replies: Replies, upload: Upload, sent: Array | None, assignment: Assignment) -> Replies:
+    """Return the replies with which entries each client sent, and what the server knows of what it keeps.
+
+    That is two numbers: the round of the answer, 0 if it kept nothing, and how many entries of the model are new to it.
+    """
+    k, dim = replies.received.size, assignment.x.size
+    fetched = np.full(k, dim)
+    if sent is not None:
+        sent[~replies.received] = False
+        fetched = sent.sum(1)
+        replies = replies._replace(mask=None if sent[replies.received].all() else sent)
+    if not upload.keeps:
+        return replies
+    since = np.where((fetched < dim) | (not upload.masks), assignment.round, 0)
+    return replies._replace(kept=np.stack([since, fetched], axis=1).astype(float))
 
 
 class Box:
     """The answers of a round as they come."""
 
     def __init__(
-        self,
-        ids: Array,
-        tensors: Tensors,
-        x: Array,
-        steps: Array,
-        most_samples: float,
-        room: Array,
-        round: int,
-        epochs: float | None = None,  # of apps that count their steps themselves; None: ``steps`` were asked of each
-        measured: bool = False,  # whether everyone must report its variance
-        sent: Array | None = None,  # (k, D) room for which entries came, where a part is enough
+        self, assignment: Assignment, tensors: Tensors, most_samples: float, epochs: float | None, upload: Upload
     ):
-        k, self._measured, self.sent = ids.size, measured, sent
-        self._round, self._epochs = round, epochs
-        self.ids, self.received, self.answered = ids, np.zeros(k, bool), np.zeros(k, bool)
+        """Wait for the answers to an assignment; ``epochs``: of apps that count their steps themselves."""
+        ids, context, x = assignment.cohort.ids, assignment.context, assignment.x
+        k, shape = ids.size, (ids.size, x.size)
+        self._round, self._epochs, self._measure = assignment.round, epochs, context.measure
         self._tensors, self._x, self._most_samples = tensors, x, most_samples
-        self.updates = room
-        self.steps = np.array(steps)
+        self.ids, self.received, self.answered = ids, np.zeros(k, bool), np.zeros(k, bool)
+        self.updates = np.empty(shape, x.dtype)
+        self.sent = np.zeros(shape, bool) if upload.masks else None  # which entries came
+        self._upload, self._budget = upload, context.budget
+        self._model = ClientModel(tensors.layout, dtype=tensors.dtype)
+        self.steps = assignment.population.steps[ids]
         self.loss, self.first, self.seconds, self.samples, self.variance = (np.full(k, np.nan) for _ in range(5))
-        self.told = np.zeros(k, bool)  # who reported its steps
+        self.counted = np.zeros(k, bool)  # who reported its steps
         self.bytes_up = np.zeros(k, np.int64)
         self.refused: list[Failure] = []
         self.failed: list[Failure] = []
@@ -187,9 +183,10 @@ class Box:
         self.bytes_up[row] = size(reply.content)
         try:
             check_seal(reply.content, self._round, client if self._epochs is None else ANYONE)
-            part = None if self.sent is None else self.sent[row]
-            about = read_answer(reply.content, self._tensors, self._x, self.updates[row], self._most_samples, part)
-            if self._measured and np.isnan(about.variance):
+            about = read_answer(
+                reply.content, self._tensors, self._x, self.updates[row], self._most_samples, self._expected(row)
+            )
+            if self._measure and self._epochs is None and np.isnan(about.variance):
                 raise Unfit("does not report the variance that it was asked for")
             self._check_steps(row, about)
         except Unfit as e:
@@ -197,8 +194,14 @@ class Box:
             return
         self.received[row] = True
         self.loss[row], self.first[row], self.samples[row] = about.loss, about.first_gradient, about.samples
-        self.told[row], self.variance[row] = not np.isnan(about.steps), about.variance
-        self.steps[row] = int(about.steps) if self.told[row] else self.steps[row]
+        self.counted[row], self.variance[row] = not np.isnan(about.steps), about.variance
+        self.steps[row] = int(about.steps) if self.counted[row] else self.steps[row]
+
+    def _expected(self, row: int) -> Expected | None:
+        if self._upload.identity:
+            return None
+        budget = None if self._budget is None else float(self._budget[row])
+        return Expected(self._upload, self._model, budget, None if self.sent is None else self.sent[row])
 
     def _check_steps(self, row: int, about: Answer) -> None:
         """Refuse more steps than were asked, or than an app of its own can take: its samples, one at a time."""
@@ -219,8 +222,17 @@ class Box:
 
     def replies(self) -> Replies:
         """Return the answers as they are."""
-        first = self.received, self.updates, self.steps, self.loss, self.first, self.seconds, self.bytes_up
-        return Replies(*first, failures=Failures(refused=tuple(self.refused)))
+        return Replies(
+            received=self.received,
+            updates=self.updates,
+            steps=self.steps,
+            loss=self.loss,
+            first_gradient=self.first,
+            seconds=self.seconds,
+            bytes_up=self.bytes_up,
+            variance=self.variance if self._measure else None,
+            failures=Failures(refused=tuple(self.refused)),
+        )
 
 
 def why_failed(reply: Message) -> str:

@@ -9,11 +9,11 @@ import numpy as np
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
 from fedweave.core.records import Array
+from fedweave.core.roles import Buffer, Upload
 from fedweave.core.settings import BadInput, brief
 from fedweave.fleet.wire.tensors import Tensors, Unfit, opened, packed
 from fedweave.round.admission import wrong_number
-from fedweave.upload.channels import channels_of
-from fedweave.upload.wire import decode, encode
+from fedweave.upload.codec import ClientModel
 
 LOSS_NAMES = ("loss", "train-loss", "train_loss")
 
@@ -37,50 +37,60 @@ class Answer(NamedTuple):
     variance: float = float("nan")  # of its gradients on the way, where it was asked for
 
 
-def answer(update: Array, about: Answer, tensors: Tensors, kept: Array | None = None) -> RecordDict:
-    """Return what a client sends: the displacement y − x, or the channels ``kept`` (G,) of it, and a few numbers."""
+def answer(about: Answer, tensors: Tensors, update: Array, payload: Buffer | None = None) -> RecordDict:
+    """Return what a client sends: the displacement y − x by name, or an upload's payload, and a few numbers."""
     fields = {name.replace("_", "-"): float(value) for name, value in about._asdict().items() if value == value}
     fields["num-examples"] = fields.pop("samples")
     records: dict[str, Any] = {"metrics": MetricRecord(dict(fields))}
-    if kept is None:
+    if payload is None:
         return RecordDict({"update": tensors.record(update), **records})
-    part = np.frombuffer(encode(channels_of(tensors.layout), update, kept), np.uint8)
-    return RecordDict({"part": ArrayRecord({"part": packed(part)}), **records})
+    values = np.frombuffer(payload, np.uint8)
+    return RecordDict({"payload": ArrayRecord({"payload": packed(values)}), **records})
 
 
 def read_answer(
-    content: RecordDict, tensors: Tensors, x: Array, out: Array, most_samples: float, sent: Array | None = None
+    content: RecordDict, tensors: Tensors, x: Array, out: Array, most_samples: float, expected: Expected | None = None
 ) -> Answer:
     """Write a client's update into ``out`` and return the rest, or say in ``Unfit`` why it is refused.
 
     A client of ours sends the displacement; any other app sends its model, from which the displacement follows. Where
-    a part is enough, ``sent`` (D,) is set to which entries came.
+    an upload has a payload ``expected``, that is decoded instead.
     """
     about = _numbers(content.metric_records, most_samples)
     if (sets := len(content.array_records)) != 1:
         raise Unfit(f"sent {sets} sets of arrays instead of one")
-    if sent is not None:
-        sent[...] = True
-        if part := content.array_records.get("part"):
-            out[...], sent[...] = _read_part(part, tensors)
-            return about
     ((name, record),) = content.array_records.items()
-    tensors.read(record, out, minus=None if name == "update" else x)
+    if expected is not None:
+        out[...] = expected.read(record)
+    else:
+        tensors.read(record, out, minus=None if name == "update" else x)
     return about
 
 
-def _read_part(record: ArrayRecord, tensors: Tensors) -> tuple[Array, Array]:
-    """Return an update, zero where nothing was sent, and which entries were; bits and lengths are compared first."""
-    if list(record) != ["part"]:
-        raise Unfit("sent a part of its update that is not one array of bytes")
-    found, channels = opened("part", record["part"]), channels_of(tensors.layout)
-    if found.dtype != np.uint8 or found.ndim != 1:
-        raise Unfit(f"sent a part of its update as {brief(str(found.dtype))}{found.shape}, which is not bytes")
-    try:
-        update, kept = decode(channels, found.data, str(tensors.dtype))
-    except BadInput as e:
-        raise Unfit(f"sent a part of its update that cannot be: {e}") from None
-    return update, channels.spread(kept)
+class Expected(NamedTuple):
+    """The payload that a client must send."""
+
+    upload: Upload
+    model: ClientModel
+    budget: float | None
+    sent: Array | None = None  # (D,) bool: set to which entries came, where the upload masks
+
+    def read(self, record: ArrayRecord) -> Array:
+        """Return the update in a record; its length is compared before it is decoded."""
+        if list(record) != ["payload"]:
+            raise Unfit("sent something else than the payload of its upload")
+        found = opened("payload", record["payload"])
+        if found.dtype != np.uint8 or found.ndim != 1:
+            raise Unfit(f"sent its payload as {brief(str(found.dtype))}{found.shape}, which is not bytes")
+        if found.size != (size := self.upload.size(self.model, self.budget)):
+            raise Unfit(f"sent a payload of {found.size} bytes instead of {size}")
+        try:
+            update, sent = self.upload.decode(found.data, self.model)
+        except BadInput as e:
+            raise Unfit(f"sent a payload that cannot be decoded: {e}") from None
+        if self.sent is not None:
+            self.sent[...] = True if sent is None else sent
+        return update
 
 
 LIMITS = {

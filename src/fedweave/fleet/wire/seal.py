@@ -15,7 +15,7 @@ from fedweave.core.settings import brief
 from fedweave.fleet.wire.tensors import Unfit
 
 SEAL = "seal"
-OURS = ("update", "part")  # the records that only a client of ours sends
+OURS = ("update", "payload")  # the records that only a client of ours sends
 
 
 def sealed(content: RecordDict, round: int, client: int) -> RecordDict:

@@ -22,19 +22,19 @@ class Spread:
         self.wanted = wanted
         self._mean = self._total = torch.zeros(0)
 
-    def add(self, g: Tensor, t: int) -> None:
-        """Take in the gradients (c, D) of step t; later steps may have fewer rows, always the first ones."""
+    def add(self, g: Tensor, t: int, active: int = 1) -> None:
+        """Take in the gradients of step t, of which the first ``active`` rows count; later steps may have fewer."""
         if not self.wanted:
             return
         if t == 0:
             self._mean, self._total = g.clone(), torch.zeros(len(g), device=g.device)
             return
-        if len(g) < len(self._mean):
-            self._mean = self._mean[: len(g)]
+        self._mean = self._mean[: len(g)]
         away = g - self._mean
         self._mean.add_(away, alpha=1 / (t + 1))
-        self._total[: len(g)].add_(away.square_().sum(1), alpha=t / (t + 1))
+        self._total[:active].add_(away.square_().sum(1)[:active], alpha=t / (t + 1))
 
-    def variance(self, steps: Sequence[int]) -> Array:
+    def variance(self, steps: Array | Sequence[int]) -> Array:
         """Return the mean over each row's ``steps`` (c,); nan where nobody asked."""
-        return self._total.cpu().numpy() / np.asarray(steps, np.float32) if self.wanted else np.full(len(steps), np.nan)
+        n = len(steps)
+        return self._total[:n].cpu().numpy() / np.asarray(steps, np.float32) if self.wanted else np.full(n, np.nan)

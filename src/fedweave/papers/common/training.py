@@ -12,7 +12,7 @@ from fedweave.core.records import Array
 from fedweave.data import Dataset
 from fedweave.engine.pool.processes import Workers
 from fedweave.papers.common.claims import Claim, Scale
-from fedweave.round.steps import run_round
+from fedweave.round import run_round
 from fedweave.runs.experiment import Experiment
 from fedweave.runs.loop import deterministic
 from fedweave.runs.session import prepare

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedweave import methods
 from fedweave.core.randomness import Stream, rng_for, rngs_for
-from fedweave.core.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies
+from fedweave.core.records import Array, Assignment, Layout, Population, Replies
 from fedweave.core.roles import Solver
 from fedweave.data.synthetic import regression as generated
 from fedweave.engine.links import draw_arrivals
@@ -24,7 +24,7 @@ from fedweave.method import Method
 from fedweave.papers.common.claims import Claim, Outcome, Scale
 from fedweave.papers.common.parallel import Told, together
 from fedweave.papers.common.training import spread
-from fedweave.round.steps import first_state, run_round
+from fedweave.round import first_state, run_round
 
 LR, STEPS, TINY = 0.001, 5, 1e-12
 NAMES = ("fedavg", "power_of_choice", "fedis", "feddelta")
@@ -56,10 +56,14 @@ class RegressionEngine:
         """Return each one's mean squared error (k,)."""
         return (self._error(np.broadcast_to(x, (ids.size, 2)), ids)[0] ** 2).mean(1)
 
-    def _walked(self, round: int, x: Array, ids: Array, population: Population, lr: float) -> tuple[Array, Array]:
+    def _walk(self, assignment: Assignment) -> tuple[Array, Array]:
         """Return updates (k, 2) and the noisy gradients (steps, k, 2) on the way; all take as many steps."""
-        steps = int(population.steps[0])
-        drawn = [rng.standard_normal((steps, 2)) for rng in rngs_for(self.seed, round, Stream.NOISE, ids.tolist())]
+        x, ids, lr = assignment.x, assignment.cohort.ids, assignment.lr
+        steps, rngs = (
+            int(assignment.population.steps[0]),
+            rngs_for(self.seed, assignment.round, Stream.NOISE, ids.tolist()),
+        )
+        drawn = [rng.standard_normal((steps, 2)) for rng in rngs]
         noise = self.noise[ids, None, None] * np.reshape(drawn, (ids.size, steps, 2))
         y, found = np.tile(x, (ids.size, 1)), np.empty((steps, ids.size, 2))
         state = self.solver.begin(y)
@@ -69,19 +73,16 @@ class RegressionEngine:
             y = y - lr * d
         return y - x, found
 
-    def rehearse(
-        self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried = NOTHING
-    ) -> Array:
-        """Return the updates these clients would send, noise and all."""
-        return self._walked(round, x, ids, population, lr)[0]
+    def rehearse(self, assignment: Assignment) -> Array:
+        """Return the updates that the cohort would send, noise and all."""
+        return self._walk(assignment)[0]
 
-    def train(
-        self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
-    ) -> Replies:
+    def train(self, assignment: Assignment) -> Replies:
         """Return what the cohort sends."""
-        ids, received = cohort.ids, draw_arrivals(self.seed, round, cohort.ids, population)
-        updates, g = self._walked(round, x, ids, population, lr)
-        variance = ((g - g.mean(0)) ** 2).sum(2).mean(0) if has.measure else None
+        ids, population, x = assignment.cohort.ids, assignment.population, assignment.x
+        received = draw_arrivals(self.seed, assignment.round, ids, population)
+        updates, g = self._walk(assignment)
+        variance = ((g - g.mean(0)) ** 2).sum(2).mean(0) if assignment.context.measure else None
         first, size = np.linalg.norm(g[0], axis=1), np.full(ids.size, x.nbytes)
         loss, seconds = self.losses(x, ids), population.latency[ids]
         updates[~received] = 0

@@ -16,7 +16,7 @@ from fedweave.method import Method
 from fedweave.papers.common.claims import Scale
 from fedweave.papers.common.parallel import Told, together
 from fedweave.papers.common.training import pooled, smaller
-from fedweave.round.steps import Round, run_round
+from fedweave.round import Round, run_round
 from fedweave.runs.experiment import Experiment
 from fedweave.runs.loop import deterministic
 from fedweave.runs.session import prepare

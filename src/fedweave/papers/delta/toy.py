@@ -8,11 +8,13 @@ import numpy as np
 
 from fedweave import methods, theory
 from fedweave.core.records import Array, Population
-from fedweave.engine.quadratic import QuadraticEngine, Quadratics
+from fedweave.engine.simulator import Simulator
+from fedweave.local.quadratic import Quadratics, QuadraticTrainer
 from fedweave.method import Method
 from fedweave.papers.common.claims import Claim, Outcome, Scale
 from fedweave.papers.common.parallel import Told
-from fedweave.round.steps import first_state, view_of
+from fedweave.round import first_state
+from fedweave.round.plan import view_of
 
 # F₁ = x² + y², F₂ = 4(x − ½)² + ½y², F₃ = 3x² + 3/2 (y − 2)², at (1, 1)
 CLIENTS = Quadratics(
@@ -36,7 +38,7 @@ def laws(method: Method) -> tuple[Array, Array]:
         latency=one,
         available=one > 0,
     )
-    engine = QuadraticEngine(CLIENTS, method.solver, 0, population.weight)
+    engine = Simulator(QuadraticTrainer(CLIENTS, method.solver, 0, population.weight))
     state = first_state(method, POINT, population, 2)
     law = method.sampler.law(state.sampler, view_of(method, state, population, engine, 0.01))
     return law / law.sum(), engine.gradients(POINT, np.arange(3))

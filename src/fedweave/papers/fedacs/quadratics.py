@@ -10,14 +10,17 @@ import numpy as np
 
 from fedweave import methods
 from fedweave.aggregate import Nova
-from fedweave.core.records import Array, Population
+from fedweave.core.records import Array, Assignment, Cohort, Population
 from fedweave.core.roles import System
-from fedweave.engine.quadratic import QuadraticEngine, Quadratics
+from fedweave.engine.simulator import Simulator
+from fedweave.local.quadratic import Quadratics, QuadraticTrainer
 from fedweave.local.solvers import SGD, Prox
 from fedweave.method import Method
 from fedweave.papers.common.claims import Claim, Outcome, Scale
 from fedweave.papers.common.parallel import Told, together
-from fedweave.round.steps import calibrated, first_state, run_round, view_of
+from fedweave.round import first_state, run_round
+from fedweave.round.calibration import calibrated_lr
+from fedweave.round.plan import view_of
 from fedweave.sample import Weighted
 from fedweave.system import Dynamic, Static, Uniform
 
@@ -36,9 +39,9 @@ class _Walker:
     """One method on its way: its state, and what is measured of it in the last rounds."""
 
     def __init__(self, method: Method, problem: Quadratics, base: Population, seed: int, lr: float, calibrate: bool):
-        dim = problem.optimum.shape[1]
+        dim, self.problem = problem.optimum.shape[1], problem
         self.method, self.lr, self.calibrate, self.seed = method, lr, calibrate, seed
-        self.engine = QuadraticEngine(problem, method.solver, seed, base.weight)
+        self.engine = Simulator(QuadraticTrainer(problem, method.solver, seed, base.weight))
         self.state = first_state(method, np.zeros(dim), base, dim)
         self.kept: list[Array] = []
         self.pull = np.zeros(base.size)
@@ -52,9 +55,10 @@ class _Walker:
         The mean of these over rounds (a tenth of them will do) is the recursion that the averaged iterate follows.
         """
         view = view_of(self.method, self.state, population, self.engine, self.lr)
-        view = calibrated(self.method, self.state, view) if self.calibrate else view
-        optimum, everyone = self.engine.problem.optimum, np.arange(population.size)
-        reach = self.engine.rehearse(view.round, optimum - 1.0, everyone, population, view.lr)[:, 0]
+        view = replace(view, lr=calibrated_lr(self.method, self.state, view)) if self.calibrate else view
+        optimum, one = self.problem.optimum, np.ones(population.size, np.int64)
+        everyone = Cohort(ids=np.arange(population.size), count=one, expected=one)
+        reach = self.engine.rehearse(Assignment(replace(view, x=optimum - 1.0), everyone))[:, 0]
         law = self.method.sampler.law(self.state.sampler, view)
         self.pull += self.method.aggregator.coefficients(view, law) * reach
 

@@ -155,7 +155,7 @@ def paper_method(name: str, per_round: int, trial: int) -> Method:
 def trained(job: Job, size: Size, method: Method | None = None) -> Walk:
     """Train once, on one core."""
     from fedweave.engine.pool.processes import Workers  # needs torch
-    from fedweave.round.steps import run_round
+    from fedweave.round import run_round
     from fedweave.runs.experiment import Experiment
     from fedweave.runs.session import prepare
 

@@ -7,21 +7,19 @@ once on these one-dimensional problems, fills the table of k; a round is then a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from fedweave.core.records import NOTHING, Array, Carried, Cohort, Layout, Population, Replies
-from fedweave.core.roles import Solver, Upload
+from fedweave.core.records import Array, Layout
+from fedweave.core.roles import Solver
 from fedweave.core.settings import BadInput
-from fedweave.engine.links import add_transfer_time, draw_arrivals
 from fedweave.local.solvers import SGD, Adam
-from fedweave.round.memories import Begin, beginnings, shares, with_change
-from fedweave.upload.everything import Everything
-from fedweave.upload.send import Fleet, Kind, apply_upload, upload_rng
+from fedweave.local.trainer import Jobs, Trained
+from fedweave.tasks.regression import Regression
+from fedweave.tasks.task import Sums
+from fedweave.upload.codec import ClientModel, ModelFleet
 
 
 @dataclass(frozen=True)
@@ -58,59 +56,43 @@ class Quadratics:
         return float(weight @ np.einsum("ni,ni->n", away, pull) / 2)
 
 
-class QuadraticEngine:
+class QuadraticTrainer:
     """Trains quadratic clients, in float64 and without any sampling of data."""
 
-    def __init__(self, problem: Quadratics, solver: Solver, seed: int, weight: Array, upload: Upload | None = None):
+    def __init__(self, problem: Quadratics, solver: Solver, seed: int, weight: Array):
         if isinstance(solver, Adam):
             raise BadInput("Adam is not linear in its gradients: quadratic clients need SGD or Prox around it.")
         self.problem, self.solver, self.seed, self.weight = problem, solver, seed, weight
         dim = problem.optimum.shape[1]
-        self.layout = Layout(("x",), ((dim,),), dim)
-        self._upload = upload or Everything()
-        self.fleet = Fleet((Kind(self.layout),), np.zeros(weight.size, np.int64))
+        self.layout = Layout(names=("x",), shapes=((dim,),), parameters=dim)
+        self.models = ModelFleet((ClientModel(self.layout, dtype=np.dtype(np.float64)),))
+        self.task, self.test_size = Regression(), 1
         self._tables: dict[float, Array] = {}
         self._plain = solver == SGD()
-        self._no_loss = np.full(weight.size, np.nan)
-        self._bytes = np.full(weight.size, 8 * dim * (2 if solver.uploads_memory else 1))
 
-    def train(
-        self, round: int, x: Array, cohort: Cohort, population: Population, lr: float, has: Carried = NOTHING
-    ) -> Replies:
-        """Return what the cohort sends, exactly."""
-        ids, steps = cohort.ids, population.steps[cohort.ids]
-        received = draw_arrivals(self.seed, round, ids, population)
-        begin = beginnings(has, x, ids)
-        updates = self._updates(x, ids, population, lr, has, begin)
-        gradient = self.gradients(x if begin is None else begin.start, ids)
+    def pieces(self, jobs: Jobs) -> list[Array]:
+        """Return one piece with all rows for each learning rate: clients do not affect each other."""
+        if (jobs.lr == jobs.lr[0]).all():
+            return [np.arange(jobs.client.size)]
+        return [np.flatnonzero(jobs.lr == lr) for lr in np.unique(jobs.lr)]
+
+    def train(self, x: Array, jobs: Jobs) -> Trained:
+        """Return what the clients arrive at, exactly."""
+        ids, lr, start = jobs.client, float(jobs.lr[0]), x if jobs.starts is None else jobs.starts
+        if jobs.memory is not None:
+            updates = self._walk(x, start, jobs, lr)
+        else:
+            updates = self._moved(start, ids, jobs.steps, lr)
+            updates = updates if jobs.starts is None else updates + (start - x)  # the way there is a part of it
+        gradient = self.gradients(start, ids)
         first = np.sqrt(np.einsum("ki,ki->k", gradient, gradient))
-        updates[~received], first[~received] = 0.0, np.nan
-        nothing, sent = self._no_loss[: ids.size], self._bytes[: ids.size]
-        replies = Replies(received, updates, steps, nothing, first, population.latency[ids], sent)
-        replies = replies._replace(variance=np.zeros(ids.size)) if has.measure else replies  # no data is drawn
-        replies = with_change(replies, self.solver, x.size, has, ids, population, lr)
-        if has.dropout is not None:
-            replies = apply_upload(replies, self._upload, self.fleet, has, x, ids, begin, upload_rng(self.seed, round))
-        return add_transfer_time(replies, ids, population, x, has)
+        nothing = np.full(ids.size, np.nan)
+        variance = np.zeros(ids.size) if jobs.measure else nothing  # no data is drawn
+        return Trained(updates=updates, loss=nothing, first_gradient=first, variance=variance)
 
-    def rehearse(
-        self, round: int, x: Array, ids: Array, population: Population, lr: float, has: Carried = NOTHING
-    ) -> Array:
-        """Return the updates these clients would send."""
-        return self._updates(x, ids, population, lr, has, beginnings(has, x, ids))
-
-    def _updates(
-        self, x: Array, ids: Array, population: Population, lr: float, has: Carried, begin: Begin | None
-    ) -> Array:
-        if begin is not None:  # each from a point of its own; the way there is a part of its update
-            return self._moved(begin.start, ids, population, lr) + (begin.start - x)
-        if has.memory is not None:
-            return self._walked(x, ids, population, lr, has.sent, has.memory[ids])
-        return self._moved(x, ids, population, lr)
-
-    def _moved(self, x: Array, ids: Array, population: Population, lr: float) -> Array:
+    def _moved(self, x: Array, ids: Array, steps: Array, lr: float) -> Array:
         """Return how far these clients get from one point (d,), or each from its own (k, d)."""
-        steps, away, (h, vectors) = population.steps[ids], self.problem.optimum[ids] - x, self.problem.eigen
+        away, (h, vectors) = self.problem.optimum[ids] - x, self.problem.eigen
         if self._plain and vectors is None:  # nothing but one power per client
             return (1 - (1 - lr) ** steps)[:, None] * away
         if self._plain:  # no table needed, and a calibrated world asks for another lr every round
@@ -122,14 +104,13 @@ class QuadraticEngine:
         along = np.einsum("kji,kj->ki", vectors[ids], away)
         return np.einsum("kij,kj->ki", vectors[ids], reach * along)
 
-    def _walked(
-        self, x: Array, ids: Array, population: Population, lr: float, sent: Array | None, memory: Array
-    ) -> Array:
+    def _walk(self, x: Array, start: Array, jobs: Jobs, lr: float) -> Array:
         """Return the updates of clients that remember, step by step: each one's problem is bent its own way."""
-        steps = population.steps[ids]
+        steps, share = jobs.steps, np.ones(jobs.client.size) if jobs.share is None else jobs.share
         order = np.argsort(-steps, kind="stable")  # longest first: the active clients are a prefix
-        who, y = ids[order], np.tile(x, (ids.size, 1))
-        state = self.solver.begin_with_memory(y, memory[order], sent, shares(who, population)[:, None])
+        who, y = jobs.client[order], np.broadcast_to(start, (steps.size, x.size))[order]
+        memory = None if jobs.memory is None else jobs.memory[order]
+        state = self.solver.begin_with_memory(y, memory, jobs.broadcast, share[order][:, None])
         for t in range(int(steps.max(initial=0))):
             n = int(np.count_nonzero(steps > t))
             state = tuple(s[:n] for s in state)
@@ -154,19 +135,19 @@ class QuadraticEngine:
             self._tables = {lr: table}  # the last one: lr changes every round, or never
         return table
 
-    def gradients(self, x: Array, ids: Array) -> Array:
+    def gradients(self, x: Array, clients: Array) -> Array:
         """Return these clients' gradients (k, d) H (x − x*), at one point or at a point of each."""
-        away, H = x - self.problem.optimum[ids], self.problem.curvature
-        return away if H is None else np.einsum("kij,kj->ki", H[ids], away)
+        away, H = x - self.problem.optimum[clients], self.problem.curvature
+        return away if H is None else np.einsum("kij,kj->ki", H[clients], away)
 
-    def variances(self, round: int, x: Array, ids: Array, population: Population) -> Array:
+    def variances(self, x: Array, dispatch: int, clients: Array, batch_size: Array) -> Array:
         """Return zeros: no data is drawn, every gradient is the client's true one."""
-        return np.zeros(ids.size)
+        return np.zeros(clients.size)
 
-    def losses(self, x: Array, ids: Array) -> Array:
+    def losses(self, x: Array, clients: Array) -> Array:
         """Return each one's objective F_m(x) (k,)."""
-        return np.einsum("ki,ki->k", x - self.problem.optimum[ids], self.gradients(x, ids)) / 2
+        return np.einsum("ki,ki->k", x - self.problem.optimum[clients], self.gradients(x, clients)) / 2
 
-    def evaluate(self, x: Array) -> Mapping[str, Any]:
+    def evaluate(self, x: Array, begin: int, end: int) -> Sums:
         """Return the global objective as loss; there is nothing to classify."""
-        return {"accuracy": np.nan, "loss": self.problem.value(self.weight, x), "class_accuracy": np.zeros(0)}
+        return {"loss": (self.problem.value(self.weight, x), 1.0)}

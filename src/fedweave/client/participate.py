@@ -1,0 +1,92 @@
+"""The client half of a round, over a piece of clients: begin, train, learn, encode."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedweave.core.randomness import Stream, rng_for
+from fedweave.core.records import Array
+from fedweave.core.roles import Parcel, Upload
+from fedweave.local.trainer import Jobs, Trained, Trainer, attempt
+from fedweave.round.memories import memory_changes
+from fedweave.upload.codec import ClientModel
+
+
+class Kept(NamedTuple):
+    """What the uploads of a piece of clients kept after their last participations."""
+
+    values: Array  # (c, D)
+    there: Array  # (c,) bool: whether the client kept anything
+
+    def take(self, rows: Array) -> Kept:
+        """Return some of the rows."""
+        return Kept(self.values[rows], self.there[rows])
+
+
+class Answers(NamedTuple):
+    """What a piece of clients answers."""
+
+    trained: Trained
+    parcels: list[Parcel] | None  # of each client; None: the updates travel as they are
+    memory_change: Array | None  # (c, D) what each adds to its memory once its answer is received
+
+
+def participate(
+    trainer: Trainer,
+    x: Array,
+    jobs: Jobs,
+    upload: Upload,
+    budget: Array | None = None,
+    kept: Kept | None = None,
+    skip: bool = False,
+) -> Answers:
+    """Have a piece of clients train from the model ``x`` and encode what they send.
+
+    ``skip``: a client whose training raises an exception is left out, instead of ending the run.
+    """
+    starts = None if kept is None or not kept.there.any() else _starts(trainer, x, jobs, upload, kept)
+    trained = attempt(trainer, x, jobs._replace(starts=starts), skip)
+    change = None
+    if jobs.memory is not None and jobs.share is not None:
+        change = memory_changes(
+            trainer.solver,
+            trained.updates,
+            trainer.layout.parameters,
+            jobs.broadcast,
+            jobs.steps,
+            jobs.share,
+            float(jobs.lr[0]),  # clients of one piece have the same
+        )
+    if upload.identity:
+        return Answers(trained, None, change)
+    parcels = list[Parcel]()
+    for i, client in enumerate(jobs.client.tolist()):
+        model = trainer.models.of(client)
+        parcels.append(
+            upload.encode(
+                update=model.of(trained.updates[i]),
+                x=model.of(x),
+                start=model.of(x if starts is None else starts[i]),
+                budget=None if budget is None else float(budget[i]),
+                kept=_of(model, kept, i),
+                rng=rng_for(trainer.seed, int(jobs.dispatch[i]), Stream.UPLOAD, client),
+                model=model,
+            )
+        )
+    return Answers(trained, parcels, change)
+
+
+def _starts(trainer: Trainer, x: Array, jobs: Jobs, upload: Upload, kept: Kept) -> Array:
+    """Return where each client begins (c, D)."""
+    starts = np.tile(x, (jobs.client.size, 1))
+    for i, client in enumerate(jobs.client.tolist()):
+        model = trainer.models.of(client)
+        if (own := _of(model, kept, i)) is not None:
+            starts[i, ... if model.where is None else model.where] = upload.start(model.of(x), own)
+    return starts
+
+
+def _of(model: ClientModel, kept: Kept | None, i: int) -> Array | None:
+    return None if kept is None or not kept.there[i] else model.of(kept.values[i])

@@ -1,0 +1,48 @@
+"""A simulator whose clients train in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+from torch import nn
+
+from fedweave.core.roles import Solver, Upload
+from fedweave.engine.pool.protocol import Pool
+from fedweave.engine.simulator import Simulator
+from fedweave.local.client_data import ClientData
+from fedweave.local.submodels import SubmodelTrainer
+from fedweave.local.torch.flat_module import build_module
+from fedweave.local.torch.trainer import TorchTrainer
+from fedweave.local.trainer import Trainer
+
+
+def torch_simulator(
+    model: Callable[[], nn.Module],
+    data: ClientData,
+    solver: Solver,
+    seed: int,
+    pool: Pool,
+    device: str = "cpu",
+    upload: Upload | None = None,
+    submodels: Sequence[Callable[[], nn.Module]] = (),
+    skip: bool = False,
+) -> Simulator:
+    """Return a simulator of clients that train ``model``, or in turn one of the ``submodels`` of it."""
+    build = partial(_build_trainer, model, tuple(submodels), solver, seed, device)
+    return Simulator(build(data), upload, pool, build, data, skip)
+
+
+def _build_trainer(
+    model: Callable[[], nn.Module],
+    submodels: Sequence[Callable[[], nn.Module]],
+    solver: Solver,
+    seed: int,
+    device: str,
+    data: ClientData,
+) -> Trainer:
+    if not submodels:
+        return TorchTrainer(build_module(model, seed), data, solver, seed, device)
+    parts, kind = [build_module(part, seed) for part in submodels], np.arange(len(data.parts)) % len(submodels)
+    return SubmodelTrainer(build_module(model, seed), parts, kind, data, solver, seed, device)

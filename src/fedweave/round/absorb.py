@@ -1,0 +1,83 @@
+"""The second half of a round: close it, admit the answers, combine them, step, learn, commit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from fedweave.core.crash_points import crash_point
+from fedweave.core.records import (
+    SERVER,
+    Array,
+    Assignment,
+    Cohort,
+    Failure,
+    NoProbes,
+    Replies,
+    ServerState,
+    View,
+)
+from fedweave.method import Method
+from fedweave.round.admission import admit, check_direction, check_state, not_finite
+from fedweave.round.closing import NO_RULES, Rules, close_round, refusals_after, why_abandoned
+from fedweave.round.handing import read_only_state
+from fedweave.round.memories import commit_memories, total_bytes_down
+from fedweave.server import advance
+
+
+class Round(NamedTuple):
+    """What happened in one round, for the record."""
+
+    assignment: Assignment
+    replies: Replies
+    refused: list[Failure]  # why an update that arrived was not used
+    direction: Array
+    bytes_down: int  # sent to all of the cohort
+    abandoned: str = ""  # why nothing of this round counts
+
+    @property
+    def cohort(self) -> Cohort:
+        """Who was asked."""
+        return self.assignment.cohort
+
+    @property
+    def view(self) -> View:
+        """What the stages saw, with this round's learning rate."""
+        return self.assignment.view
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the clients."""
+        return self.assignment.lr
+
+    def failures(self) -> list[tuple[str, Failure]]:
+        """Return what went wrong, each with its kind: refused, failed or abandoned."""
+        kinds = ("refused", self.refused), ("failed", self.replies.failures.failed)
+        found = [(kind, failure) for kind, failures in kinds for failure in failures]
+        return [*found, *([("abandoned", Failure(SERVER, self.abandoned))] if self.abandoned else [])]
+
+
+def absorb(
+    method: Method, state: ServerState, assignment: Assignment, replies: Replies, rules: Rules = NO_RULES
+) -> tuple[ServerState, Round]:
+    """Return the state after the round, and what happened in it."""
+    cohort, view = assignment.cohort, replace(assignment.view, probes=NoProbes())
+    replies = close_round(replies, cohort, rules)
+    crash_point("trained")
+    replies, refused = admit(replies, cohort, view.layout, rules.longest)
+    direction, aggregator = method.aggregator.combine(read_only_state(state.aggregator), view, cohort, replies)
+    check_direction(direction, method, state.x)
+    crash_point("combined")
+    x, server = advance(method.server, state.server, state.x, direction, view.layout)
+    sampler = method.sampler.learn(read_only_state(state.sampler), view, cohort, replies)
+    upload = method.upload.learn(read_only_state(state.upload), view, cohort, replies)
+    for part, after in zip(method.stateful, (sampler, aggregator, server, upload), strict=True):
+        check_state(after, part)
+    clients = commit_memories(state.clients, cohort, replies, method.upload.refreshes(view.round))
+    clock = state.clock + (float(replies.seconds.max()) if cohort.ids.size else 0.0)
+    refusals = refusals_after(state.refusals, refused, view.population.size, rules)
+    why = why_abandoned(replies, refused, rules) or not_finite(x, method)
+    happened = Round(assignment, replies, refused, direction, total_bytes_down(assignment, replies), why)
+    if why:  # discard the round; keep the refusal counts
+        return state._replace(round=view.round, clock=clock, refusals=refusals), happened
+    return ServerState(view.round, x, clock, sampler, aggregator, server, clients, upload, refusals), happened

@@ -1,0 +1,113 @@
+"""The first half of a round: who takes part, and what each of them is asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from fedweave.core.crash_points import crash_point
+from fedweave.core.randomness import Stream, borrow
+from fedweave.core.records import Array, Assignment, ClientContext, Cohort, Population, Probes, ServerState, View
+from fedweave.core.roles import Prober
+from fedweave.method import Method
+from fedweave.round.admission import check_budget, check_cohort
+from fedweave.round.calibration import calibrated_lr
+from fedweave.round.closing import NO_RULES, Rules, without_quarantined
+from fedweave.round.handing import read_only, read_only_state
+from fedweave.round.memories import client_context, empty_memories
+
+
+def first_state(method: Method, x: Array, population: Population, parameters: int) -> ServerState:
+    """Return the state before the first round."""
+    return ServerState(
+        round=0,
+        x=x,
+        clock=0.0,
+        sampler=method.sampler.init(population),
+        aggregator=method.aggregator.init(population, x.size),
+        server=method.server.init(parameters),
+        clients=empty_memories(method, population, x),
+        upload=method.upload.init(population),
+    )
+
+
+def plan(
+    method: Method,
+    state: ServerState,
+    population: Population,
+    prober: Prober,
+    lr: float,
+    seed: int,
+    calibrate: bool = False,
+    rules: Rules = NO_RULES,
+) -> Assignment:
+    """Sample a cohort and allocate its work; the prober is asked only if a sampler asks."""
+    context = client_context(method, state)
+    view = view_of(method, state, without_quarantined(population, state.refusals, rules), prober, lr, seed, context)
+    rng = borrow(seed, view.round, Stream.SAMPLER)
+    cohort = check_cohort(method.sampler.draw(read_only_state(state.sampler), view, rng), method, view.population)
+    crash_point("sampled")
+    budget = check_budget(method.upload.allocate(read_only_state(state.upload), view, cohort), method, cohort)
+    view = replace(view, lr=calibrated_lr(method, state, view)) if calibrate else view
+    return Assignment(view, cohort, context._replace(budget=budget))
+
+
+def view_of(
+    method: Method,
+    state: ServerState,
+    population: Population,
+    prober: Prober,
+    lr: float,
+    seed: int = 0,
+    context: ClientContext | None = None,
+) -> View:
+    """Return what the stages of the next round may see."""
+    view = View(
+        round=state.round + 1,
+        x=read_only(state.x),
+        population=population,
+        layout=prober.layout,
+        lr=lr,
+        effort_of=partial(method.solver.effort, lr=lr),
+        seed=seed,
+    )
+    return replace(view, probes=_RoundProbes(prober, view, context or client_context(method, state)))
+
+
+class _RoundProbes(Probes):
+    """A round's probes. Looked up lazily, so engines without probes still work.
+
+    Answers are kept for the round: an oracle's law is expensive to compute, and calibration computes it again.
+    """
+
+    def __init__(self, prober: Prober, view: View, context: ClientContext):
+        self._prober, self._view, self._context = prober, view, context
+        self._answers: dict[tuple[str, bytes], Array] = {}
+
+    def _once(self, kind: str, ids: Array, ask: Callable[[Array], Array]) -> Array:
+        key = kind, ids.tobytes()
+        if key not in self._answers:
+            self._answers[key] = ask(ids)
+        return self._answers[key]
+
+    def losses(self, ids: Array) -> Array:
+        return self._prober.losses(self._view.x, ids)
+
+    def updates(self, ids: Array) -> Array:
+        def rehearse(ids: Array) -> Array:
+            cohort = Cohort(ids=ids, count=np.ones(ids.size, np.int64), expected=np.ones(ids.size))
+            return self._prober.rehearse(Assignment(self._view, cohort, self._context))
+
+        return self._once("updates", ids, rehearse)
+
+    def gradients(self, ids: Array) -> Array:
+        return self._once("gradients", ids, partial(self._prober.gradients, self._view.x))
+
+    def variances(self, ids: Array) -> Array:
+        view = self._view
+        return self._once(
+            "variances", ids, lambda ids: self._prober.variances(view.round, view.x, ids, view.population)
+        )

@@ -1,0 +1,85 @@
+"""The models that uploads are made of: the whole one, or the part of it that a client trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedweave.core.records import Array, Layout
+from fedweave.upload.channels import Channels, channels_of
+
+FLOAT32 = np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class ClientModel:
+    """A model that some clients train: the whole one, or a part of it."""
+
+    layout: Layout
+    where: Array | None = None  # (d,) its entries in the whole model's vector; None: it is the whole
+    coverage: Array | None = None  # (G,) share of all clients that have each of its channels; None: all have all
+    dtype: np.dtype = FLOAT32
+
+    @property
+    def channels(self) -> Channels:
+        """Its channels."""
+        return channels_of(self.layout)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its values."""
+        return self.layout.dim * self.dtype.itemsize
+
+    def of(self, vectors: Array) -> Array:
+        """Return this model's part (…, d) of whole vectors (…, D)."""
+        return vectors if self.where is None else vectors[..., self.where]
+
+    def whole(self, part: Array, dim: int, rest: Any) -> Array:
+        """Return whole vectors (…, D) with this part in them, and ``rest`` elsewhere."""
+        if self.where is None:
+            return part
+        out = np.full((*part.shape[:-1], dim), rest, part.dtype)
+        out[..., self.where] = part
+        return out
+
+
+@dataclass(frozen=True)
+class ModelFleet:
+    """Which client trains which model."""
+
+    models: tuple[ClientModel, ...]
+    kind: Array | None = None  # (N,) each client's place in ``models``; None: all train the first
+
+    @classmethod
+    def mixed(cls, models: tuple[ClientModel, ...], kind: Array) -> ModelFleet:
+        """Return a fleet of several models, each with the share of clients that have its channels: FedDD's CR."""
+        parent = max((m.channels.widths for m in models), key=sum)
+        have = [np.zeros(width) for width in parent]
+        for i, model in enumerate(models):
+            for layer, width in zip(have, model.channels.widths, strict=True):
+                layer[:width] += np.mean(kind == i)
+
+        def coverage(model: ClientModel) -> Array:
+            return np.concatenate([layer[:w] for layer, w in zip(have, model.channels.widths, strict=True)])
+
+        return cls(tuple(ClientModel(m.layout, m.where, coverage(m), m.dtype) for m in models), kind)
+
+    def of(self, client: int) -> ClientModel:
+        """Return the model that a client trains."""
+        return self.models[0 if self.kind is None else int(self.kind[client])]
+
+    def sizes(self, ids: Array) -> Array:
+        """Return the bytes of these clients' models (k,)."""
+        return self._nbytes[np.zeros(ids.size, np.int64) if self.kind is None else self.kind[ids]]
+
+    @cached_property
+    def _nbytes(self) -> Array:
+        return np.array([m.nbytes for m in self.models])
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether any client trains less than the whole model."""
+        return any(m.where is not None for m in self.models)

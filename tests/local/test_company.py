@@ -1,0 +1,135 @@
+"""A client's bits do not depend on who trains beside it: any number of rows, any processor that can be imitated.
+
+In short form a part of the test suite; FEDWEAVE_FAULTS=1 (`make faults`) tries all networks, batches and processors.
+"""
+
+import os
+import subprocess
+import sys
+from itertools import pairwise, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedweave.local.client_data import ClientData
+from fedweave.local.solvers import SGD
+from fedweave.local.torch.flat_module import initial_vector
+from fedweave.local.torch.trainer import TorchTrainer
+from fedweave.local.trainer import Trained
+from jobs import jobs_of
+
+LONG = bool(os.environ.get("FEDWEAVE_FAULTS"))
+CLIENTS, CLASSES = 10, 10
+STEPS = (5, 3, 3, 3, 2, 2, 1, 1, 1, 1)  # the first is alone in the end, in whichever company
+
+
+def dense(*widths, between=nn.ReLU, bias=True):
+    layers = [m for a, b in pairwise(widths) for m in (nn.Linear(a, b, bias=bias), between())]
+    return nn.Sequential(nn.Flatten(), *layers[:-1])
+
+
+def conv(first, second, side, kernel, padding=0):
+    body = nn.Sequential(
+        nn.Conv2d(1, first, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(first, second, kernel), nn.ReLU(), nn.Flatten(),
+    )  # fmt: skip
+    return nn.Sequential(body, nn.Linear(body(torch.zeros(1, 1, side, side)).shape[1], CLASSES))
+
+
+NETWORKS = {  # by name: the module and the shape of a sample; of width one, of odd widths, and the usual ones
+    "784-128-1-10": (lambda: dense(784, 128, 1, 10), (784,)),
+    "1-10": (lambda: dense(1, 10), (1,)),
+    "65-17-10": (lambda: dense(65, 17, 10), (5, 13)),
+    "convolutions of odd widths": (lambda: conv(11, 5, 12, 3), (1, 12, 12)),
+    "33-7-10 with tanh": (lambda: dense(33, 7, 10, between=nn.Tanh), (33,)),
+    "784-10": (lambda: dense(784, 10), (784,)),
+    "784-100-64-10": (lambda: dense(784, 100, 64, 10), (784,)),
+    "17-1-10": (lambda: dense(17, 1, 10), (17,)),
+    "1-1-1-10": (lambda: dense(1, 1, 1, 10), (1,)),
+    "3-5-10": (lambda: dense(3, 5, 10), (3,)),
+    "65-13-7-10": (lambda: dense(65, 13, 7, 10), (65,)),
+    "convolutions of width one": (lambda: conv(1, 1, 12, 3, padding=1), (1, 12, 12)),
+    "cnn_small": (lambda: conv(10, 20, 28, 5), (1, 28, 28)),
+    "lenet5": (lambda: conv(6, 16, 28, 5, padding=2), (1, 28, 28)),
+    "784-128-1-10 with tanh": (lambda: dense(784, 128, 1, 10, between=nn.Tanh), (784,)),
+    "65-10 without bias": (lambda: dense(65, 10, bias=False), (65,)),
+    "dropout": (lambda: nn.Sequential(nn.Linear(33, 9), nn.Dropout(0.5), nn.Linear(9, 10)), (33,)),
+}
+BATCHES = (1, 2, 3, 4, 5, 7, 8, 15, 16, 20, 31, 32, 33, 64, 100, 128, 255, 256, 299, 300)
+SHORT = [
+    ("784-128-1-10", 5),
+    ("784-128-1-10", 64),
+    ("1-10", 300),
+    ("65-17-10", 1),
+    ("65-17-10", 33),
+    ("convolutions of odd widths", 7),
+    ("33-7-10 with tanh", 64),
+]
+CASES = list(product(NETWORKS, BATCHES)) if LONG else SHORT
+
+
+def companies():
+    """Yield the rows that train together: neighbours, and clients from far apart."""
+    for size in (1, 2, 3, 5):
+        for order in (np.arange(CLIENTS), np.random.default_rng(size).permutation(CLIENTS)):
+            yield from (np.sort(order[i : i + size]) for i in range(0, CLIENTS, size))
+
+
+def differences(name, batch):
+    """Return where clients get other bits in smaller companies than all together, in words."""
+    torch.manual_seed(0)
+    build, shape = NETWORKS[name]
+    rng, per_client = np.random.default_rng(batch), batch + (batch + 1) // 2  # the second batch is not full
+    n = CLIENTS * per_client
+    x, y = rng.standard_normal((n, *shape)).astype(np.float32), rng.integers(0, CLASSES, n)
+    data = ClientData(x, y, x[:1], y[:1], CLASSES, (), (), np.split(np.arange(n), CLIENTS))
+    module = build()
+    start, trainer = initial_vector(module), TorchTrainer(module, data, SGD(momentum=0.5), 0)
+    jobs = jobs_of(*zip(range(CLIENTS), STEPS, [batch] * CLIENTS, strict=True), measure=True)
+    together = trainer.train(start, jobs)
+    assert np.isfinite(together.updates).all()
+    found = []
+    for rows in companies():
+        trained = trainer.train(start, jobs.take(rows))
+        for column in Trained._fields[:4]:
+            ours, theirs = getattr(trained, column), getattr(together, column)[rows]
+            found += [
+                f"{name}, batch {batch}: {column} of client {client} in a company of {rows.size}"
+                for client, a, b in zip(rows, ours, theirs, strict=True)
+                if not np.array_equal(a, b)
+            ]
+    return found
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in CASES))
+def test_no_company_changes_a_single_bit(name):
+    assert not [found for network, batch in CASES if network == name for found in differences(name, batch)]
+
+
+KNOBS = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
+LEVELS = {
+    "DEFAULT": ("default", "SSE4_2", "SSE41"),
+    "AVX2": ("avx2", "AVX2", "AVX2"),
+    "AVX512": ("avx512", "AVX512", "AVX512_CORE"),
+}
+HERE = torch.backends.cpu.get_cpu_capability()
+ABLE = list(LEVELS)[: list(LEVELS).index(HERE) + 1] if HERE in LEVELS else []  # more would be an illegal instruction
+SETTINGS = [dict(zip(KNOBS, LEVELS[level], strict=True)) for level in ABLE]
+if LONG:
+    SETTINGS += [{knob: value} for some in SETTINGS for knob, value in some.items()]
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: " ".join(setting.values()))
+def test_no_company_changes_a_single_bit_on_another_processor(setting):
+    """The libraries choose their products by processor; here they take this one for an older or simpler one."""
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    run = subprocess.run([sys.executable, __file__], env=os.environ | setting | {"PYTHONPATH": paths}, check=False)
+    assert run.returncode == 0
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit("\n".join(found for name, batch in CASES for found in differences(name, batch)) or 0)
