@@ -74,8 +74,9 @@ def test_digits_are_a_fixed_split_of_the_whole(monkeypatch):
     assert np.array_equal(back.ravel(), pixels.sum(0))
     assert data.x.max() == 255
     assert load("digits").digest == data.digest
-    monkeypatch.setattr(datasets, "find_spec", lambda _: None)  # scikit-learn itself finds the same
-    assert load("digits").digest == data.digest
+    monkeypatch.setattr(datasets, "find_spec", lambda _: None)
+    with pytest.raises(BadInput, match=r"digits needs .* pip install 'fedweave\[data\]'"):
+        load("digits")
 
 
 def test_mnist5k():

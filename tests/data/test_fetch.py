@@ -146,6 +146,8 @@ def test_verify_knows_sha1_too(tmp_path: Path):
     (tmp_path / "f").write_bytes(b"abc")
     verify(tmp_path / "f", "sha1:a9993e364706816aba3e25717850c26c9cd0d89d")  # FIPS 180, the example "abc"
     verify(tmp_path / "f", "")
+    with pytest.raises(BadInput, match=r"SHA1 is a9993e36\w*, expected b9993e36"):
+        verify(tmp_path / "f", "sha1:b9993e364706816aba3e25717850c26c9cd0d89d")
 
 
 def test_an_archive_fills_in_what_is_missing(server: Server, tmp_path: Path):

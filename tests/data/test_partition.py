@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 from fedweave.core.settings import BadInput
 from fedweave.data import Dataset, from_arrays, imbalance, synthetic
-from fedweave.data.deal import apportion, dirichlet, filled, follow, stratified
+from fedweave.data.deal import Shares, apportion, dirichlet, filled, follow, stratified
 from fedweave.data.partition import (
     IID,
     Classes,
@@ -74,17 +74,22 @@ def must_work(partition: Partition, data: Dataset) -> bool:
     return len(data.y) >= needed
 
 
+def dealt(partition: Partition, data: Dataset, seed: int) -> Shares:
+    """Return the clients' shares; a case with too few samples is refused, and another one is drawn."""
+    try:
+        return partition.split(data, rng(seed))
+    except BadInput:
+        assert not must_work(partition, data)
+        reject()
+
+
 @given(cases)
 @settings(max_examples=250, deadline=None)
 def test_every_partition_is_disjoint_complete_and_never_empty(case: tuple[Partition, list[int], int]):
     partition, sizes, seed = case
     assume(sum(sizes) > 0)
     data = labelled(sizes)
-    try:
-        train, test = partition.split(data, rng(seed))
-    except BadInput:
-        assert not must_work(partition, data)
-        return
+    train, test = dealt(partition, data, seed)
     together = np.concatenate(train)
     assert len(train) == len(test) == partition.clients
     assert all(len(i) > 0 and i.dtype == np.int64 for i in train)
@@ -101,10 +106,7 @@ def test_test_samples_follow_the_clients_own_labels(case: tuple[Partition, list[
     partition, sizes, seed = case
     assume(sum(sizes) > 0)
     data = labelled(sizes, [max(1, n // 3) for n in sizes])
-    try:
-        train, test = partition.split(data, rng(seed))
-    except BadInput:
-        return
+    train, test = dealt(partition, data, seed)
     for own, mine in zip(label_counts(data, train), test, strict=True):
         got = np.bincount(data.test_y[mine], minlength=data.classes)
         assert len(np.unique(mine)) == len(mine) > 0
@@ -117,10 +119,7 @@ def test_same_seed_same_shares(case: tuple[Partition, list[int], int]):
     partition, sizes, seed = case
     assume(sum(sizes) > 0)
     data = labelled(sizes)
-    try:
-        a, b = partition.split(data, rng(seed)), partition.split(data, rng(seed))
-    except BadInput:
-        return
+    a, b = dealt(partition, data, seed), dealt(partition, data, seed)
     for x, y in zip([*a.train, *a.test], [*b.train, *b.test], strict=True):
         assert np.array_equal(x, y)
 

@@ -14,9 +14,9 @@ from torch import nn
 
 import fedweave as fw
 import worlds
-from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import ClientContext
 from fedweave.core.settings import BadInput
+from fedweave.engine.links import draw_arrivals
 from fedweave.engine.pool import zygote
 from fedweave.engine.pool.choose import choose_pool
 from fedweave.engine.pool.processes import Workers
@@ -125,9 +125,10 @@ def test_probes_and_variances_are_the_same_for_any_number_of_workers(model, two,
 
 def test_lost_replies_are_silent_and_decided_per_client():
     replies, _ = train_model(dense, 1, loss_rate=0.5)
-    fate = rng_for(0, 3, Stream.LINK).random(N) >= 0.5
-    assert np.array_equal(replies.received, fate)
+    fate = replies.received
     assert 0 < fate.sum() < N
+    assert np.array_equal(fate, draw_arrivals(0, 3, np.arange(N), population(0.5)))
+    assert np.array_equal(fate[[1, 4]], draw_arrivals(0, 3, np.array([1, 4]), population(0.5)))
     assert not replies.updates[~fate].any()
     assert np.isnan(replies.loss[~fate]).all()
     clean, _ = train_model(dense, 1)
@@ -135,7 +136,7 @@ def test_lost_replies_are_silent_and_decided_per_client():
 
 
 def test_losses_happen_at_their_rate():
-    lost = [rng_for(0, r, Stream.LINK).random(N) < 0.3 for r in range(2000)]
+    lost = [~draw_arrivals(0, r, np.arange(N), population(0.3)) for r in range(2000)]
     assert np.abs(np.mean(lost, axis=0) - 0.3).max() < 5 * np.sqrt(0.3 * 0.7 / 2000)
 
 

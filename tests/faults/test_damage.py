@@ -3,7 +3,7 @@
 import shutil
 import sqlite3
 import warnings
-from contextlib import closing, suppress
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -77,37 +77,58 @@ def test_a_damaged_row_of_a_table_is_noticed(half, zygote, whole, tmp_path):
         shutil.rmtree(copy)
 
 
+def refusals(read, contents):
+    """Return the share of contents that a reader refuses with a sentence; any other error ends the test."""
+    refused = []
+    for content in contents:
+        try:
+            read(content)
+            refused.append(False)
+        except fw.BadInput:
+            refused.append(True)
+    return np.mean(refused)
+
+
 def test_rubbish_as_a_state(half):
-    for content in rubbish(0, newest(half).read_bytes()):
-        with suppress(fw.BadInput):  # the one answer there is; anything else ends the test
-            unpack(content)
+    valid = newest(half).read_bytes()
+    assert refusals(unpack, [valid]) == 0
+    assert refusals(unpack, rubbish(0, valid)) > 0.5, "half of it is random, and nothing of that is a state"
 
 
 def test_rubbish_as_an_experiment_file(tmp_path):
     path = tmp_path / "e.toml"
-    valid = b'method = "fedacs"\ndata = "quadratics"\npartition = "iid"\nrounds = 3\nlr = 0.1\n'
-    for content in rubbish(1, valid):
+
+    def read(content):
         path.write_bytes(content)
-        with suppress(fw.BadInput):  # the one answer there is; anything else ends the test
-            experiments_of([str(path)], {})
+        experiments_of([str(path)], {})
+
+    valid = b'method = "fedacs"\ndata = "quadratics"\npartition = "iid"\nrounds = 3\nlr = 0.1\n'
+    assert refusals(read, [valid]) == 0
+    assert refusals(read, rubbish(1, valid)) > 0.5
 
 
 def test_rubbish_as_a_fleet(tmp_path):
     path = tmp_path / "clients.csv"
-    valid = b"client,latency_seconds,samples,gradient_bound\na,1.5,20,0.3\nb,0.5,10,0.1\n"
-    for content in rubbish(2, valid):
+
+    def read(content):
         path.write_bytes(content)
-        with suppress(fw.BadInput):  # the one answer there is; anything else ends the test
-            read_clients(path)
+        read_clients(path)
+
+    valid = b"client,latency_seconds,samples,gradient_bound\na,1.5,20,0.3\nb,0.5,10,0.1\n"
+    assert refusals(read, [valid]) == 0
+    assert refusals(read, rubbish(2, valid)) > 0.5
 
 
-def test_rubbish_as_the_settings_of_a_run(half, tmp_path):
+def test_rubbish_as_the_settings_of_a_run(half):
     valid = (half / "experiment.json").read_bytes()
     with closing(RunFolder.open(half, write=False)) as store:
-        for content in rubbish(3, valid):
+
+        def read(content):
             (half / "experiment.json").write_bytes(content)
-            with suppress(fw.BadInput):
-                from_plain(store.read_json("experiment.json"))
+            from_plain(store.read_json("experiment.json"))
+
+        assert refusals(read, [valid]) == 0
+        assert refusals(read, rubbish(3, valid)) > 0.5
 
 
 def test_rubbish_as_the_rows_of_a_run(half):

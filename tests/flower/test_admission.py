@@ -44,11 +44,17 @@ def test_no_byte_can_make_the_server_do_anything_but_refuse_or_read_as_many_valu
     if kind == "flip":
         content[at] ^= 1 << data.draw(st.integers(0, 7))
     content = content[:at] if kind == "cut" else content + b"0" * (kind == "grow")
-    try:
-        found = opened("w", Packed(good.dtype, good.shape, good.stype, bytes(content)))
-    except Unfit:
+    sent = Packed(good.dtype, good.shape, good.stype, bytes(content))
+    if kind != "flip":
+        with pytest.raises(Unfit, match="w"):
+            opened("w", sent)
         return
-    assert (found.shape, found.dtype) == ((2, 3), np.float32)
+    try:
+        found = opened("w", sent)
+    except Unfit:
+        assert at < len(content) - 24, "values may be anything"
+    else:
+        assert (found.shape, found.dtype) == ((2, 3), np.float32)
 
 
 def test_a_header_that_claims_a_terabyte_is_refused_before_anything_is_allocated():
@@ -58,7 +64,7 @@ def test_a_header_that_claims_a_terabyte_is_refused_before_anything_is_allocated
     with pytest.raises(Unfit, match="sent w with 16 bytes for 274877906944 values of type float32"):
         opened("w", Packed("float32", (274877906944,), small.stype, lie))
     objects = Packed("object", (1,), small.stype, _npy(np.array([None])))
-    with pytest.raises(Unfit):
+    with pytest.raises(Unfit, match=r"w .*object"):
         opened("w", objects)
     with pytest.raises(Unfit, match="'pickle', which is not NumPy's format"):
         opened("w", Packed("float32", (4,), "pickle", small.data))

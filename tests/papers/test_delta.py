@@ -13,6 +13,7 @@ from fedweave.aggregate import InverseProbability
 from fedweave.core.records import ClientContext
 from fedweave.core.settings import BadInput
 from fedweave.engine.pool.processes import Workers
+from fedweave.papers import delta
 from fedweave.papers.delta import combined, images, judge, motivation, regression, stage
 from fedweave.papers.delta.stage import BENCHES, Course, heaviest, observe
 from fedweave.round import run_round
@@ -63,14 +64,6 @@ def test_the_toy_example_is_exact():
     assert [c.verdict for c in outcome.claims] == ["confirmed", "confirmed", "not confirmed"]
 
 
-ROWS = {
-    "fig2": 4, "fig3": 3, "fig4": 12, "fig6": 2, "fig7": 2, "fig11": 12, "fig12": 12, "fig13": 12, "fig14": 10,
-    "fig14/fashion": 5, "fig14/femnist": 5, "fig15": 2, "fig15/fashion": 2, "table2": 36, "table2/fashion": 9,
-    "table2/cifar10": 9, "table2/femnist": 9, "table2/celeba": 9, "table3": 8, "table3/fashion": 8, "table4": 6,
-    "table5": 5, "table6": 8, "table6/fashion": 8, "table7": 8, "table8": 10, "table9": 9, "variants": 10,
-}  # fmt: skip
-
-
 ALIKE = ("fig11", "fig12", "fig14", "fig14/femnist", "table2", "table2/femnist", "table3/fashion", "table6/fashion")
 OWN = ("table2/fashion",)  # has a test of its own below
 
@@ -80,8 +73,9 @@ def test_every_item_runs_and_judges(item, here):
     seen = []
     outcome = papers.reproduce(item, "smoke", lambda done, total: seen.append((done, total)))
     assert outcome.item == item
-    assert len(outcome.rows) == ROWS[item.removeprefix("delta/")]
     assert len({tuple(row) for row in outcome.rows}) == 1, "a table has the same columns in every line"
+    named = [tuple(v for v in row.values() if isinstance(v, str)) for row in outcome.rows]
+    assert len(set(named)) == len(named) > 1, "no line twice"
     assert outcome.claims
     assert outcome.notes
     if item != "delta/fig3":
@@ -91,7 +85,7 @@ def test_every_item_runs_and_judges(item, here):
 
 
 def test_every_item_is_known():
-    assert {i.removeprefix("delta/") for i in HERE} == set(ROWS)
+    assert {i.split("/")[1] for i in HERE} == {name for names in delta.HOMES.values() for name in names}
 
 
 def test_table2_has_both_weightings_and_the_papers_numbers(here):

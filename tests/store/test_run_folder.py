@@ -189,8 +189,11 @@ def test_a_used_folder_is_refused(tmp_path):
 
 
 def test_an_empty_folder_is_fine(tmp_path):
-    refuse_used(tmp_path, "run.sqlite")
-    refuse_used(tmp_path / "new", "run.sqlite")
+    for folder in (tmp_path, tmp_path / "new"):
+        refuse_used(folder, "run.sqlite")
+        new(folder).close()
+        with pytest.raises(BadInput, match="fedweave resume"):
+            refuse_used(folder, "run.sqlite")
 
 
 def test_what_is_no_run_folder_is_not_opened(tmp_path):

@@ -283,14 +283,25 @@ def test_a_client_that_broke_something_it_did_not_send_fetches_it_anew():
 
 @pytest.mark.parametrize("aggregator", [Mean(), Anonymous(), InverseProbability(), Nova()])
 def test_dropout_goes_with_every_rule_that_knows_what_was_sent(aggregator):
+    """Alike clients move every entry that anyone sent alike, however many sent it, and leave the others alone."""
     Method(Everyone(), aggregator=aggregator, upload=DifferentialDropout())
+    rng = np.random.default_rng(0)
+    mask = rng.random((6, 40)) < 0.2
+    moved, _ = aggregator.combine(
+        {}, worlds.view(fleet(), 40), worlds.cohort(np.arange(6)), masked(np.ones((6, 40)), mask)
+    )
+    sent = mask.any(0)
+    assert not sent.all()
+    assert not moved[~sent].any()
+    assert moved[sent] == pytest.approx(moved[sent][0])
+    assert moved[sent][0] > 0
 
 
 def test_misfits_are_refused_by_name():
     with pytest.raises(BadInput, match=r"DifferentialDropout leaves parts out, which Varp would take for zeros"):
         Method(Everyone(), aggregator=Varp(), upload=DifferentialDropout())
     for solver in (ControlVariate(), Dyn()):
-        with pytest.raises(BadInput):
+        with pytest.raises(BadInput, match=type(solver).__name__):
             Method(Everyone(), solver, upload=DifferentialDropout())
     with pytest.raises(BadInput, match=r"send 0\.2 of their models at least, more than the 0\.1"):
         DifferentialDropout(0.1)

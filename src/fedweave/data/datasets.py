@@ -95,10 +95,7 @@ def _digits_file() -> tuple[Array, Array]:
     for place in (spec.submodule_search_locations or []) if spec else []:
         if (file := Path(place) / "datasets/data/digits.csv.gz").is_file():
             return _rows_with_label(file)
-    from sklearn.datasets import load_digits  # which knows where else it may be
-
-    pixels, y = load_digits(return_X_y=True)
-    return np.asarray(pixels, np.int64), np.asarray(y)
+    raise BadInput("digits needs the file of scikit-learn. Install it with: pip install 'fedweave[data]'.")
 
 
 def _rows_with_label(file: Path) -> tuple[Array, Array]:

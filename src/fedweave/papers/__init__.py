@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 
 from fedweave.core.settings import BadInput, choice
 from fedweave.papers.common.claims import Outcome, Scale
@@ -128,5 +129,7 @@ def reproduce(item: str, scale: Scale = "smoke", told: Told | None = None) -> Ou
     """Make a figure or table again; smoke takes seconds, laptop minutes on two cores, paper is as published."""
     if item not in ITEMS:
         raise BadInput(choice("item", item, ITEMS))
+    if find_spec("joblib") is None:
+        raise BadInput("Reproducing papers needs joblib. Install it with: pip install 'fedweave[papers]'.")
     paper, name, *part = item.split("/")
     return getattr(import_module(f"fedweave.papers.{paper}"), name)(scale, told, *part)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedweave.core.settings import BadInput
+
 Array = NDArray[Any]
 Columns = Mapping[str, Array]
 STALLED_ROUNDS = 5
@@ -44,8 +46,10 @@ class Result:
 
     def to_pandas(self) -> Any:
         """Return the rows per round as a pandas DataFrame."""
-        import pandas as pd
-
+        try:
+            import pandas as pd
+        except ImportError:
+            raise BadInput("to_pandas() needs pandas. Install it with: pip install 'fedweave[data]'.") from None
         return pd.DataFrame({name: list(column) for name, column in self.rounds.items()})
 
 

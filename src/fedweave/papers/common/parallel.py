@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from joblib import Parallel, delayed
-
 PROCESSES = -1  # as many as there are cores
 Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
@@ -17,6 +15,8 @@ def together(
     work: Callable[..., Found], calls: Mapping[Key, tuple[Any, ...]], told: Told | None = None
 ) -> dict[Key, Found]:
     """Return ``work(*call)`` of every call, by its key."""
+    from joblib import Parallel, delayed
+
     jobs = (delayed(_labelled)(work, n, call) for n, call in enumerate(calls.values()))
     found: dict[int, Found] = {}
     if told:
