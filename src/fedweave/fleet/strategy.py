@@ -91,9 +91,7 @@ class Strategy(FlowerStrategy):
         )
         refuse_oracle(method)
         if method.pacing != Synchronous():
-            raise BadInput(
-                "A strategy waits as its flower.Terms say, not by the method's pacing: leave pacing out."
-            )
+            raise BadInput("A strategy waits as its flower.Terms say, not by the method's pacing: leave pacing out.")
         self.method = replace(method, sampler=ask_more(method.sampler, self.local.terms.over_selection))
         self._clock = clock or Clock()
         self._needs = needs(method)
