@@ -12,10 +12,12 @@ from fedweave import aggregate as aggregate
 from fedweave import data as data
 from fedweave import methods as methods
 from fedweave import models as models
+from fedweave import pacing as pacing
 from fedweave import sample as sample
 from fedweave import server as server
 from fedweave import solve as solve
 from fedweave import system as system
+from fedweave import tasks as tasks
 from fedweave import theory as theory
 from fedweave import upload as upload
 from fedweave.core.settings import BadInput as BadInput
@@ -33,11 +35,12 @@ if TYPE_CHECKING:
     from fedweave.runs.loop import Interrupted as Interrupted
     from fedweave.runs.loop import load_result as load_result
     from fedweave.runs.loop import resume as resume
+    from fedweave.runs.loop import rounds as rounds
     from fedweave.runs.loop import run as run
 
 __version__ = "0.1.0"
 
-_NEEDS_TORCH = ("Comparison", "Interrupted", "compare", "load_result", "resume", "resume_comparison", "run")
+_NEEDS_TORCH = ("Comparison", "Interrupted", "compare", "load_result", "resume", "resume_comparison", "rounds", "run")
 
 
 def __getattr__(name: str) -> Any:

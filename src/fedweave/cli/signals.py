@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedweave.runs.experiment import Experiment
-    from fedweave.runs.loop import Told, Watch
+    from fedweave.runs.loop import OnRound, Watch
 
 stopped: list[int] = []  # the signals that came
 
@@ -23,7 +23,7 @@ def stop(number: int, _: Any) -> None:
 def heeding(watch: Watch) -> Watch:
     """Stop after a round in which a signal was lost: Python drops what a handler raises in the midst of a finalizer."""
 
-    def begin(name: str, experiment: Experiment) -> Told:
+    def begin(name: str, experiment: Experiment) -> OnRound:
         told = watch(name, experiment)
 
         def heed(row: Mapping[str, Any]) -> None:

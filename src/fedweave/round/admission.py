@@ -76,7 +76,7 @@ def admit(
 ) -> tuple[Replies, list[Failure]]:
     """Return the replies with every bad update turned into a lost one, and why, for each of all that were refused.
 
-    Bad is what is not finite, and what is more than ``max_length_ratio`` times as long as the cohort's median update. An
+    Bad is what is not finite, and what is more than ``max_length_ratio`` times as long as the cohort's median. An
     engine that gets answers as messages has already refused those that are no update at all (``misfit``).
     """
     vectors, refused = (

@@ -6,12 +6,13 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from fedweave.core.crash_points import crash_point
 from fedweave.core.determinism import deterministic
@@ -27,8 +28,8 @@ from fedweave.runs.session import Session, prepare
 from fedweave.store.database import reading
 from fedweave.store.run_folder import RunFolder
 
-Told = Callable[[Mapping[str, Any]], None]  # called with the row of every finished round
-Watch = Callable[[str, Experiment], Told]  # called with name and experiment when a run begins
+OnRound = Callable[[Mapping[str, Any]], None]  # called with the row of every finished round
+Watch = Callable[[str, Experiment], OnRound]  # called with name and experiment when a run begins
 
 
 class Interrupted(KeyboardInterrupt):
@@ -139,19 +140,47 @@ def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, w
     return go_on(session._replace(manifest=manifest), state, store, watch)
 
 
+def iterate(session: Session, state: ServerState | None = None) -> Iterator[tuple[ServerState, Round]]:
+    """Yield the state after each round that is left, from this state or the first, and what happened in the round."""
+    e, state = session.experiment, state or session.start
+    while state.round < e.rounds:
+        population = session.world(state.round + 1)
+        state, happened = run_round(
+            session.method, state, population, session.engine, e.lr, e.seed, e.calibrate, session.rules
+        )
+        yield state, happened
+
+
+def rounds(experiment: Experiment) -> Iterator[tuple[ServerState, Round]]:
+    """Run an experiment round by round: yield the state after each, and what happened in it. Nothing is recorded.
+
+    ``state.x`` is the model, ``happened.cohort`` and ``happened.replies`` say who was asked and what arrived.
+    """
+    with workers_of(experiment) as workers:
+        steps, blas = iterate(prepare(experiment, workers)), ThreadpoolController()
+        while True:
+            with deterministic(blas):  # but not while the caller computes
+                step = next(steps, None)
+            if step is None:
+                return
+            yield step
+
+
 def go_on(session: Session, state: ServerState, store: RunFolder, watch: Watch | None) -> Result:
     """Do the rounds that are left, from this state, and return what the whole run came to."""
-    told = watch and watch(session.experiment.method.name, session.experiment)
+    on_round = watch and watch(session.experiment.method.name, session.experiment)
     past = store.columns("rounds")
     totals = {c: past[c][-1].item() if past[c].size else 0 for c in ("bytes_up", "bytes_down", "wall_seconds")}
     try:
         with deterministic():
-            while state.round < session.experiment.rounds:
-                after, row = _one_round(session, state, store, totals)
+            begin = time.perf_counter()
+            for after, happened in iterate(session, state):
+                row = _record(session, state, after, happened, store, totals, begin)
                 state = after
                 store.save(state, always=session.every_round)
-                if told:
-                    told(row)
+                if on_round:
+                    on_round(row)
+                begin = time.perf_counter()
     except KeyboardInterrupt:
         raise Interrupted(store.folder, state.round) from None
     finally:
@@ -163,28 +192,32 @@ def go_on(session: Session, state: ServerState, store: RunFolder, watch: Watch |
     return result
 
 
-def _one_round(
-    session: Session, state: ServerState, store: RunFolder, totals: dict[str, Any]
-) -> tuple[ServerState, dict[str, Any]]:
-    e, begin = session.experiment, time.perf_counter()
-    population = session.world(state.round + 1)
-    engine, method = session.engine, session.method
-    after, happened = run_round(method, state, population, engine, e.lr, e.seed, e.calibrate, session.rules)
+def _record(
+    session: Session,
+    before: ServerState,
+    after: ServerState,
+    happened: Round,
+    store: RunFolder,
+    totals: dict[str, Any],
+    begin: float,
+) -> dict[str, Any]:
+    """Evaluate and measure a round that began at this moment, and add its rows to the store; return the first."""
     crash_point("stepped")
+    e, engine, method = session.experiment, session.engine, session.method
     due = after.round % e.evaluate_every == 0 or after.round == e.rounds
     scores = engine.evaluate(after.x) if due else {}
     measured = measures.of_round(method.aggregator, after, happened) | dict(method.upload.measure(after.upload))
     if due and e.true_gradients:
         surrogate = method.aggregator.surrogate(after.aggregator)
-        measured |= measures.of_gradients(engine, after.x, population, surrogate)
+        measured |= measures.of_gradients(engine, after.x, happened.view.population, surrogate)
     totals["wall_seconds"] += time.perf_counter() - begin
-    row = {**_row(state, after, happened, scores, totals), **measured}
+    row = {**_row(before, after, happened, scores, totals), **measured}
     crash_point("evaluated")
     store.add(row, _client_rows(after.round, happened), happened.failures())
     if e.audit:
         store.note(after.round, _audit_lines(after, happened))
     crash_point("recorded")
-    return after, row
+    return row
 
 
 def _row(

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ from fedweave.round.calibration import calibrated_lr
 from fedweave.round.closing import Rules
 from fedweave.round.plan import view_of
 from fedweave.runs.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
+from fedweave.runs.gate import check_population, check_shares
 from fedweave.system.worlds import steps_of
 
 
@@ -56,6 +57,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     data = load_data(experiment)
     method = experiment.paced_method.widened
     shares = experiment.partition.split(data, rng_for(experiment.seed, 0, Stream.PARTITION))
+    shares = check_shares(shares, experiment.partition, data)
     name, model = model_factory(experiment, data)
     labels = label_counts(data, shares.train) if data.classes else None
     x = first_vector(name, model, data, experiment.seed)
@@ -83,7 +85,10 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         workers.join()
     size = engine.models.sizes(np.arange(base.size))
     base = replace(base, model_bytes=size, covered=None if labels is None else covered(labels))
-    world = partial(experiment.system.population, base, seed=experiment.seed)
+
+    def world(round: int) -> Population:
+        return check_population(experiment.system.population(base, round, seed), experiment.system, base.size)
+
     first = world(1)  # a world that does not fit these clients says so now
     manifest = {
         "command": command,
