@@ -21,7 +21,6 @@ from fedweave.engine.pool.ray import RayActors
 from fedweave.local.client_data import ClientData
 from fedweave.local.submodels import SubmodelTrainer
 from fedweave.local.torch.flat_module import build_module
-from fedweave.local.torch.threads import one_thread
 from fedweave.local.torch.trainer import TorchTrainer
 from fedweave.local.trainer import EVALUATION_BATCH, Jobs, Trained, Trainer, attempt
 from fedweave.round.memories import beginnings, shares, with_change
@@ -149,9 +148,8 @@ class Simulator:
             yield from self._workers.map(x, calls)
             return
         begin = time.perf_counter()
-        with one_thread():
-            for n, (work, arguments) in enumerate(calls):
-                yield n, work(self._trainer, x, *arguments)
+        for n, (work, arguments) in enumerate(calls):
+            yield n, work(self._trainer, x, *arguments)
         if len(calls) > 1:  # a round of one piece would gain nothing from workers
             self._workers.patience -= time.perf_counter() - begin
 

@@ -79,13 +79,10 @@ def client(
     @app.query(QUERY_LOSS.partition(".")[2])
     def query_loss(message: Message, context: Context) -> Message:
         """Tell the mean loss of the model on this client's own training samples."""
-        from fedweave.local.torch.threads import one_thread
-
         who, of = identity(context)
         trainer = trainers.trainer(who, of, read_setting(message.content, "seed", 2**63), None)
         x, _ = read_vectors(message.content, Tensors.of_layout(trainer.layout))
-        with one_thread():
-            loss = trainer.loss(x, who)
+        loss = trainer.loss(x, who)
         return Message(RecordDict({"loss": MetricRecord({"loss": loss})}), reply_to=message)
 
     @app.train()
@@ -218,7 +215,6 @@ def factory(model: Model, data: Dataset) -> Callable[[], nn.Module]:
 def _train(
     trainer: TorchTrainer, x: Array, request: TrainRequest, sent: Array | None, memory: Array | None, start: Array
 ) -> tuple[Array, float, float, float]:
-    from fedweave.local.torch.threads import one_thread
     from fedweave.local.trainer import Jobs
 
     jobs = Jobs(
@@ -233,8 +229,7 @@ def _train(
         starts=None if start is x else start[None],
         measure=request.measure,
     )
-    with one_thread():
-        trained = trainer.train(x, jobs)
+    trained = trainer.train(x, jobs)
     update, loss, first, variance = (column[0] for column in trained[:4])
     return update, float(loss), float(first), float(variance)
 

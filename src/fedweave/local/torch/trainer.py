@@ -17,6 +17,7 @@ from fedweave.local.batches import batches
 from fedweave.local.client_data import ClientData
 from fedweave.local.torch.flat_module import FlatModule
 from fedweave.local.torch.stacked import Stack
+from fedweave.local.torch.threads import one_thread
 from fedweave.local.torch.variance import Spread
 from fedweave.local.trainer import EVALUATION_BATCH, Jobs, Trained
 from fedweave.tasks import Classification, Regression, Task
@@ -49,8 +50,9 @@ class Samples:
 
 
 class TorchTrainer:
-    """Trains clients from a given model and measures models, in PyTorch."""
+    """Trains clients from a given model and measures models in PyTorch, with one thread."""
 
+    @one_thread()
     def __init__(
         self,
         model: nn.Module,
@@ -96,6 +98,7 @@ class TorchTrainer:
         """Return how many samples each client's batches have (c,): no more than it owns."""
         return np.minimum(jobs.batch_size, [self.data.parts[client].size for client in jobs.client])
 
+    @one_thread()
     def train(self, x: Array, jobs: Jobs) -> Trained:
         """Train one piece from the model ``x``: one after another, or in lockstep."""
         self.flat.module.train()
@@ -158,6 +161,7 @@ class TorchTrainer:
                     total += loss
         return flat.read(), float(total) / steps, first, float(spread.variance([steps])[0])
 
+    @one_thread()
     def gradient(self, x: Array, client: int) -> Array:
         """Return the gradient (D,) of a client's whole loss at ``x``, layers as when measuring; buffers have none."""
         self.flat.load(x)
@@ -168,6 +172,7 @@ class TorchTrainer:
             total += self.flat.gradient(self._loss(self.train_set.take(index), "sum"))
         return self.flat.outer(total / len(part))
 
+    @one_thread()
     def variance(self, x: Array, dispatch: int, client: int, batch_size: int) -> float:
         """Return the variance at ``x`` of the gradients of one pass over a client's batches, as when measuring."""
         self.flat.load(x)
@@ -180,6 +185,7 @@ class TorchTrainer:
             spread.add(self.flat.gradient(self._loss(self.train_set.take(row[: int(size)])))[None], t)
         return float(spread.variance([plan.size.size])[0])
 
+    @one_thread()
     @torch.no_grad()
     def loss(self, x: Array, client: int) -> float:
         """Return the mean loss of ``x`` on a client's data, layers as when measuring."""
@@ -192,6 +198,7 @@ class TorchTrainer:
     def _loss(self, batch: Batch, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
         return self.task.reduced_loss(self.flat.module(self.flat.fit(batch.x)), batch, reduction)
 
+    @one_thread()
     @torch.no_grad()
     def evaluate(self, x: Array, begin: int, end: int) -> Sums:
         """Return the task's sums over test samples [begin, end)."""
