@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import numpy as np
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Layout
+from fedweave.core.settings import BadInput
+from fedweave.local.torch.threads import one_thread
 
 
 class FlatModule:
@@ -110,13 +113,23 @@ def travelling(module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, Te
     return weights, buffers
 
 
+@one_thread()  # as everywhere: other threads would not survive a fork of this process
 def build_module(model: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Return a new module whose random values are drawn at the seed's own address, in every process alike."""
+    """Return a new module whose random values are drawn at the seed's own address, in every process alike.
+
+    It is a copy of what ``model`` returns, which may return the same module every time.
+    """
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
         # Where there is no accelerator, torch would note down the seed for each kind of one, with the whole call stack.
         sown = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
         sown(int(rng_for(seed, 0, Stream.MODEL).integers(2**63)))
-        return model()
+        module = model()
+    try:
+        return deepcopy(module)
+    except Exception as e:
+        raise BadInput(
+            f"What the model's function returns cannot be copied: {e}. Let it build a plain module."
+        ) from None
 
 
 def initial_vector(module: nn.Module) -> Array:

@@ -20,7 +20,6 @@ from fedweave.core.records import Array, Layout
 from fedweave.core.roles import Solver
 from fedweave.local.batches import Batches
 from fedweave.local.torch.chain import Layer, aligned, layers, whole
-from fedweave.local.torch.threads import one_thread
 from fedweave.local.torch.variance import Spread
 from fedweave.local.trainer import Jobs
 from fedweave.tasks import Classification, Regression, Task
@@ -48,7 +47,6 @@ class Stack:
         self.most = max(4, min(64, ENTRIES // layout.dim))
 
     @classmethod
-    @one_thread()  # a few samples are not worth waking the others, which would change bits besides
     def of(cls, model: nn.Module, layout: Layout, sample: Tensor, task: Task) -> Stack | None:
         """Return a stack for ``model``; None where one by one is faster (large convolutions) or needed.
 

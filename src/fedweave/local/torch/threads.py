@@ -10,7 +10,10 @@ import torch
 
 @contextmanager
 def one_thread() -> Generator[None]:
-    """Train with one thread, as the workers do: another number of threads would give other bits."""
+    """Build and train with one thread, as the workers do.
+
+    Another number of threads would give other bits, and torch's threads do not survive a fork of the process.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

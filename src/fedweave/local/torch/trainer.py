@@ -51,8 +51,9 @@ class Samples:
 
 
 class TorchTrainer:
-    """Trains clients from a given model and measures models, in PyTorch."""
+    """Trains clients from a given model and measures models in PyTorch, with one thread."""
 
+    @one_thread()
     def __init__(
         self,
         model: nn.Module,
