@@ -34,7 +34,7 @@ def zoo() -> dict[str, Any]:
     """Return the named methods by the names of 0.1."""
     found = {n: f for n, f in inspect.getmembers(fw.methods, inspect.isfunction) if f.__module__ == fw.methods.__name__}
     both = {RENAMED.get(n, n): f for n, f in found.items() if n not in ALIASES or "fedavg_md" not in found}
-    return {n: f for n, f in both.items() if not n.startswith("_")}
+    return {n: f for n, f in sorted(both.items()) if not n.startswith("_")}
 
 
 def experiments() -> Iterator[tuple[str, Any]]:

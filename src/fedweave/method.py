@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 
 from pydantic import Field
 
 from fedweave.aggregate.linear import Mean
-from fedweave.core.roles import Aggregator, Sampler, ServerOptimizer, Solver, Upload
+from fedweave.core.roles import Aggregator, Pacing, Sampler, ServerOptimizer, Solver, Upload
 from fedweave.core.settings import settings
 from fedweave.core.spec import kinds
 from fedweave.local.solvers import SGD
+from fedweave.pacing import Synchronous
 from fedweave.server import Descent
 from fedweave.upload.everything import Everything
 
 
 @settings
 class Method:
-    """Who takes part, how they train, how the answers are combined, how the server steps, what clients send."""
+    """Who takes part, how they train and what they send, how the server combines it and steps, and when rounds end."""
 
     sampler: Sampler
     solver: Solver = Field(default_factory=SGD)
     aggregator: Aggregator = Field(default_factory=Mean)
     server: ServerOptimizer = Field(default_factory=Descent)
     upload: Upload = Field(default_factory=Everything)
+    pacing: Pacing = Field(default_factory=Synchronous)
     name: str = "custom"
 
     @property
@@ -32,9 +34,15 @@ class Method:
         """The parts that keep a state at the server, in the order in which they are saved."""
         return self.sampler, self.aggregator, self.server, self.upload
 
+    @property
+    def widened(self) -> Method:
+        """This method with a sampler that asks as many clients as the pacing needs."""
+        sampler = self.pacing.widen(self.sampler)
+        return self if sampler is self.sampler else replace(self, sampler=sampler)
+
     def __post_init__(self) -> None:
         """Refuse parts that do not fit, from the facts they declare."""
-        for part in (self.sampler, self.solver, self.aggregator, self.server, self.upload):
+        for part in (self.sampler, self.solver, self.aggregator, self.server, self.upload, self.pacing):
             if not is_dataclass(part):
                 raise ValueError(
                     f"{type(part).__name__} must be declared with @fedweave.settings, so that it is frozen, checked "

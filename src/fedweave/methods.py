@@ -22,6 +22,7 @@ from fedweave.aggregate import (
     Varp,
     VarpReuse,
 )
+from fedweave.core.options import warn_renamed
 from fedweave.local.solvers import ControlVariate, Dyn, Prox
 from fedweave.method import Method
 from fedweave.sample import (
@@ -43,6 +44,8 @@ from fedweave.sample import (
     Weighted,
 )
 from fedweave.upload import DifferentialDropout
+
+RENAMED = {"fedmd": "fedavg_md"}  # names of 0.1, which still work and warn
 
 
 def fedavg(per_round: int = 10) -> Method:
@@ -80,9 +83,15 @@ def fedavg_is(per_round: int = 10) -> Method:
     return Method(Weighted(per_round), aggregator=Anonymous(), name="fedavg_is")
 
 
-def fedmd(per_round: int = 10) -> Method:
+def fedavg_md(per_round: int = 10) -> Method:
     """Multinomial sampling by data size with a plain average: DELTA's name for the same law as ``fedavg_is``."""
-    return replace(fedavg_is(per_round), name="fedmd")
+    return replace(fedavg_is(per_round), name="fedavg_md")
+
+
+def fedmd(per_round: int = 10) -> Method:
+    """Return ``fedavg_md`` under its name of 0.1; FedMD of the literature is another method."""
+    warn_renamed("fedmd", RENAMED["fedmd"])
+    return fedavg_md(per_round)
 
 
 def fedavg_us(per_round: int = 10) -> Method:

@@ -10,17 +10,17 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields
 
 import pytest
 
 import fedweave as fw
 from fedweave import methods
 from fedweave.cli import app as cli
-from fedweave.cli.options import Options, method_names
+from fedweave.cli.options import OPTIONS, experiments_of
 from fedweave.cli.progress import Show
 from fedweave.core.settings import BadInput
 from fedweave.runs import loop as running
+from fedweave.runs.zoo import method_names
 
 TINY = shlex.split("--data digits --clients 6 --per-round 3 --rounds 3 --system dynamic --workers 1")
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
@@ -199,16 +199,26 @@ def test_help_shows_an_example_that_works(command, fedweave, monkeypatch):
     assert (code, err) in ((0, ""), (2, "error: the input is good\n"))
 
 
-def test_help_tells_every_option_and_its_default(fedweave):
+def test_help_tells_every_option_and_a_default_that_changes_nothing_when_it_is_typed(fedweave):
     _, out, _ = fedweave("run", "--help")
-    assert [f.name for f in fields(cli.Typed)] == [f.name for f in fields(Options)]
-    for field in fields(cli.Typed):
-        told = re.search(rf"--{field.name.replace('_', '-')}\b.*?(\[[^]]*\])?\s*│?$", out, re.MULTILINE)
-        assert told, field.name
-        default = getattr(Options(), field.name)
-        if default not in (None, "auto"):
-            written = f"{default:g}" if isinstance(default, float) else str(default)
-            assert told[1] == f"[{written}]".lower(), field.name
+    plain, in_words = experiments_of(["fedavg"], {}), {"model", "epochs", "deadline", "answers", "quarantine"}
+    for name in OPTIONS:
+        told = re.search(rf"^\W*--{name.replace('_', '-')} .*?(\[[^]]*\])?\s*│?$", out, re.MULTILINE)
+        assert told, name
+        if name not in in_words and told[1]:
+            (experiment,), ours = experiments_of(["fedavg"], {name: told[1][1:-1]})
+            assert (experiment, ours.per_round, ours.seeds) == (plain[0][0], 5, 1), name
+    assert "--longest" not in out
+
+
+def test_an_old_option_is_one_line_on_stderr_and_an_unknown_one_is_near_those_of_its_command(fedweave):
+    code, out, err = fedweave("run", "fedmd", *TINY, "--fewest", 1, "--out", "r", "--json")
+    warnings = [line for line in err.splitlines() if line.startswith("warning: ")]
+    assert (code, json.loads(out)["method"], len(warnings)) == (0, "fedavg_md", 2)
+    assert "--fewest is now called --min-answers" in warnings[0]
+    for typed, near in (("plan c.csv --epsilo 1", "--epsilon"), ("flower demo --nods 3", "--nodes")):
+        code, _, err = fedweave(*typed.split())
+        assert (code, err) == (2, f"error: There is no option '{typed.split()[2]}'. Did you mean {near!r}?\n")
 
 
 @pytest.mark.parametrize("what", ["methods", "data", "models", "partitions", "systems"])

@@ -1,20 +1,30 @@
 """What users type becomes an experiment, or every mistake in it is told at once, where it was written."""
 
-import dataclasses
 import inspect
+from pathlib import Path
 
 import pytest
 
 import fedweave as fw
 from fedweave import methods
-from fedweave.cli.options import SYSTEMS, Options, experiments_of, line_of, method_names, read_options
+from fedweave.cli.options import OPTIONS, experiments_of, line_of, options_table
 from fedweave.core.settings import BadInput
+from fedweave.runs.zoo import method_names
+from fedweave.system.names import SYSTEMS
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
 
 
 def problems(call, *args):
     with pytest.raises(BadInput) as caught:
         call(*args)
     return list(caught.value.problems)
+
+
+def one(typed=(), method="fedavg"):
+    """Return the experiment of what was typed."""
+    (experiment,), _ = experiments_of([method], dict(typed))
+    return experiment
 
 
 @pytest.fixture
@@ -30,9 +40,17 @@ def toml(tmp_path, monkeypatch):
 
 
 def test_text_becomes_values():
-    options = read_options({"rounds": "7", "lr": "0.1", "workers": "2", "clients": "9", "target": "0.5"})
-    assert (options.rounds, options.lr, options.workers, options.clients, options.target) == (7, 0.1, 2, 9, 0.5)
-    assert read_options({"workers": "auto"}).workers == "auto"
+    e = one({"rounds": "7", "lr": "0.1", "workers": "2", "clients": "9", "target": "0.5"})
+    assert (e.rounds, e.lr, e.workers, e.partition.clients, e.target) == (7, 0.1, 2, 9, 0.5)
+    assert one({"workers": "auto"}).workers == "auto"
+
+
+def test_the_command_line_and_python_have_the_same_defaults():
+    assert one() == fw.Experiment("fedavg")
+    assert one({"per_round": "10"}) == fw.Experiment(fw.methods.fedavg())
+    assert one({"clients": "7"}).partition == fw.partition.Dirichlet(7, 0.5)
+    assert one({"partition": "natural"}).partition == fw.partition.Natural()
+    assert experiments_of(["fedavg"], {})[1].seeds == 1
 
 
 @pytest.mark.parametrize(
@@ -70,7 +88,7 @@ def test_text_becomes_values():
         ("seed", "-1", ["--seed", "greater than or equal to 0", "'-1'"]),
         ("seed", str(2**200), ["--seed", "less than"]),
         ("seeds", "0", ["--seeds", "greater than 0", "'0'"]),
-        ("engine", "roy", ["--engine", "'local' or 'ray'", "'roy'"]),
+        ("pool", "roy", ["--pool", "'local' or 'ray'", "'roy'"]),
         ("workers", "0", ["--workers", "greater than 0 or 'auto'", "'0'"]),
         ("workers", "all", ["--workers", "whole number or 'auto'", "'all'"]),
         ("device", "gpu", ["--device", "'auto', 'cpu' or 'cuda'", "'gpu'"]),
@@ -79,14 +97,14 @@ def test_text_becomes_values():
     ],
 )
 def test_every_option_says_its_name_the_value_and_what_is_allowed(name, value, words):
-    found = problems(read_options, {name: value})
+    found = problems(one, {name: value})
     assert all(word in "\n".join(found) for word in words)
     assert all(words[0] in problem for problem in found)
 
 
 def test_single_mistakes_and_contradictions_are_told_together():
     found = problems(
-        read_options,
+        one,
         {"rounds": "x", "data": "digts", "epochs": "1", "steps": "2", "clients": "3", "per_round": "4", "ronds": "1"},
     )
     assert len(found) == 5
@@ -99,8 +117,8 @@ WRONG = {
     "system": "dynamc", "rounds": "-3", "epochs": "inf", "steps": "1.5", "batch_size": "0", "lr": "fast",
     "weights": "dat", "target": "90%", "evaluate_every": "0", "seed": "-1", "seeds": "0", "workers": "all",
     "device": "gpu", "tables": "tape", "calibrate": "perhaps", "true_gradients": "?", "submodels": "half",
-    "engine": "spark", "longest": "0", "deadline": "soon", "over_selection": "0.5", "answers": "0", "fewest": "-1",
-    "failures": "ignore", "quarantine": "0", "audit": "maybe",
+    "pool": "spark", "max_length_ratio": "0", "deadline": "soon", "over_selection": "0.5", "answers": "0",
+    "min_answers": "-1", "failures": "ignore", "quarantine": "0", "audit": "maybe",
 }  # fmt: skip
 
 
@@ -110,7 +128,7 @@ def test_every_option_wrong_at_once_is_one_list_of_all_of_them_before_data_is_re
         raise AssertionError("data was read")
 
     monkeypatch.setattr(fw.data, "load", load)
-    assert {f.name for f in dataclasses.fields(Options)} == WRONG.keys(), "an option that no test makes wrong"
+    assert OPTIONS.keys() == WRONG.keys(), "an option that no test makes wrong"
     wrong = {**WRONG, "ronds": "3"}
     if where == "file":
         name = toml("".join(f"{k} = {v!r}\n" for k, v in wrong.items()))
@@ -127,19 +145,18 @@ def test_every_option_wrong_at_once_is_one_list_of_all_of_them_before_data_is_re
 
 
 def test_ray_and_a_gpu_exclude_each_other():
-    (found,) = problems(read_options, {"engine": "ray", "device": "cuda"})
-    assert "--engine ray trains on CPUs" in found
-    assert read_options({"engine": "ray"}).engine == "ray"
+    (found,) = problems(one, {"pool": "ray", "device": "cuda"})
+    assert found.startswith("--pool ray trains on CPUs: use --device cpu")
+    assert one({"pool": "ray"}).pool == "ray"
 
 
 def test_natural_clients_are_as_many_as_the_data_says():
-    assert read_options({"partition": "natural", "per_round": "25"}).per_round == 25
+    assert one({"partition": "natural", "per_round": "25"}).method == fw.methods.fedavg(25)
 
 
 def test_every_listed_method_and_system_can_be_asked_for():
-    assert list(method_names()) == [
-        name for name, f in inspect.getmembers(methods, inspect.isfunction) if f.__module__ == methods.__name__
-    ]
+    defined = [n for n, f in inspect.getmembers(methods, inspect.isfunction) if f.__module__ == methods.__name__]
+    assert list(method_names()) == [name for name in defined if name != "fedmd"]
     assert all(method_names().values()), "a method without a line about it"
     for name in method_names():
         (experiment,), _ = experiments_of([name], {"per_round": "2"})
@@ -154,7 +171,7 @@ def test_typed_options_reach_the_experiment():
         "data": "digits", "partition": "classes:2-5", "clients": "8", "per_round": "3", "model": "mlp",
         "system": "hybrid+", "rounds": "4", "epochs": "0.5", "batch_size": "6", "lr": "0.2",
         "calibrate": "true", "weights": "equal",
-        "target": "0.8", "evaluate_every": "2", "seed": "5", "engine": "ray", "workers": "1", "device": "cpu",
+        "target": "0.8", "evaluate_every": "2", "seed": "5", "pool": "ray", "workers": "1", "device": "cpu",
         "tables": "disk", "true_gradients": "true", "submodels": "1,0.5",
     }  # fmt: skip
     (experiment,), _ = experiments_of(["fedprox"], typed)
@@ -268,7 +285,7 @@ def test_a_file_may_name_a_method(toml):
         ('rounds = "x"\n', ["exp.toml:1: rounds", "whole number", "'x'"]),
         ('system = "dynamc"\n', ["exp.toml:1: system", "Did you mean 'dynamic'?"]),
         ("clients = 3\nper-round = 4\n", ["exp.toml:2: per_round", "exp.toml:1: clients (3)", "Got 4"]),
-        ("[system]\ntype = 3\n", ["exp.toml:1: system", "valid string"]),
+        ("[system]\ntype = 3\n", ["exp.toml:1: system", "text such as 'dynamic'", "{'type': 3}"]),
         ('[method.sampler]\ntype = "Unifrm"\n', ["exp.toml:1", "method.sampler", "Did you mean 'Uniform'?"]),
         (
             '[method]\nname = "a"\n[method.sampler]\ntype = "Uniform"\nper_round = 0\n',
@@ -312,3 +329,48 @@ def test_a_key_is_found_on_its_line(toml, tmp_path):
         "/exp.toml:5: method",
         "/exp.toml: lr",
     ]
+
+
+@pytest.mark.parametrize(
+    ("old", "text", "new", "value"),
+    [("longest", "50", "max_length_ratio", 50), ("fewest", "3", "min_answers", 3), ("engine", "ray", "pool", "ray")],
+)
+def test_old_names_of_options_still_work_with_a_warning(old, text, new, value, toml, capsys):
+    written, line = f"--{new.replace('_', '-')}", "is now called"
+    assert getattr(one({old: text}), new) == value
+    assert capsys.readouterr().err.startswith(f"warning: --{old} {line} {written};")
+    assert getattr(one(method=toml(f"rounds = 3\n{old} = {text!r}\n")), new) == value
+    assert capsys.readouterr().err.startswith(f"warning: exp.toml:2: {old} {line} {new};")
+    (experiment,), _ = experiments_of(["fedavg"], {}, [f"{old}={text}"])
+    assert getattr(experiment, new) == value
+    assert capsys.readouterr().err.startswith(f"warning: --set {old} {line} {new};")
+    assert getattr(one({new: text}), new) == value
+    assert capsys.readouterr().err == ""
+    assert old not in options_table()
+
+
+def test_an_old_name_is_named_as_it_was_written_and_excludes_the_new_one(toml, capsys):
+    assert problems(one, {"fewest": "-1"}) == ["--fewest must be greater than or equal to 0. Got '-1' instead."]
+    (found,) = problems(experiments_of, [toml("\nfewest = -1\n")], {})
+    assert found.startswith("exp.toml:2: fewest must be")
+    both, wrong = problems(one, {"fewest": "1", "min_answers": "2", "rounds": "x"})
+    assert both == "--fewest and --min-answers are the same option: give one of them."
+    assert wrong.startswith("--rounds must be")
+    assert one({"min_answers": "4"}, toml("fewest = 3\n")).min_answers == 4  # what is typed overrides the file
+
+
+def test_an_old_name_of_a_method_still_works_with_a_warning(toml, capsys):
+    for method in ("fedmd", toml('method = "fedmd"\n')):
+        assert one({"per_round": "4"}, method).method == fw.methods.fedavg_md(4)
+        assert capsys.readouterr().err.startswith("warning: the method fedmd is now called fedavg_md;")
+
+
+def test_the_guide_lists_every_option_as_it_is_declared():
+    assert options_table() in GUIDE.read_text(), f"put this into docs/guide.md:\n{options_table()}"
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_example_of_an_option_works(name):
+    (experiment,), _ = experiments_of(["fedavg"], {name: OPTIONS[name].example})
+    default = fw.Experiment("fedavg")
+    assert experiment != default or name == "seeds", "an example of the default shows nothing"

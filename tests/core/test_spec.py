@@ -14,6 +14,7 @@ from fedweave.core.spec import build, change, describe, kinds
 from fedweave.data.partition import Partition
 from fedweave.method import Method
 from fedweave.runs.experiment import from_plain, to_plain
+from fedweave.runs.zoo import method_names
 
 ROLES = [Sampler, Solver, Upload, Aggregator, ServerOptimizer, System, Partition]
 SMALL = {  # what parameters without a default are given
@@ -38,7 +39,7 @@ def make(tmp_path):
 
 
 PARTS = [(role, name) for role in ROLES for name, cls in kinds(role).items() if cls.__module__.startswith("fedweave.")]
-METHODS = [name for name, f in inspect.getmembers(methods, inspect.isfunction) if f.__module__ == methods.__name__]
+METHODS = list(method_names())
 
 
 @pytest.mark.parametrize(("role", "name"), PARTS, ids=[f"{r.__name__}-{n}" for r, n in PARTS])

@@ -372,10 +372,9 @@ def test_malformed_partitions_name_the_form(text: str, message: str):
         parse(text, 9)
 
 
-def test_only_natural_needs_no_number_of_clients():
-    assert parse("natural", None) == Natural()
-    with pytest.raises(BadInput, match="number of clients"):
-        parse("iid", None)
+def test_without_a_number_natural_clients_are_all_and_others_twenty():
+    assert parse("natural") == Natural()
+    assert parse("iid") == IID(20)
     with pytest.raises(BadInput, match="greater than 0"):
         parse("iid", 0)
 

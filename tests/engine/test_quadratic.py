@@ -201,4 +201,4 @@ def test_quadratics_run_like_any_data_and_torch_agrees(tmp_path):
 
 def test_quadratics_refuse_what_is_not_linear():
     with pytest.raises(BadInput, match="not linear"):
-        fw.run(fw.Experiment(method=Method(Weighted(3), solver=Adam()), data="quadratics"))
+        fw.run(fw.Experiment(method=Method(Weighted(3), solver=Adam()), data="quadratics", partition="natural"))

@@ -53,7 +53,7 @@ def small(tiny):
     """Return a maker of small experiments on Ray."""
 
     def make(method=None, **changes):
-        return tiny(method, **{"model": conv, "rounds": 3, "steps": 2, "engine": "ray", "workers": 2} | changes)
+        return tiny(method, **{"model": conv, "rounds": 3, "steps": 2, "pool": "ray", "workers": 2} | changes)
 
     return make
 
@@ -67,7 +67,7 @@ def at(pool, experiment, out=None, watch=None):
 
 
 def alone(experiment, out=None):
-    return fw.run(replace(experiment, engine="local", workers=1), out)
+    return fw.run(replace(experiment, pool="local", workers=1), out)
 
 
 def test_actors_are_hired_as_rounds_need_them(pool):
@@ -114,7 +114,7 @@ def stop_after_two(name, experiment):
 
 def test_a_run_goes_on_with_another_engine_to_the_same_bits(small, pool, tmp_path):
     there = small(fw.methods.scaffold(4), rounds=4)
-    here, whole = replace(there, engine="local", workers=1), alone(there).summary["digest"]
+    here, whole = replace(there, pool="local", workers=1), alone(there).summary["digest"]
     with pytest.raises(Interrupted):
         at(pool, there, tmp_path / "from", stop_after_two)
     assert fw.resume(tmp_path / "from", here).summary["digest"] == whole
@@ -139,7 +139,7 @@ def test_a_bad_update_is_refused_by_name_as_without_ray(pool, tmp_path):
     x, y, client = rng.random((80, 5)), rng.integers(0, 3, 80), np.repeat(np.arange(4), 20)
     x[client == 2, 0] = 100
     data = fw.data.from_arrays(x, y, x[:20], y[:20], group=client)
-    settings = {"model": poisoned, "rounds": 2, "engine": "ray", "workers": 2}
+    settings = {"model": poisoned, "rounds": 2, "pool": "ray", "workers": 2}
     experiment = fw.Experiment(fw.methods.fedavg(4), data, fw.partition.Natural(), **settings)
     there, here = at(pool, experiment, tmp_path / "ray"), alone(experiment, tmp_path / "alone")
     refused = []
@@ -196,7 +196,7 @@ def test_more_actors_than_cpus_are_refused_and_a_model_that_cannot_be_sent(small
     with pytest.raises(BadInput, match=r"3 Ray actors .* has 2"):
         fw.run(small(workers=3))
     held = threading.Lock()
-    with pytest.raises(BadInput, match="engine 'local'"):
+    with pytest.raises(BadInput, match="pool 'local'"):
         fw.run(small(model=lambda: held and conv()))
     assert pool._ray.is_initialized(), "it was there before these runs"
 
@@ -210,14 +210,14 @@ def test_without_ray_one_sentence_says_how_to_get_it(small, monkeypatch, tmp_pat
 
 def test_what_is_solved_in_closed_form_starts_nothing(monkeypatch):
     monkeypatch.setattr(ours, "_connected", lambda cpus: pytest.fail("Ray was started"))
-    experiment = fw.Experiment(fw.methods.fedavg(2), "quadratics", fw.partition.IID(4), rounds=2, engine="ray")
+    experiment = fw.Experiment(fw.methods.fedavg(2), "quadratics", fw.partition.IID(4), rounds=2, pool="ray")
     result = fw.run(experiment)
     assert result.summary["digest"] == alone(experiment).summary["digest"]
     assert "a Ray actor per CPU" in result.manifest["device"]
 
 
 def test_a_gpu_is_refused_and_an_address_where_nobody_is(small, monkeypatch, tmp_path):
-    with pytest.raises(BadInput, match="device='cpu'"):
+    with pytest.raises(BadInput, match="use 'device' cpu"):
         small(device="cuda")
     import ray
 
@@ -228,7 +228,7 @@ def test_a_gpu_is_refused_and_an_address_where_nobody_is(small, monkeypatch, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-TYPED = shlex.split("--data digits --model cnn_small --clients 6 --per-round 3 --engine ray --workers 1")
+TYPED = shlex.split("--data digits --model cnn_small --clients 6 --per-round 3 --pool ray --workers 1")
 
 
 def listening(process):

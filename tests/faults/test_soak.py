@@ -135,7 +135,7 @@ def test_a_fleet_in_bad_weather_changes_nothing_and_nothing_piles_up():
                 gc.collect()
                 seen.append((process.memory_info().rss, process.num_fds(), process.num_threads()))
 
-        terms = flower.Terms(answer_seconds=1, fewest=0)
+        terms = flower.Terms(answer_seconds=1, min_answers=0)
         method = fw.methods.fedavgm(5)
         strategy = flower.Strategy(method, terms=terms, clock=VirtualClock(), fraction_evaluate=0)
         logging.disable()

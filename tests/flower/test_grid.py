@@ -8,13 +8,13 @@ from flwr.common.constant import ErrorCode
 import fedweave as fw
 import fedweave.store.run_folder
 from fedweave import flower
-from fedweave.cli.options import method_names
 from fedweave.fleet.client import KEPT, LEARNED
 from fedweave.fleet.server.app import prepare
 from fedweave.fleet.server.engine import FlowerEngine
 from fedweave.fleet.server.terms import Terms, VirtualClock
+from fedweave.pacing import ask_more
 from fedweave.round import run_round
-from fedweave.round.closing import over_selected
+from fedweave.runs.zoo import method_names
 from fedweave.sample import Everyone, FirstEveryone, Uniform
 from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, digits, experiment, fate_of, interrupted, reasons, run
 
@@ -25,7 +25,7 @@ ORACLES = {"feddelta": "Delta", "fedis": "IS"}  # the methods of the zoo that on
 def test_every_method_gives_the_simulators_bits_over_lossy_links(name):
     same = experiment(getattr(fw.methods, name)(3), system=fw.system.Dynamic(), rounds=4, steps=None)
     fleet = flower.LocalGrid(app(), CLIENTS, fate=fate_of(same), bytes=True)
-    over_flower, simulated = run(same, fleet, Terms(fewest=0)), fw.run(same)
+    over_flower, simulated = run(same, fleet, Terms(min_answers=0)), fw.run(same)
     assert over_flower.summary["digest"] == simulated.summary["digest"]
     for column in ("client", "count", "expected", "received", "steps", "loss", "seconds"):
         assert np.array_equal(over_flower.clients[column], simulated.clients[column], equal_nan=True), column
@@ -167,16 +167,16 @@ def test_answers_needed(terms, asked, needed):
 
 def test_over_selection_reaches_inner_samplers_and_refuses_those_that_choose_no_number():
     method = fw.Method(FirstEveryone(Uniform(5)))
-    assert over_selected(method, 1.3).sampler == FirstEveryone(Uniform(7))
+    assert ask_more(method.sampler, 1.3) == FirstEveryone(Uniform(7))
     with pytest.raises(fw.BadInput, match="over_selection=2 needs a sampler with per_round"):
-        over_selected(fw.Method(Everyone()), 2)
+        ask_more(Everyone(), 2)
 
 
 def test_a_round_with_too_few_answers_is_abandoned(tmp_path):
     fleet = flower.LocalGrid(app(), CLIENTS, fate=lambda client, m: "dead" if asked_in(m) == 2 and client else "")
     method = fw.methods.fedavgm(CLIENTS)  # whose momentum would move the model by itself
     first = run(experiment(method, rounds=1))
-    both = run(experiment(method, rounds=2), fleet, Terms(fewest=2), out=tmp_path / "run")
+    both = run(experiment(method, rounds=2), fleet, Terms(min_answers=2), out=tmp_path / "run")
     assert both.summary["digest"] == first.summary["digest"]
     assert (2, "server: 1 of 6 clients answered, 2 must") in reasons(tmp_path / "run")
 
@@ -391,7 +391,7 @@ def test_what_no_fleet_can_do_is_refused():
             run(experiment(oracle, rounds=1))
     with pytest.raises(fw.BadInput, match="true-gradients is for the simulator"):
         run(experiment(rounds=1, true_gradients=True))
-    for given in ({"deadline": 3.0}, {"answers": 2}, {"over_selection": 2.0}, {"fewest": 1}):
+    for given in ({"deadline": 3.0}, {"answers": 2}, {"over_selection": 2.0}, {"min_answers": 1}):
         with pytest.raises(fw.BadInput, match="said by Terms, not by the Experiment"):
             run(experiment(rounds=1, **given))
     quadratics = experiment(data="quadratics", partition=fw.partition.parse("natural", None))

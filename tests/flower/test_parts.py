@@ -66,7 +66,7 @@ def grid(**kwargs):
 def test_links_losses_and_full_refreshes_give_the_simulators_bits(choose):
     """Parts of three rounds are kept, all take the whole model after the fourth, and the world's clock counts bytes."""
     same = parts(dropping(4, choose=choose), system=Radio())
-    over_flower, simulated = run(same, grid(fate=fate_of(same), bytes=True), Terms(fewest=0)), fw.run(same)
+    over_flower, simulated = run(same, grid(fate=fate_of(same), bytes=True), Terms(min_answers=0)), fw.run(same)
     assert over_flower.summary["digest"] == simulated.summary["digest"]
     for column in ("client", "received", "loss", "seconds"):
         assert np.array_equal(over_flower.clients[column], simulated.clients[column], equal_nan=True), column

@@ -187,8 +187,8 @@ def test_a_bad_answer_does_not_reach_the_model():
     assert result.arrays["b"].numpy() == pytest.approx(SAMPLES[1:] @ [pull(c) for c in range(1, N)] / SAMPLES[1:].sum())
 
 
-@pytest.mark.parametrize(("longest", "refused"), [(1000.0, 1), (None, 0)])
-def test_an_update_that_is_far_too_long_is_refused(longest, refused):
+@pytest.mark.parametrize(("max_length_ratio", "refused"), [(1000.0, 1), (None, 0)])
+def test_an_update_that_is_far_too_long_is_refused(max_length_ratio, refused):
     grid = flower.LocalGrid(plain(), N)
     honest = grid._answered
 
@@ -199,7 +199,9 @@ def test_an_update_that_is_far_too_long_is_refused(longest, refused):
         return reply
 
     grid._answered = giant
-    result = start(flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock(), longest=longest), 1, grid)
+    result = start(
+        flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock(), max_length_ratio=max_length_ratio), 1, grid
+    )
     assert result.train_metrics_clientapp[1]["refused"] == refused
     assert (abs(result.arrays["b"].numpy()) < 1) == bool(refused)
 
@@ -257,3 +259,10 @@ def test_bad_settings_are_refused_at_once():
 def test_a_server_of_another_framework_does_not_need_torch():
     code = "import sys; from fedweave import flower; flower.Strategy; flower.client; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_old_names_are_still_accepted_with_a_warning():
+    with pytest.warns(DeprecationWarning, match="min_answers"):
+        assert flower.Terms(fewest=0) == flower.Terms(min_answers=0)
+    with pytest.warns(DeprecationWarning, match="max_length_ratio"):
+        assert flower.Strategy(fw.methods.fedavg(2), longest=7.0).local.max_length_ratio == 7

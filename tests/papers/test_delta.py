@@ -90,7 +90,7 @@ def test_every_item_is_known():
 
 def test_table2_has_both_weightings_and_the_papers_numbers(here):
     rows = papers.reproduce("delta/table2/fashion", "smoke").rows
-    both = [("data", n) for n in (*images.NAMES, "fedmd")] + [("equal", n) for n in images.NAMES]
+    both = [("data", n) for n in (*images.NAMES, "fedavg_md")] + [("equal", n) for n in images.NAMES]
     assert [(r["weights"], r["method"]) for r in rows] == both
     assert rows[3]["paper"] == "72.10 ± 0.49"
     assert rows[3]["paper's"] == "322"

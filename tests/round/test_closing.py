@@ -11,7 +11,8 @@ import worlds
 from fedweave.cli.options import experiments_of
 from fedweave.core.records import Failure, Failures
 from fedweave.engine.simulator import Simulator
-from fedweave.round.closing import NO_RULES, Rules, abandoned, answers_needed, close_round, over_selected, trust_after
+from fedweave.pacing import Synchronous, answers_needed, ask_more
+from fedweave.round.closing import NO_RULES, Rules, refusals_after, why_abandoned
 from fedweave.runs.loop import resume, run
 from fedweave.store.run_folder import RunFolder
 
@@ -31,35 +32,34 @@ def replies(seconds, lost=()):
 
 def test_without_rules_everyone_is_waited_for():
     before = replies([3, 1, 2], lost=[1])
-    assert close_round(before, cohort(3), NO_RULES) is before
-    assert close_round(before, cohort(3), Rules(fewest=2, quarantine=1, longest=3)) is before
+    assert Synchronous().close(before, cohort(3)) is before
 
 
 @pytest.mark.parametrize(
-    ("rules", "lost", "heard", "end"),
+    ("pacing", "lost", "heard", "end"),
     [
-        (Rules(deadline=3), [], [0, 1, 2], 3),
-        (Rules(deadline=100), [], [0, 1, 2, 3, 4, 5], 6),
-        (Rules(deadline=100), [5], [0, 1, 2, 3, 4], 100),  # nobody knows that it will never come
-        (Rules(deadline=0.5), [], [], 0.5),
-        (Rules(answers=2), [], [0, 1], 2),
-        (Rules(answers=2), [0, 1], [2, 3], 4),
-        (Rules(answers=2, deadline=3), [0, 1], [2], 3),
-        (Rules(over_selection=2), [], [0, 1, 2], 3),
-        (Rules(over_selection=2, answers=1), [], [0], 1),
-        (Rules(answers=4), [0, 1, 2], [3, 4, 5], 6),  # too few come: the last one ends it
+        (Synchronous(deadline=3), [], [0, 1, 2], 3),
+        (Synchronous(deadline=100), [], [0, 1, 2, 3, 4, 5], 6),
+        (Synchronous(deadline=100), [5], [0, 1, 2, 3, 4], 100),  # nobody knows that it will never come
+        (Synchronous(deadline=0.5), [], [], 0.5),
+        (Synchronous(answers=2), [], [0, 1], 2),
+        (Synchronous(answers=2), [0, 1], [2, 3], 4),
+        (Synchronous(answers=2, deadline=3), [0, 1], [2], 3),
+        (Synchronous(over_selection=2), [], [0, 1, 2], 3),
+        (Synchronous(over_selection=2, answers=1), [], [0], 1),
+        (Synchronous(answers=4), [0, 1, 2], [3, 4, 5], 6),  # too few come: the last one ends it
     ],
 )
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [3, 5, 1, 0, 4, 2]])
-def test_a_round_closes(rules, lost, heard, end, order):
+def test_a_round_closes(pacing, lost, heard, end, order):
     """Client n answers after n + 1 seconds, wherever it stands in the cohort."""
     rank = np.array(order)
     before = replies(rank + 1.0, lost=np.flatnonzero(np.isin(rank, lost)))
-    after = close_round(before, cohort(), rules)
+    after = pacing.close(before, cohort())
     assert set(rank[after.received]) == set(heard)
     assert after.seconds.max() == end
     assert np.array_equal(after.seconds[after.received], before.seconds[after.received])
-    for name in ("updates", "change"):
+    for name in ("updates", "memory_change"):
         assert np.array_equal(getattr(after, name)[after.received], getattr(before, name)[after.received])
         assert not getattr(after, name)[~after.received].any()
     late = set(range(N)) - set(lost) - set(heard)
@@ -68,14 +68,14 @@ def test_a_round_closes(rules, lost, heard, end, order):
 
 def test_who_answers_in_the_same_moment_is_heard():
     """Else the first numbers would always win where all are alike."""
-    after = close_round(replies([1, 1, 1, 1, 2, 2]), cohort(), Rules(answers=2))
+    after = Synchronous(answers=2).close(replies([1, 1, 1, 1, 2, 2]), cohort())
     assert after.received.tolist() == [True] * 4 + [False] * 2
     assert [m.why for m in after.failures.failed] == ["was not waited for, enough had answered"] * 2
 
 
 def test_nobody_asked_nobody_late():
     nobody = replies([])
-    assert close_round(nobody, cohort(0), Rules(deadline=1, answers=3)) is nobody
+    assert Synchronous(deadline=1, answers=3).close(nobody, cohort(0)) is nobody
 
 
 @pytest.mark.parametrize(
@@ -88,30 +88,30 @@ def test_answers_needed(asked, answers, factor, needed):
 @pytest.mark.parametrize("factor", [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.7, 2.0, 3.3, 10.0])
 def test_over_selection_wants_as_many_answers_as_the_method_says(factor):
     for k in range(1, 200):
-        asked = over_selected(fw.methods.fedavg(k), factor).sampler.per_round
+        asked = ask_more(fw.methods.fedavg(k).sampler, factor).per_round
         assert asked >= k * factor - 1e-9
         assert answers_needed(asked, None, factor) == k
 
 
 def test_a_round_is_abandoned_when_too_few_answers_are_usable():
     some, none = replies([1, 1, 1], lost=[2]), replies([1, 1], lost=[0, 1])
-    assert abandoned(some, [], Rules(fewest=2)) == ""
-    assert abandoned(some, [], Rules(fewest=3)) == "2 of 3 clients answered, 3 must"
-    assert abandoned(some, [], Rules(fewest=9)) == "2 of 3 clients answered, 3 must"
-    assert abandoned(none, [], NO_RULES) == ""  # links that lose everything are part of the world
-    assert abandoned(none, [Failure(0, "bad")], NO_RULES) == "all 1 answers were refused"
-    assert abandoned(some, [Failure(0, "bad")], NO_RULES) == ""
+    assert why_abandoned(some, [], Rules(min_answers=2)) == ""
+    assert why_abandoned(some, [], Rules(min_answers=3)) == "2 of 3 clients answered, 3 must"
+    assert why_abandoned(some, [], Rules(min_answers=9)) == "2 of 3 clients answered, 3 must"
+    assert why_abandoned(none, [], NO_RULES) == ""  # links that lose everything are part of the world
+    assert why_abandoned(none, [Failure(0, "bad")], NO_RULES) == "all 1 answers were refused"
+    assert why_abandoned(some, [Failure(0, "bad")], NO_RULES) == ""
     late = none._replace(failures=Failures(failed=(Failure(1, "late"),)))
-    assert abandoned(late, [], NO_RULES) == ""
-    assert abandoned(late._replace(failures=Failures(abandoned="by the engine")), [], NO_RULES) == "by the engine"
+    assert why_abandoned(late, [], NO_RULES) == ""
+    assert why_abandoned(late._replace(failures=Failures(abandoned="by the engine")), [], NO_RULES) == "by the engine"
 
 
 def test_refusals_are_counted_only_where_they_matter():
     bad = [Failure(2, "x"), Failure(2, "y"), Failure(0, "z")]
-    assert trust_after({}, bad, 4, NO_RULES) == {}
-    once = trust_after({}, bad, 4, Rules(quarantine=3))
+    assert refusals_after({}, bad, 4, NO_RULES) == {}
+    once = refusals_after({}, bad, 4, Rules(quarantine=3))
     assert once["refused"].tolist() == [1, 0, 2, 0]
-    assert trust_after(once, bad[:1], 4, Rules(quarantine=3))["refused"].tolist() == [1, 0, 3, 0]
+    assert refusals_after(once, bad[:1], 4, Rules(quarantine=3))["refused"].tolist() == [1, 0, 3, 0]
     assert once["refused"].tolist() == [1, 0, 2, 0]
 
 
@@ -147,17 +147,17 @@ def test_over_selection_asks_more_and_takes_the_first(tiny):
         heard = result.clients["received"][here].astype(bool)
         seconds = result.clients["seconds"][here]
         assert seconds[heard].max() == seconds.max() == pytest.approx(result.rounds["seconds"][r - 1])
-    with pytest.raises(fw.BadInput, match="over_selection=2 needs a sampler with per_round"):
+    with pytest.raises(fw.BadInput, match="over_selection=2 needs a sampler with a fixed cohort size"):
         fw.run(replace(given, method=fw.Method(fw.sample.Everyone())))
 
 
 def test_over_selection_of_a_sampler_that_goes_by_seconds_is_refused():
-    with pytest.raises(fw.BadInput, match="needs a sampler with per_round"):
-        over_selected(fw.Method(fw.sample.Deadline(seconds=3.0)), 2)
+    with pytest.raises(fw.BadInput, match="needs a sampler with a fixed cohort size"):
+        ask_more(fw.sample.Deadline(seconds=3.0), 2)
 
 
 def test_too_few_answers_leave_the_model(tiny):
-    result = fw.run(tiny(fw.methods.fedavgm(3), system=fw.system.Latency(), deadline=1e-6, fewest=1))
+    result = fw.run(tiny(fw.methods.fedavgm(3), system=fw.system.Latency(), deadline=1e-6, min_answers=1))
     assert result.rounds["abandoned"].all()
     assert result.summary["abandoned"] == result.rounds["round"].size
     assert np.ptp(result.rounds["loss"]) == 0

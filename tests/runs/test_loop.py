@@ -1,6 +1,5 @@
 """Runs are the same bits whatever interrupts them, and what cannot run is refused before anything is written."""
 
-import inspect
 import itertools
 import json
 import signal
@@ -20,9 +19,10 @@ from fedweave import methods
 from fedweave.runs import session
 from fedweave.runs.compare import resume_comparison
 from fedweave.runs.results import summarise, to_target
+from fedweave.runs.zoo import method_names
 from fedweave.store import run_folder
 
-METHODS = [name for name, f in inspect.getmembers(methods, inspect.isfunction) if f.__module__ == methods.__name__]
+METHODS = list(method_names())
 
 
 def stop_after(round, run=1):
@@ -358,7 +358,7 @@ def test_a_trace_with_too_many_clients_is_refused_before_anything_is_written(tin
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"epochs": 1, "steps": 2}, "either 'epochs' or 'steps'"),
+        ({"epochs": 1, "steps": 2}, "'epochs' and 'steps' exclude each other"),
         ({"model": "cnnsmall"}, "Did you mean 'cnn_small'?"),
         ({"lr": float("inf")}, "'lr' parameter of Experiment must be a finite number"),
         ({"rounds": 0}, "'rounds' parameter of Experiment must be greater than 0"),

@@ -497,7 +497,14 @@ def walked(method, rounds, seed=0, n=6):
     return path, problem.minimiser(weight)
 
 
-UNBIASED = [methods.fedis, methods.feddelta, methods.fedpracis, methods.fedpracdelta, methods.cluster_is, methods.fedmd]
+UNBIASED = [
+    methods.fedis,
+    methods.feddelta,
+    methods.fedpracis,
+    methods.fedpracdelta,
+    methods.cluster_is,
+    methods.fedavg_md,
+]
 
 
 @pytest.mark.parametrize("make", UNBIASED, ids=lambda f: f.__name__)
@@ -505,8 +512,8 @@ def test_unbiased_methods_settle_at_the_minimum_of_the_weighted_objective(make):
     """Exact clients of equal work: the averaged iterate is the minimiser, whatever the law.
 
     Within five standard errors, by batch means. A plain sum by the laws of fedis, feddelta, fedpracis or cluster_is
-    ends farther away; fedmd is the plain sum. Three a round: of two, each is as far from their mean as the other, and
-    practical DELTA would learn nothing.
+    ends farther away; fedavg_md is the plain sum. Three a round: of two, each is as far from their mean as the other,
+    and practical DELTA would learn nothing.
     """
     path, best = walked(make(3), 1500)
     batches = path[100:].reshape(10, -1, D).mean(1)

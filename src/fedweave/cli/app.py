@@ -10,7 +10,6 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -24,13 +23,14 @@ from fedweave.cli import plan as plan_command
 from fedweave.cli import reproduce as reproduce_command
 from fedweave.cli import verify as verify_command
 from fedweave.cli.flower import flower
-from fedweave.cli.options import SYSTEMS, as_option, experiments_of, method_names
+from fedweave.cli.options import Json, Typed, experiments_of, help_text
 from fedweave.cli.progress import Show
 from fedweave.cli.signals import heeding, resumable, stop, stopped
-from fedweave.cli.typed import Json, Typed, help_text
 from fedweave.core.settings import BadInput, nearest
 from fedweave.data import partition
+from fedweave.runs.zoo import method_names
 from fedweave.store.export import write_tables
+from fedweave.system import names as systems
 from fedweave.tables.files import NotStored, writable
 
 if TYPE_CHECKING:
@@ -73,10 +73,7 @@ def list_(
         "data": data.info(),
         "models": models.info(),
         "partitions": partition.forms(),
-        "systems": {
-            **{name: about for name, (_, about) in SYSTEMS.items()},
-            "TRACE.csv": "a world from a file",
-        },
+        "systems": systems.info(),
         "papers": papers.ITEMS,
     }
     chosen = {what: known[what]} if what else known
@@ -257,10 +254,9 @@ def main() -> None:
 
 
 def _unknown(tokens: Sequence[str]) -> list[str]:
-    """Return a sentence for each option that does not exist."""
-    others = "--set --out --json --html --to --scale --epsilon --alpha --cohort --floor --exhaustive"
-    network = "--nodes --method --kill --secure --answer-seconds --host --days"
-    names = [as_option(f.name) for f in fields(Typed)] + others.split() + network.split()
+    """Return a sentence for each option that the command does not have."""
+    command = app.parse_commands()[1][-1]
+    names = [name for argument in command.assemble_argument_collection() for name in argument.names if argument.show]
     wrong = [t.split("=", 1)[0] for t in tokens if t.startswith("--")]
     return [f"There is no option {t!r}.{nearest(t, names)}" for t in wrong] or [f"Unexpected argument {tokens[0]!r}."]
 

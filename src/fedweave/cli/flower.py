@@ -13,9 +13,9 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.table import Table
 
-from fedweave.cli.options import method_names
-from fedweave.cli.typed import Json, help_text
-from fedweave.core.settings import BadInput, choice
+from fedweave.cli.options import Json, help_text, known_method
+from fedweave.core.settings import BadInput
+from fedweave.runs import zoo
 
 flower = App(
     name="flower",
@@ -29,7 +29,8 @@ Method = Annotated[str, help_text("A name of `fedweave list methods`. [fedacs]",
 @flower.command(help_epilogue="Example: fedweave flower new my_fleet --method fedacs")
 def new(folder: Annotated[Path, Parameter(metavar="DIR")], /, *, method: Method = "fedacs", json: Json = False) -> None:
     """Write a small app that `flwr run` accepts: yours to change."""
-    problems = _wrong_method(method)
+    problems: list[str] = []
+    method = _fitting_method(method, problems)
     if problems:
         raise BadInput(*problems)
     _installed()
@@ -63,7 +64,8 @@ def demo(
 
     Nothing calls outside this machine: no telemetry, no update check, nothing is installed.
     """
-    problems, per_round = _wrong_method(method), min(3, nodes) if per_round is None else per_round
+    problems: list[str] = []
+    method, per_round = _fitting_method(method, problems), min(3, nodes) if per_round is None else per_round
     for name, value, low, high in (
         ("--nodes", nodes, 2, 64),
         ("--rounds", rounds, 1, 10**6),
@@ -132,17 +134,20 @@ def keys(
     )
 
 
-def _wrong_method(method: str) -> list[str]:
-    if method not in method_names():
-        return [f"--method: {choice('method', method, method_names())}"]
-    from fedweave import methods
+def _fitting_method(name: str, problems: list[str]) -> str:
+    """Return the current name of a method; if it does not exist or no fleet can serve it, add that to ``problems``."""
     from fedweave.fleet.server.terms import refuse_oracle
 
     try:
-        refuse_oracle(getattr(methods, method)())
+        name = known_method(name)
     except BadInput as e:
-        return [f"--method {method}: {e}"]
-    return []
+        problems.append(f"--method: {e}")
+        return name
+    try:
+        refuse_oracle(zoo.parse(name))
+    except BadInput as e:
+        problems.append(f"--method {name}: {e}")
+    return name
 
 
 def _installed() -> None:

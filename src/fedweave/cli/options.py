@@ -1,91 +1,85 @@
-"""What users type, checked all at once: the options of ``run`` and ``compare``, from a command line or a TOML file."""
+"""The options of ``run`` and ``compare``, from a command line or a TOML file: checked all at once.
+
+Each is declared once, by an ``Option`` beside a field of ``Experiment`` or ``CommandOptions``. ``--help``, the keys of
+a file and the table of docs/guide.md (``options_table``) follow from these declarations.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import make_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
+from cyclopts import Group, Parameter
+from pydantic import PositiveInt, TypeAdapter, ValidationError
 
-from fedweave import data, methods, models, system
-from fedweave.core.roles import System
-from fedweave.core.settings import BadInput, choice, nearest, sentences
+from fedweave import methods
+from fedweave.core.options import Option, aliases_of, options_of, rename_sentence
+from fedweave.core.settings import BadInput, choice, nearest, sentences, settings
 from fedweave.core.spec import build, change
 from fedweave.data import partition
 from fedweave.method import Method
-from fedweave.runs.experiment import Count, Experiment, Seed, to_plain
-from fedweave.tables.rows import Where
+from fedweave.runs import experiment as experiments
+from fedweave.runs import zoo
+from fedweave.runs.experiment import Experiment, to_plain
 
-SYSTEMS: dict[str, tuple[Callable[[], System], str]] = {
-    "uniform": (system.Uniform, "the nominal work, no losses, one second for everyone"),
-    "static": (system.Static, "work and loss rates spread evenly over the clients (FedACS I.3.1)"),
-    "dynamic": (
-        system.Dynamic,
-        "redrawn every round, half slow and lossy, half fast and reliable (FedACS I.3.1)",
-    ),
-    "latency": (system.Latency, "each client has its own seconds per participation, uniform on (0, 1]"),
-    "lognormal": (system.Latency.heavy_tailed, "as latency, with a heavy tail: log-normal seconds of mean 0.5"),
-    "hybrid": (
-        system.Uniform,
-        "uneven data makes uneven work: as uniform, give the work in epochs (FedAWARE)",
-    ),
-    "wireless": (
-        system.Wireless,
-        "seconds from bytes, link rates and processors, one draw per client (FedDD table 4)",
-    ),
-    "shannon": (system.Shannon, "as wireless, rates from bandwidth, power, gain and noise (FedDD eqs 8 and 10)"),
-    "hybrid+": (system.HybridPlus, "random epochs and batch sizes per client and round (FedAWARE)"),
-}
+T = TypeVar("T")
+Text = str | None
+Where = Callable[[str], str]  # how the user wrote the name of an option
 
 
-@dataclass(frozen=True, config=ConfigDict(allow_inf_nan=False))
-class Options:
-    """The options by their names; text as typed is fine everywhere."""
+@settings
+class CommandOptions:
+    """The options of run and compare that are not fields of an Experiment."""
 
-    data: str = "mnist5k"
-    partition: str = "dirichlet:0.5"
-    clients: PositiveInt | None = None
-    per_round: PositiveInt | None = None
-    model: str = "auto"
-    submodels: str | None = None
-    system: str = "uniform"
-    rounds: PositiveInt = 30
-    epochs: float | None = Field(default=None, gt=0)
-    steps: Count | None = None
-    batch_size: Count = 20
-    lr: float = Field(default=0.05, gt=0)
-    calibrate: bool = False
-    weights: Literal["data", "equal"] = "data"
-    target: float | None = Field(default=None, ge=0, le=1)
-    evaluate_every: PositiveInt = 1
-    true_gradients: bool = False
-    seed: Seed = 0
-    seeds: PositiveInt = 1
-    engine: Literal["local", "ray"] = "local"
-    workers: PositiveInt | Literal["auto"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    tables: Where = "ram"
-    longest: float | None = Field(default=1000.0, gt=0)
-    deadline: float | None = Field(default=None, gt=0)
-    over_selection: float = Field(default=1.0, ge=1, le=10)
-    answers: PositiveInt | None = None
-    fewest: NonNegativeInt = 0
-    failures: Literal["stop", "skip"] = "stop"
-    quarantine: PositiveInt | None = None
-    audit: bool = False
+    clients: Annotated[PositiveInt | None, Option("Number of clients.", "N", "50", default=str(partition.CLIENTS))] = (
+        None
+    )
+    per_round: Annotated[PositiveInt, Option("How many clients take part in a round.", "K", "10")] = zoo.PER_ROUND
+    seeds: Annotated[PositiveInt, Option("How many seeds, from --seed on; only for compare.", "COUNT", "5")] = 1
 
 
-def method_names() -> dict[str, str]:
-    """Return the named methods and what they are."""
-    zoo = inspect.getmembers(methods, lambda f: inspect.isfunction(f) and f.__module__ == methods.__name__)
-    return {name: (f.__doc__ or "").strip().split("\n")[0] for name, f in zoo}
+OURS = options_of(CommandOptions)
+OPTIONS = OURS | experiments.OPTIONS
+OLD_NAMES = aliases_of(OPTIONS)
+
+
+def help_text(text: str, metavar: str | None = None) -> Parameter:
+    """Return the help of an option; its default is part of the text, in brackets."""
+    return Parameter(help=text, metavar=metavar, show_default=False)
+
+
+Json = Annotated[
+    bool, Parameter("--json", negative="", show_default=False, help="Print one JSON object and nothing else.")
+]
+
+
+class Texts:
+    """The options of run and compare as typed; they are checked later, all at once."""
+
+    def given(self) -> dict[str, str]:
+        """Return the options that were typed."""
+        return {name: text for name, text in vars(self).items() if text is not None}
+
+
+def _help(option: Option) -> Parameter:
+    shown = help_text(option.help + (f" [{option.default}]" if option.default else ""), option.metavar)
+    return Parameter.combine(shown, Parameter(group=Group(option.group, sort_key=1))) if option.group else shown
+
+
+if TYPE_CHECKING:
+    Typed = Texts
+else:
+    _shown = {name: _help(option) for name, option in OPTIONS.items()}
+    _hidden = dict.fromkeys(OLD_NAMES, Parameter(show=False))
+    _fields = [(name, Annotated[Text, parameter], None) for name, parameter in (_shown | _hidden).items()]
+    _made = make_dataclass("Typed", _fields, bases=(Texts,), namespace={"__module__": __name__}, frozen=True)
+    Typed = Parameter(name="*")(_made)
 
 
 def as_option(name: str) -> str:
@@ -93,97 +87,58 @@ def as_option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def read_options(given: Mapping[str, Any], where: Callable[[str], str] = as_option) -> Options:
-    """Check all options and report every problem; ``where`` says how the user wrote a name."""
-    fields = [f.name for f in dataclasses.fields(Options)]
-    problems = [f"There is no option {where(k)!r}.{nearest(k, fields)}" for k in given if k not in fields]
-    given = {k: v for k, v in given.items() if k in fields}
-    try:
-        options = TypeAdapter(Options).validate_python(given)
-    except ValidationError as e:
-        problems += [
-            re.sub(r"The '(\w+)\S*' parameter of options", lambda m: where(m[1]), s)
-            for s in sentences(e, "options", fields)
-        ]
-        wrong = {str(error["loc"][0]) for error in e.errors()}  # judge the others too, so that all is said at once
-        options = TypeAdapter(Options).validate_python({k: v for k, v in given.items() if k not in wrong})
-    problems += _misfits(options, where)
-    if problems:
-        raise BadInput(*problems)
-    return options
-
-
-def _misfits(options: Options, where: Callable[[str], str]) -> list[str]:
-    """Return what single options cannot see: names that do not exist, and pairs that contradict each other."""
-    problems: list[str] = []
-    checks = {"data": _data, "model": _model, "submodels": _submodels, "partition": _partition, "system": _system}
-    for name, check in checks.items():
-        with _gather(problems, f"{where(name)}: "):
-            check(options)
-    if options.epochs is not None and options.steps is not None:
-        problems.append(
-            f"{where('epochs')} and {where('steps')} exclude each other: give the local work in one of them."
-        )
-    if options.engine == "ray" and options.device == "cuda":
-        problems.append(f"{where('engine')} ray trains on CPUs: leave out {where('device')} cuda, or the engine.")
-    if options.per_round and options.per_round > (options.clients or 20) and options.partition != "natural":
-        problems.append(
-            f"{where('per_round')} must not exceed {where('clients')} ({options.clients or 20}). "
-            f"Got {options.per_round} instead."
-        )
-    return problems
-
-
-def _data(options: Options) -> None:
-    if options.data not in data.names() and not Path(options.data).expanduser().is_dir():
-        raise BadInput(f"{choice('data set', options.data, data.names())} Or give the path of a folder of images.")
-
-
-def _model(options: Options) -> None:
-    if options.model not in ("auto", *models.names()):
-        raise BadInput(f"{choice('model', options.model, ['auto', *models.names()])}")
-
-
-def _submodels(options: Options) -> None:
-    for given in (options.submodels or "").split(",") if options.submodels else ():
-        if given.strip() not in models.names() and not _is_share(given):
-            hint = nearest(given, models.names())
-            raise BadInput(f"each must be a share in (0, 1] or a model, with commas between. Got {given!r}.{hint}")
-
-
-def _is_share(text: str) -> bool:
-    try:
-        return 0 < float(text) <= 1
-    except ValueError:
-        return False
-
-
-def _partition(options: Options) -> partition.Partition:
-    natural = options.partition.strip() == "natural"
-    return partition.parse(options.partition, options.clients or (None if natural else 20))
-
-
-def _system(options: Options) -> System:
-    if options.system in SYSTEMS:
-        return SYSTEMS[options.system][0]()
-    if options.system.endswith(".csv"):
-        return system.Trace(Path(options.system))
-    raise BadInput(f"{choice('system', options.system, SYSTEMS)} Or give a trace file, TRACE.csv.")
+def options_table() -> str:
+    """Return the table of all options for the guide."""
+    rows = [
+        f"| `{as_option(name)} {option.example}` | {option.help} | {option.default} |"
+        for name, option in OPTIONS.items()
+    ]
+    return "\n".join(["| option, with an example | what it does | default |", "|---|---|---|", *rows])
 
 
 def experiments_of(
     wanted: Sequence[str], typed: Mapping[str, Any], assignments: Sequence[str] = ()
-) -> tuple[list[Experiment], Options]:
+) -> tuple[list[Experiment], CommandOptions]:
     """Return an experiment for each wanted method, a name or a TOML file, after everything typed was checked."""
     problems: list[str] = []
-    given, places = dict(typed), dict[str, Callable[[str], str]]()
-    methods_: list[Method | str] = []
+    chosen, given, where = _read(wanted, typed, problems)
+    problems += [
+        f"--set takes PATH=VALUE, such as method.sampler.per_round=3. Got {a!r} instead."
+        for a in assignments
+        if "=" not in a
+    ]
+    problems += [f"There is no option {where(k)!r}.{nearest(k, OPTIONS)}" for k in given if k not in OPTIONS]
+    ours = _check(CommandOptions, {k: v for k, v in given.items() if k in OURS}, where, problems) or CommandOptions()
+    zoo_ = [zoo.parse(m, ours.per_round) if isinstance(m, str) else m for m in chosen]
+    theirs = {k: v for k, v in given.items() if k in experiments.OPTIONS}
+    base = _check(Experiment, {"method": (zoo_ or [methods.fedavg()])[0], **theirs}, where, problems)
+    natural = str(given.get("partition", "")).strip() == "natural"
+    limit = ours.clients or (None if natural else partition.CLIENTS)
+    if limit and "per_round" in given and ours.per_round > limit:
+        problems.append(
+            f"{where('per_round')} must not exceed {where('clients')} ({limit}). Got {ours.per_round} instead."
+        )
+    if problems or base is None:
+        raise BadInput(*problems)
+    if ours.clients:
+        base = replace(base, partition=replace(base.partition, clients=ours.clients))
+    changes = dict(a.split("=", 1) for a in assignments)
+    changes = {_current_name(path, f"--set {path}"): value for path, value in changes.items()}
+    return [_changed(replace(base, method=method), changes) for method in zoo_], ours
+
+
+def _read(
+    wanted: Sequence[str], typed: Mapping[str, Any], problems: list[str]
+) -> tuple[list[Method | str], dict[str, Any], Where]:
+    """Return the methods, the options by their current names, and where the user wrote each; values are unchecked."""
+    chosen, places = list[Method | str](), dict[str, Where]()
+    given, place = _with_current_names(typed, as_option, problems)
     for name in wanted:
         with _gather(problems):
-            method, path = name, Path(name)
+            method, path, at = name, Path(name), ""
             if name.endswith(".toml"):
-                content, line = read_file(path), line_of(path)
-                method = content.pop("method", "fedavg")
+                content, line = _with_current_names(read_file(path), line_of(path), problems)
+                method, at = content.pop("method", "fedavg"), line("method").removesuffix("method")
                 problems += [
                     f"{line(k)} = {v!r} contradicts {places[k](k)} = {given[k]!r}: a comparison has one for all."
                     for k, v in content.items()
@@ -191,48 +146,89 @@ def experiments_of(
                 ]
                 places |= {k: line for k in content if k not in given}  # what was typed counts more than what was read
                 given = {**content, **given}
-            at = line_of(path)("method").removesuffix("method") if name.endswith(".toml") else ""
             with _gather(problems, at):
-                methods_.append(_method(method, path.stem))
-    problems += [
-        f"--set takes PATH=VALUE, such as method.sampler.per_round=3. Got {a!r} instead."
-        for a in assignments
-        if "=" not in a
-    ]
-    options = Options()
-    with _gather(problems):
-        options = read_options(given, lambda k: places.get(k, as_option)(k))
-    if problems:
-        raise BadInput(*problems)
-    zoo = [getattr(methods, m)(options.per_round or 5) if isinstance(m, str) else m for m in methods_]
-    return [_experiment(method, options, dict(a.split("=", 1) for a in assignments)) for method in zoo], options
+                chosen.append(_method(method, path.stem))
+    return chosen, given, lambda k: places.get(k, place)(k)
+
+
+def _with_current_names(given: Mapping[str, Any], where: Where, problems: list[str]) -> tuple[dict[str, Any], Where]:
+    """Return the options by their current names, with a warning for each old one, and where each was written."""
+    written: dict[str, str] = {}
+    for name in given:
+        now = _current_name(name, where(name))
+        if written.setdefault(now, name) != name:
+            problems.append(f"{where(written[now])} and {where(name)} are the same option: give one of them.")
+    return {now: given[name] for now, name in written.items()}, lambda name: where(written.get(name, name))
+
+
+def _current_name(name: str, where: str) -> str:
+    """Return the current name of an option, and warn on stderr if an old one was used."""
+    now = OLD_NAMES.get(name, name)
+    if now != name:
+        _warn(rename_sentence(where, as_option(now) if where == as_option(name) else now))
+    return now
+
+
+def _warn(sentence: str) -> None:
+    print(f"warning: {sentence}", file=sys.stderr)
 
 
 @contextmanager
 def _gather(problems: list[str], prefix: str = "") -> Generator[None]:
-    """Keep the problems of a step, so that the user hears of the next ones too."""
+    """Keep the problems of a step, so that those of the next ones are reported too."""
     try:
         yield
     except BadInput as e:
         problems += [prefix + problem for problem in e.problems]
 
 
+def _check(cls: type[T], given: Mapping[str, Any], where: Where, problems: list[str]) -> T | None:
+    """Return the settings, as far as they can be made of what was given; every problem is added to ``problems``."""
+    try:
+        return TypeAdapter(cls).validate_python(given)
+    except ValidationError as e:
+        found = sentences(e, cls.__name__, list(given))
+    problems += [_located(sentence, name, where) for name, same in found.items() for sentence in same]
+    wrong = {name.split(".")[0] for name in found}
+    if wrong == {""}:  # good fields that contradict each other
+        return None
+    return _check(cls, {k: v for k, v in given.items() if k not in wrong}, where, problems)
+
+
+def _located(sentence: str, name: str, where: Where) -> str:
+    """Return a sentence about a field, or about several in quotes, as one about what the user wrote."""
+    if not name:
+        return re.sub(r"'(\w+)'", lambda m: where(m[1]) if m[1] in OPTIONS else m[0], sentence)
+    place = where(name.split(".")[0])
+    of_field = re.match(r"The '[\w.]+' parameter of (Experiment|CommandOptions)", sentence)
+    return place + sentence[of_field.end() :] if of_field else f"{place}: {sentence}"
+
+
+def known_method(name: Any) -> str:
+    """Return the current name of a method that exists, and warn on stderr if an old one was used."""
+    if name in list(methods.RENAMED):
+        _warn(rename_sentence(f"the method {name}", methods.RENAMED[name]))
+        return methods.RENAMED[name]
+    if name not in list(zoo.method_names()):
+        raise BadInput(choice("method", name, zoo.method_names()))
+    return name
+
+
 def _method(given: Any, name: str) -> Method | str:
     """Return the name of a method that exists, or the composed method of a table."""
     if isinstance(given, Mapping):
         return build(Method, {"type": "Method", "name": name, **given}, "method")
-    if not isinstance(given, str) or given not in method_names():
-        raise BadInput(f"{choice('method', given, method_names())} Or give a TOML experiment file.")
-    return given
+    try:
+        return known_method(given)
+    except BadInput as e:
+        raise BadInput(f"{e} Or give a TOML experiment file.") from None
 
 
-def _experiment(method: Method, options: Options, assignments: Mapping[str, str]) -> Experiment:
-    shared = {f.name: getattr(options, f.name) for f in dataclasses.fields(Experiment) if hasattr(options, f.name)}
-    world = {"partition": _partition(options), "system": _system(options)}
-    experiment = Experiment(method=method, **{**shared, **world})
-    if not assignments:
+def _changed(experiment: Experiment, changes: Mapping[str, str]) -> Experiment:
+    """Return the experiment with fields changed by their paths."""
+    if not changes:
         return experiment
-    spec = change(to_plain(experiment), assignments)
+    spec = change(to_plain(experiment), changes)
     try:
         return build(Experiment, spec, "experiment")
     except BadInput as e:

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from fedweave.cli.clients_csv import compare_laws, read_clients
-from fedweave.cli.typed import Json, Text, help_text
+from fedweave.cli.options import Json, Text, help_text
 from fedweave.core.settings import BadInput
 from fedweave.tables.files import writable
 

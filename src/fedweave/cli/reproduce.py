@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedweave import papers
+from fedweave.cli.options import Json, help_text
 from fedweave.cli.progress import Count
-from fedweave.cli.typed import Json, help_text
 from fedweave.core.settings import BadInput
 from fedweave.tables.files import writable
 

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter
 
-from fedweave.cli.typed import Json
+from fedweave.cli.options import Json
 from fedweave.core.settings import BadInput
 from fedweave.store.audit import FILE, checked
 from fedweave.store.database import reading

@@ -108,6 +108,15 @@ class Replies(NamedTuple):
     kept: Array | None = None  # (k, …) what each heard client keeps for its next upload; None: nothing
     bytes_down: Array | None = None  # (k,) sent to each client; None: the whole model, and what travels with it
 
+    def keep_only(self, rows: Array) -> Replies:
+        """Return the replies with all rows but these (k,) bool lost."""
+
+        def clean(values: Array | None) -> Array | None:
+            return None if values is None else np.where(rows[:, None], values, values.dtype.type(0))
+
+        updates, change = np.where(rows[:, None], self.updates, self.updates.dtype.type(0)), clean(self.memory_change)
+        return self._replace(received=self.received & rows, updates=updates, memory_change=change)
+
 
 class ClientContext(NamedTuple):
     """What clients start with besides the model."""

@@ -197,6 +197,18 @@ class Upload(ABC):
         return {}
 
 
+class Pacing(ABC):
+    """When the server absorbs what has arrived."""
+
+    @abstractmethod
+    def widen(self, sampler: Sampler) -> Sampler:
+        """Return the sampler that asks as many clients as this pacing needs."""
+
+    @abstractmethod
+    def close(self, replies: Replies, cohort: Cohort) -> Replies:
+        """Return the replies that count when the round closes; the others are lost."""
+
+
 class Aggregator(ABC):
     """How the answers become one direction."""
 

@@ -40,12 +40,12 @@ def choice(what: str, name: str, choices: Iterable[str]) -> str:
     return f"There is no {what} {shown}.{nearest(name, choices)} Valid: {', '.join(choices)}."
 
 
-def sentences(error: pydantic.ValidationError, caller: str, fields: Sequence[str]) -> list[str]:
-    """Turn pydantic's findings into our one sentence per parameter."""
+def sentences(error: pydantic.ValidationError, caller: str, fields: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Turn pydantic's findings into our sentences, by parameter; those of the whole are under the empty name."""
     found: dict[str, list[Any]] = {}
     for e in error.errors():  # the branches of a union report one by one: gather them under their parameter
         found.setdefault(_name(e["loc"], fields), []).append(e)
-    return [s for name, same in found.items() for s in _own(same[0]) or [_sentence(name, same, caller, fields)]]
+    return {name: _own(same[0]) or [_sentence(name, same, caller, fields)] for name, same in found.items()}
 
 
 def _own(error: Any) -> Sequence[str]:
@@ -94,6 +94,6 @@ def _explained(init: Callable[..., None], caller: str, fields: list[str]) -> Cal
         try:
             init(self, *args, **kwargs)
         except pydantic.ValidationError as e:
-            raise BadInput(*sentences(e, caller, fields)) from None
+            raise BadInput(*(s for found in sentences(e, caller, fields).values() for s in found)) from None
 
     return checked

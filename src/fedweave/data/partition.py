@@ -20,6 +20,7 @@ from fedweave.data.deal import Shares as Shares
 from fedweave.data.deal import aligned, apportion, by_group, deal, dirichlet, filled, shared, shuffled_by
 from fedweave.data.deal import label_counts as label_counts
 
+CLIENTS = 20  # where a written form comes without a number of clients
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -231,14 +232,17 @@ def forms() -> dict[str, str]:
     return {form.form: form.about for form in FORMS.values()}
 
 
-def parse(text: str, clients: int | None) -> Partition:
-    """Turn a written form such as ``dirichlet:0.1`` into a partition of ``clients`` clients."""
+def parse(text: str, clients: int | None = None) -> Partition:
+    """Turn a written form such as ``dirichlet:0.1`` into a partition of ``clients`` clients.
+
+    Without a number there are ``CLIENTS``, or as many as the data itself has if it is ``natural``.
+    """
     kind, *values = text.strip().split(":")
     if kind not in FORMS:
         raise BadInput(f"{choice('partition', kind, FORMS)} Forms: {', '.join(forms())}.")
     form = FORMS[kind]
     if clients is None and kind != "natural":
-        raise BadInput(f"The partition {text!r} needs a number of clients. Give --clients N.")
+        clients = CLIENTS
     if len(values) > form.form.split(" ")[0].count(":"):
         raise BadInput(f"The partition {text!r} has too many values. Write {form.form}.")
     if kind == "classes":

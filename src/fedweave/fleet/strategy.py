@@ -18,6 +18,7 @@ from pydantic import PositiveFloat, PositiveInt
 from threadpoolctl import ThreadpoolController
 
 from fedweave.core.determinism import deterministic
+from fedweave.core.options import renamed
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Cohort, Layout, Population, Replies, ServerState, State
 from fedweave.core.settings import BadInput, settings
@@ -29,9 +30,10 @@ from fedweave.fleet.server.terms import Clock, Terms, refuse_oracle
 from fedweave.fleet.wire.tensors import Tensors, fits
 from fedweave.local.solvers import SGD, Adam
 from fedweave.method import Method
+from fedweave.pacing import Synchronous, ask_more
 from fedweave.round import absorb, first_state, plan
 from fedweave.round.admission import wrong_number
-from fedweave.round.closing import Rules, over_selected
+from fedweave.round.closing import Rules
 from fedweave.runs.experiment import Seed, Share
 from fedweave.system.measured import Measured
 from fedweave.system.worlds import steps_of
@@ -52,9 +54,10 @@ class StrategyOptions:
     seed: Seed
     terms: Terms
     system: Measured
-    longest: PositiveFloat | None  # an update this many times as long as its round's median one is refused
+    max_length_ratio: PositiveFloat | None  # an update this many times as long as its round's median one is refused
 
 
+@renamed(longest="max_length_ratio")
 class Strategy(FlowerStrategy):
     """A method as a Flower strategy: ``Strategy(fedweave.methods.fedacs(10))`` instead of ``FedAvg(...)``.
 
@@ -64,8 +67,8 @@ class Strategy(FlowerStrategy):
 
     ``lr``, ``epochs`` and ``batch_size`` say what the clients do (and tell clients of ours what to do); ``clients`` is
     the size of the fleet, if not those who are there when the first round begins; ``terms`` say how many must be there
-    and how long to wait, beside the ``timeout`` of ``start``; an update more than ``longest`` times as long as the
-    median of its round is refused.
+    and how long to wait, beside the ``timeout`` of ``start``; an update more than ``max_length_ratio`` times as
+    long as the median of its round is refused.
     """
 
     def __init__(
@@ -80,12 +83,16 @@ class Strategy(FlowerStrategy):
         seed: int = 0,
         terms: Terms = PATIENT,
         system: Measured = MEASURED,
-        longest: float | None = 1000.0,
+        max_length_ratio: float | None = 1000.0,
         clock: Clock | None = None,
     ):
-        self.local = StrategyOptions(lr, epochs, batch_size, clients, fraction_evaluate, seed, terms, system, longest)
+        self.local = StrategyOptions(
+            lr, epochs, batch_size, clients, fraction_evaluate, seed, terms, system, max_length_ratio
+        )
         refuse_oracle(method)
-        self.method = over_selected(method, self.local.terms.over_selection)
+        if method.pacing != Synchronous():
+            raise BadInput("A strategy waits as its flower.Terms say, not by the method's pacing: leave pacing out.")
+        self.method = replace(method, sampler=ask_more(method.sampler, self.local.terms.over_selection))
         self._clock = clock or Clock()
         self._needs = needs(method)
         self._state: ServerState | None = None
@@ -159,7 +166,9 @@ class Strategy(FlowerStrategy):
         now = replace(now, loss_rate=before.loss_rate, latency=before.latency)
         assignment = replace(assignment, view=replace(assignment.view, population=now))
         with deterministic(self._blas):
-            state, happened = absorb(self.method, asked.state, assignment, received, Rules(self.local.longest))
+            state, happened = absorb(
+                self.method, asked.state, assignment, received, Rules(max_length_ratio=self.local.max_length_ratio)
+            )
         self._state, heard = state, happened.replies
         self._seen = self.local.system.visited(self._seen, ids, heard.received, heard.seconds)
         for kind, failure in happened.failures():

@@ -19,7 +19,7 @@ from fedweave.core.records import (
 )
 from fedweave.method import Method
 from fedweave.round.admission import admit, check_direction, check_state, not_finite
-from fedweave.round.closing import NO_RULES, Rules, close_round, refusals_after, why_abandoned
+from fedweave.round.closing import NO_RULES, Rules, refusals_after, why_abandoned
 from fedweave.round.handing import read_only_state
 from fedweave.round.memories import commit_memories, total_bytes_down
 from fedweave.server import advance
@@ -62,9 +62,9 @@ def absorb(
 ) -> tuple[ServerState, Round]:
     """Return the state after the round, and what happened in it."""
     cohort, view = assignment.cohort, replace(assignment.view, probes=NoProbes())
-    replies = close_round(replies, cohort, rules)
+    replies = method.pacing.close(replies, cohort)
     crash_point("trained")
-    replies, refused = admit(replies, cohort, view.layout, rules.longest)
+    replies, refused = admit(replies, cohort, view.layout, rules.max_length_ratio)
     direction, aggregator = method.aggregator.combine(read_only_state(state.aggregator), view, cohort, replies)
     check_direction(direction, method, state.x)
     crash_point("combined")

@@ -72,44 +72,34 @@ def check_state(state: Any, part: Any) -> None:
 
 
 def admit(
-    replies: Replies, cohort: Cohort, layout: Layout, longest: float | None = None
+    replies: Replies, cohort: Cohort, layout: Layout, max_length_ratio: float | None = None
 ) -> tuple[Replies, list[Failure]]:
     """Return the replies with every bad update turned into a lost one, and why, for each of all that were refused.
 
-    Bad is what is not finite, and what is more than ``longest`` times as long as the cohort's median update. An engine
-    that gets answers as messages has already refused those that are no update at all (``misfit``).
+    Bad is what is not finite, and what is more than ``max_length_ratio`` times as long as the cohort's median update. An
+    engine that gets answers as messages has already refused those that are no update at all (``misfit``).
     """
     vectors, refused = (
         [replies.updates] if replies.memory_change is None else [replies.updates, replies.memory_change],
         [],
     )
-    length = None if longest is None else _lengths(replies)  # not finite where an entry is not
+    length = None if max_length_ratio is None else _lengths(replies)  # not finite where an entry is not
     looked = 0 if length is None or not np.isfinite(length).all() else 1
     if not all(_all_finite(rows) for rows in vectors[looked:]):
         fine = np.all([np.isfinite(rows).all(axis=1) for rows in vectors], axis=0)
         wrong = [(i, next(r[i] for r in vectors if not np.isfinite(r[i]).all())) for i in np.flatnonzero(~fine)]
         refused = [_why(int(cohort.ids[i]), row, layout) for i, row in wrong if replies.received[i]]
-        replies = without(replies, fine)
-    if length is not None and (times := _in_medians(length, replies.received)).max(initial=0) > longest:
+        replies = replies.keep_only(fine)
+    if length is not None and (times := _in_medians(length, replies.received)).max(initial=0) > max_length_ratio:
         refused += [
             Failure(
                 int(cohort.ids[i]),
-                f"its update is {times[i]:.4g} times as long as the median, more than {longest:g}",
+                f"its update is {times[i]:.4g} times as long as the median, more than {max_length_ratio:g}",
             )
-            for i in np.flatnonzero(times > longest)
+            for i in np.flatnonzero(times > max_length_ratio)
         ]
-        replies = without(replies, times <= longest)
+        replies = replies.keep_only(times <= max_length_ratio)
     return replies, [*replies.failures.refused, *refused]
-
-
-def without(replies: Replies, fine: Array) -> Replies:
-    """Return the replies with all rows but the fine ones lost."""
-
-    def clean(rows: Array | None) -> Array | None:
-        return None if rows is None else np.where(fine[:, None], rows, rows.dtype.type(0))
-
-    updates, change = clean(replies.updates), clean(replies.memory_change)
-    return replies._replace(received=replies.received & fine, updates=updates, memory_change=change)
 
 
 def _lengths(replies: Replies) -> Array:

@@ -13,6 +13,7 @@ from fedweave.core.settings import BadInput
 from fedweave.data import Dataset
 from fedweave.engine.pool.protocol import Pool
 from fedweave.method import Method
+from fedweave.runs import zoo
 from fedweave.runs.experiment import Experiment, from_plain, load_data, to_plain
 from fedweave.runs.loop import Interrupted, Watch, refuse_another, resume_with, run_with, workers_of
 from fedweave.runs.results import Result
@@ -46,14 +47,14 @@ class Comparison:
 
 
 def compare(
-    methods: Sequence[Method],
+    methods: Sequence[Method | str],
     experiment: Experiment,
     seeds: int = 1,
     out: str | Path | None = None,
     watch: Watch | None = None,
     command: str | None = None,
 ) -> Comparison:
-    """Run every method with every seed; with ``out`` each run has its folder in there.
+    """Run every method, given itself or by name, with every seed; with ``out`` each run has its folder in there.
 
     An interrupted comparison goes on when it is called again with the same arguments and ``out``.
     """
@@ -74,8 +75,9 @@ def compare(
         return _continue(folder, runs, watch, command, workers)
 
 
-def _plan(methods: Sequence[Method], experiment: Experiment, seeds: int) -> dict[str, Experiment]:
+def _plan(given: Sequence[Method | str], experiment: Experiment, seeds: int) -> dict[str, Experiment]:
     """Return the runs by name, seed after seed: for one seed every method meets the same clients and world."""
+    methods = [zoo.parse(m) if isinstance(m, str) else m for m in given]
     names = [m.name for m in methods]
     twins = {n for n in names if names.count(n) > 1}
     if twins:

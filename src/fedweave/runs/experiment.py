@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, InstanceOf, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fedweave import models
-from fedweave.core.roles import System
-from fedweave.core.settings import BadInput, choice, nearest, settings
+from fedweave.core.options import Option, options_of, renamed_options
+from fedweave.core.roles import Pacing, System
+from fedweave.core.settings import BadInput, settings
 from fedweave.core.spec import build, describe
 from fedweave.data import Dataset, load
-from fedweave.data.partition import IID, Partition
+from fedweave.data.partition import Partition
+from fedweave.data.partition import parse as parse_partition
 from fedweave.method import Method, mask_aware
+from fedweave.pacing import Synchronous
 from fedweave.round.closing import Rules
-from fedweave.system.worlds import Uniform
+from fedweave.runs import zoo
+from fedweave.runs.checks import check_data, check_model, check_submodels, default_text, or_text, split_submodels
+from fedweave.system import names as systems
 from fedweave.tables.rows import Where
 
 if TYPE_CHECKING:
@@ -24,82 +30,193 @@ if TYPE_CHECKING:
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(gt=0, lt=2**31)]  # what is counted per client must fit an array
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+RULES = "When a round ends, and which updates it accepts"
 
 
-def _listed(given: Any) -> Any:
-    """Return sub-models as typed, such as 1,0.5 or feddd_a1,feddd_a2, one by one, shares as numbers."""
-    if given is None or isinstance(given, str):
-        given = [part.strip() for part in (given or "").split(",") if part.strip()]
-    return [_as_number(part) for part in given] if isinstance(given, list | tuple) else given
-
-
-def _as_number(given: Any) -> Any:
-    try:
-        return float(given)
-    except (TypeError, ValueError):
-        return given
-
-
-Submodels = Annotated[tuple[float | str, ...], BeforeValidator(_listed)]
-
-
+@renamed_options
 @settings
 class Experiment:
-    """Everything that decides a result, and ``engine``, ``workers``, ``device`` and ``tables``, which do not."""
+    """Everything that decides a result, and ``pool``, ``workers``, ``device`` and ``tables``, which do not.
 
-    method: Method
-    data: InstanceOf[Dataset] | str  # a loaded data set, or what fedweave.data.load takes
-    partition: Partition = Field(default_factory=lambda: IID(clients=20))
-    model: str | Callable[[], Any] = "auto"  # a name, a factory of torch modules, or the default for the data
-    system: System = Field(default_factory=Uniform)
-    rounds: PositiveInt = 30
-    lr: PositiveFloat = 0.05  # of the clients' solver
-    epochs: PositiveFloat | None = None  # local passes per round, 1 if neither is given; fractions are fine
-    steps: Count | None = None  # local steps per round, instead
-    batch_size: Count = 20
-    calibrate: bool = False  # scale lr each round so that every method's step is as long as FedAvg's (FedACS I.2)
-    weights: Literal["data", "equal"] = "data"  # the objective: ω ∝ samples, or 1/N
-    target: Share | None = None  # test accuracy whose first reaching is reported
-    evaluate_every: PositiveInt = 1
-    seed: Seed = 0
-    engine: Literal["local", "ray"] = "local"  # where training runs: processes of this machine, or a Ray cluster
-    workers: PositiveInt | Literal["auto"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    tables: Where = "ram"  # where what is remembered of every client is kept
-    true_gradients: bool = False  # at each evaluation also every client's gradient on all its data: diversity, ‖∇f‖
-    submodels: Submodels = ()  # what clients train in turn instead: models by name, or shares of the model's widths
-    longest: PositiveFloat | None = 1000.0  # an update this many times as long as its round's median one is refused
-    deadline: PositiveFloat | None = None  # seconds of the simulated clock after which a round waits for nobody
-    over_selection: Annotated[float, Field(ge=1, le=10)] = 1.0  # times as many are asked as the method says
-    answers: PositiveInt | None = None  # how many end a round; None: as many as the method says, if it asks more
-    fewest: NonNegativeInt = 0  # with fewer usable answers a round is abandoned: the model stays as it is
-    failures: Literal["stop", "skip"] = "stop"  # when a client's training raises: end the run, or do without its answer
-    quarantine: PositiveInt | None = None  # a client with so many refused answers is not asked any more
-    audit: bool = False  # whether the run folder keeps a chained log with a line for every answer
+    A field with an ``Option`` is also an option of ``fedweave run`` and ``compare`` and a key of an experiment file,
+    with the same default, and takes what they take: ``method="fedacs"``, ``partition="dirichlet:0.1"``.
+    """
+
+    method: Annotated[Method, or_text(Method, zoo.parse, "fedacs")]
+    data: Annotated[
+        InstanceOf[Dataset] | str,
+        AfterValidator(check_data),
+        Option("digits, mnist5k, mnist, fashion_mnist, cifar10, ..., or a folder of images.", "NAME", "digits"),
+    ] = "mnist5k"
+    partition: Annotated[
+        Partition,
+        or_text(Partition, parse_partition, "dirichlet:0.1"),
+        Option(
+            "iid, dirichlet:0.1, shards:2, classes:3, classes:2-10, one-class, split:0.1:0.9, natural.",
+            "FORM",
+            "dirichlet:0.1",
+        ),
+    ] = default_text("dirichlet:0.5")
+    model: Annotated[
+        str | Callable[[], Any],  # in Python also a function that makes a torch module
+        AfterValidator(check_model),
+        Option("A name of `fedweave list models`.", "NAME", "cnn_small", default="fits the data"),
+    ] = "auto"
+    system: Annotated[
+        System,
+        or_text(System, systems.parse, "dynamic"),
+        Option(
+            "uniform, static, dynamic, latency, lognormal, wireless, shannon, hybrid, hybrid+ or TRACE.csv.",
+            "NAME",
+            "dynamic",
+        ),
+    ] = default_text("uniform")
+    rounds: Annotated[PositiveInt, Option("Number of rounds.", "R", "60")] = 30
+    lr: Annotated[PositiveFloat, Option("Learning rate of the clients.", "ETA", "0.1")] = 0.05
+    epochs: Annotated[
+        PositiveFloat | None,
+        Option("Local passes over the data per round; fractions are fine.", "E", "0.5", default="1"),
+    ] = None
+    steps: Annotated[Count | None, Option("Local steps per round, instead of epochs.", "T", "10")] = None
+    batch_size: Annotated[Count, Option("Samples per local step.", "B", "32")] = 20
+    calibrate: Annotated[
+        bool, Option("true: scale lr each round so that every method's step is as long as FedAvg's.", "BOOL", "true")
+    ] = False
+    weights: Annotated[
+        Literal["data", "equal"], Option("The objective: data (clients count by samples) or equal.", "KIND", "equal")
+    ] = "data"
+    target: Annotated[
+        Share | None, Option("Test accuracy, 0 to 1: report rounds, time and bytes until it is reached.", "ACC", "0.9")
+    ] = None
+    evaluate_every: Annotated[PositiveInt, Option("Evaluate every so many rounds.", "R", "5")] = 1
+    seed: Annotated[Seed, Option("Same seed, same bits.", "S", "7")] = 0
+    pool: Annotated[
+        Literal["local", "ray"],
+        Option(
+            "Where to train: local processes, or ray, a Ray cluster; the results are the same.",
+            "NAME",
+            "ray",
+            aliases=("engine",),
+        ),
+    ] = "local"
+    workers: Annotated[
+        PositiveInt | Literal["auto"],
+        Option("Training processes or actors: auto or a number; the results do not depend on it.", "N", "2"),
+    ] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Option("auto, cpu or cuda.", "NAME", "cpu")] = "auto"
+    tables: Annotated[
+        Where, Option("Where vectors remembered of every client are kept: ram, or disk when too many.", "PLACE", "disk")
+    ] = "ram"
+    true_gradients: Annotated[
+        bool,
+        Option(
+            "true: at each evaluation also take every client's gradient on all its data: diversity, length.",
+            "BOOL",
+            "true",
+        ),
+    ] = False
+    submodels: Annotated[
+        tuple[float | str, ...],
+        BeforeValidator(split_submodels),
+        AfterValidator(check_submodels),
+        Option("What clients train in turn: shares of the model's widths, or models by name.", "LIST", "1,0.5"),
+    ] = ()
+    max_length_ratio: Annotated[
+        PositiveFloat | None,
+        Option(
+            "Refuse an update this many times as long as its round's median one.",
+            "TIMES",
+            "50",
+            group=RULES,
+            aliases=("longest",),
+        ),
+    ] = 1000.0
+    pacing: Pacing | None = None  # when rounds end, instead of the method's own pacing
+    deadline: Annotated[
+        PositiveFloat | None,
+        Option("Simulated seconds after which a round ends.", "SECONDS", "5", default="waits for all", group=RULES),
+    ] = None
+    over_selection: Annotated[
+        float,
+        Field(ge=1, le=10),
+        Option(
+            "Ask this many times as many clients as the method says; enough answers end the round.",
+            "TIMES",
+            "1.3",
+            group=RULES,
+        ),
+    ] = 1.0
+    answers: Annotated[
+        PositiveInt | None,
+        Option(
+            "How many answers end a round.",
+            "N",
+            "8",
+            default="all that were asked, without the over-selection",
+            group=RULES,
+        ),
+    ] = None
+    min_answers: Annotated[
+        NonNegativeInt,
+        Option(
+            "With fewer usable answers a round is abandoned: the model stays as it is.",
+            "N",
+            "3",
+            group=RULES,
+            aliases=("fewest",),
+        ),
+    ] = 0
+    failures: Annotated[
+        Literal["stop", "skip"],
+        Option(
+            "When a client's training raises an exception: stop, or skip its answer.", "POLICY", "skip", group=RULES
+        ),
+    ] = "stop"
+    quarantine: Annotated[
+        PositiveInt | None,
+        Option("No longer ask a client after so many refused answers.", "N", "3", default="never", group=RULES),
+    ] = None
+    audit: Annotated[
+        bool,
+        Option(
+            "true: keep a chained log with a line for every answer; see `fedweave verify`.", "BOOL", "true", group=RULES
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
+        """Refuse fields that contradict each other, all at once; the command line replaces their quoted names."""
+        problems: list[str] = []
         if self.epochs is not None and self.steps is not None:
-            raise ValueError("Give either 'epochs' or 'steps' of local work to an Experiment, not both.")
-        if self.engine == "ray" and self.device == "cuda":
-            raise ValueError("engine='ray' trains on CPUs: use device='cpu' with it, or engine='local'.")
-        if isinstance(self.model, str) and self.model != "auto" and self.model not in models.names():
-            raise ValueError(choice("model", self.model, ["auto", *models.names()]))
-        for given in self.submodels:
-            if given not in models.names() and not (isinstance(given, float) and 0 < given <= 1):
-                raise ValueError(
-                    f"The 'submodels' of an Experiment must be shares in (0, 1] or models. Got {given!r}."
-                    f"{nearest(str(given), models.names())}"
-                )
+            problems.append("'epochs' and 'steps' exclude each other: give the local work in one of them.")
+        if self.pool == "ray" and self.device == "cuda":
+            problems.append("'pool' ray trains on CPUs: use 'device' cpu with it, or 'pool' local.")
         if self.submodels and not self.method.aggregator.masks:
-            raise ValueError(
+            problems.append(
                 f"Clients with sub-models send parts of the model, which {type(self.method.aggregator).__name__} would "
                 f"take for whole ones. Use {mask_aware()} as aggregator."
             )
+        if self.pacing is not None and self._shorthand != Synchronous():
+            problems.append("'deadline', 'answers' and 'over_selection' are short for a 'pacing': give one of the two.")
+        if problems:
+            raise BadInput(*problems)
+
+    @property
+    def _shorthand(self) -> Pacing:
+        return Synchronous(deadline=self.deadline, answers=self.answers, over_selection=self.over_selection)
+
+    @property
+    def paced_method(self) -> Method:
+        """The method with the pacing of this experiment, if it gives one."""
+        given = self.pacing or (self._shorthand if self._shorthand != Synchronous() else None)
+        return self.method if given is None else replace(self.method, pacing=given)
 
     @property
     def rules(self) -> Rules:
-        """When its rounds end, and what they let in."""
-        return Rules(self.longest, self.deadline, self.answers, self.over_selection, self.fewest, self.quarantine)
+        """Which answers its rounds accept, and how many they need."""
+        return Rules(max_length_ratio=self.max_length_ratio, min_answers=self.min_answers, quarantine=self.quarantine)
+
+
+OPTIONS = options_of(Experiment)
 
 
 def load_data(experiment: Experiment) -> Dataset:
@@ -162,6 +279,7 @@ def from_plain(spec: Mapping[str, Any]) -> Experiment:
     """Return the experiment that ``to_plain`` described; one with arrays or own modules needs Python."""
     if not isinstance(spec, Mapping) or not {"data", "model"} <= spec.keys():
         raise BadInput(f"An experiment is a table with 'data', 'model' and more. Got {str(spec)[:60]!r} instead.")
+    refuse_old_fields(spec)
     data, model = spec["data"], spec["model"]
     if not isinstance(data, str) or not isinstance(model, str):
         what = "arrays" if not isinstance(data, str) else "a model"
@@ -169,3 +287,13 @@ def from_plain(spec: Mapping[str, Any]) -> Experiment:
             f"This run used {what} given in Python: resume it there, with fedweave.resume(folder, experiment)."
         )
     return build(Experiment, spec, "experiment")
+
+
+def refuse_old_fields(spec: Mapping[str, Any]) -> None:
+    """Refuse the experiment of a run that another version of fedweave began."""
+    known = ("type", "method", "pacing", *OPTIONS)
+    if unknown := [repr(name) for name in spec if name not in known]:
+        raise BadInput(
+            f"Another version of fedweave began this run: an Experiment of this one has no {', '.join(unknown)}. "
+            "Continue it with that version; `fedweave report` and `fedweave export` can read it."
+        )

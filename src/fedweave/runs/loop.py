@@ -21,7 +21,7 @@ from fedweave.engine.pool.choose import choose_pool
 from fedweave.engine.pool.protocol import Pool
 from fedweave.local.torch.device import choose_device
 from fedweave.round import Round, measures, run_round
-from fedweave.runs.experiment import Experiment, from_plain, to_plain
+from fedweave.runs.experiment import Experiment, from_plain, refuse_old_fields, to_plain
 from fedweave.runs.results import Result, summarise
 from fedweave.runs.session import Session, prepare
 from fedweave.store.database import reading
@@ -63,7 +63,7 @@ def resume(run_folder: str | Path, experiment: Experiment | None = None, watch: 
             return resume_with(store, experiment, watch, workers)
 
 
-FREE = {"engine", "workers", "device", "tables"}  # settings that change no bit
+FREE = {"pool", "workers", "device", "tables"}  # settings that change no bit
 
 
 def refuse_edited(began: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
@@ -78,6 +78,7 @@ def refuse_edited(began: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
 
 def refuse_another(stored: Mapping[str, Any], given: Experiment) -> None:
     """Refuse to continue a run with other settings. Data has a digest, own models no name, and the rest no effect."""
+    refuse_old_fields(stored)
     plain = json.loads(json.dumps(to_plain(given)))
     free = {"data"} | FREE | (set() if isinstance(plain["model"], str) else {"model"})
     fixed = {k: v for k, v in plain.items() if k not in free}
@@ -108,8 +109,8 @@ def mind_versions(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 
 def workers_of(experiment: Experiment) -> Pool:
     """Return the worker processes or Ray actors that an experiment asks for, not yet started."""
-    device, _ = choose_device(experiment.device, experiment.engine)
-    return choose_pool(experiment.workers, device, experiment.engine)
+    device, _ = choose_device(experiment.device, experiment.pool)
+    return choose_pool(experiment.workers, device, experiment.pool)
 
 
 def run_with(
@@ -271,4 +272,4 @@ def load_result(folder: str | Path) -> Result:
 
 def device_sentence(experiment: Experiment) -> str:
     """Return which device and how many processes an experiment will use, and why."""
-    return f"{choose_device(experiment.device, experiment.engine)[1]}, {workers_of(experiment)}"
+    return f"{choose_device(experiment.device, experiment.pool)[1]}, {workers_of(experiment)}"

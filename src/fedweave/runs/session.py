@@ -31,7 +31,7 @@ from fedweave.local.torch.threads import one_thread
 from fedweave.method import Method
 from fedweave.round import first_state
 from fedweave.round.calibration import calibrated_lr
-from fedweave.round.closing import Rules, over_selected
+from fedweave.round.closing import Rules
 from fedweave.round.plan import view_of
 from fedweave.runs.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
 from fedweave.system.worlds import steps_of
@@ -54,13 +54,13 @@ class Session(NamedTuple):
 def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -> Session:
     """Check everything that can be checked before training, and set it up."""
     data = load_data(experiment)
-    method = over_selected(experiment.method, experiment.over_selection)
+    method = experiment.paced_method.widened
     shares = experiment.partition.split(data, rng_for(experiment.seed, 0, Stream.PARTITION))
     name, model = model_factory(experiment, data)
     labels = label_counts(data, shares.train) if data.classes else None
     x = first_vector(name, model, data, experiment.seed)
     base = nominal_population(experiment, np.array([part.size for part in shares.train]))
-    device, why = choose_device(experiment.device, experiment.engine)
+    device, why = choose_device(experiment.device, experiment.pool)
     solver, upload, seed = method.solver, method.upload, experiment.seed
     if name == "quadratic":  # known in closed form, so clients need no training: a thousand times as fast, and exact
         optimum = np.array([data.x[part].mean(0, dtype=float) for part in shares.train])

@@ -60,7 +60,7 @@ class RayActors(AbstractContextManager["RayActors"]):
     def __init__(self, workers: int | Literal["auto"]):
         """Plan this many actors of one CPU each, or one for every CPU of the cluster."""
         if find_spec("ray") is None:
-            raise BadInput("The engine 'ray' needs Ray, which is not installed: pip install 'fedweave[ray]'")
+            raise BadInput("The pool 'ray' needs Ray, which is not installed: pip install 'fedweave[ray]'")
         self.count = None if workers == "auto" else workers  # None until the cluster is known
         self.patience = 0.0
         self.holds: Any = None  # the ``build`` whose trainer they have now
@@ -81,7 +81,7 @@ class RayActors(AbstractContextManager["RayActors"]):
         try:
             blob = cloudpickle.dumps(build)
         except (TypeError, pickle.PicklingError) as e:
-            raise BadInput(f"The model cannot be sent to Ray: {e}. Use the engine 'local' with workers=1.") from None
+            raise BadInput(f"The model cannot be sent to Ray: {e}. Use the pool 'local' with workers=1.") from None
         self.join()
         plain = {name: np.ascontiguousarray(getattr(data, name)) for name in SHARED}  # else not shared but copied
         self._given = (self._ray.put(blob), self._ray.put(data._replace(**plain)))

@@ -26,8 +26,8 @@ from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import Clock, Terms, refuse_oracle
 from fedweave.local.client_data import ClientData
 from fedweave.local.torch.device import choose_device
+from fedweave.pacing import Synchronous, ask_more
 from fedweave.round import first_state
-from fedweave.round.closing import NO_RULES, over_selected
 from fedweave.runs.experiment import Experiment, load_data, model_factory, to_plain
 from fedweave.runs.loop import Watch, different, go_on, mind_versions, refuse_another
 from fedweave.runs.results import Result
@@ -106,7 +106,7 @@ def prepare(
     name, model = model_factory(experiment, data)
     if name == "quadratic":
         raise BadInput("The quadratic model is solved in closed form, in the simulator only: a fleet needs a network.")
-    if experiment.rules._replace(longest=None, quarantine=None) != NO_RULES:
+    if experiment.paced_method.pacing != Synchronous() or experiment.min_answers:
         raise BadInput(
             "How long a real fleet is waited for, and for how many, is said by Terms, not by the Experiment."
         )
@@ -119,7 +119,7 @@ def prepare(
     measured = experiment.system if isinstance(experiment.system, Measured) else None
     device, why = choose_device(experiment.device)
     bench = torch_simulator(model, _test_only(data), experiment.method.solver, experiment.seed, Workers(1), device)
-    method = over_selected(experiment.method, terms.over_selection)
+    method = replace(experiment.method, sampler=ask_more(experiment.method.sampler, terms.over_selection))
     layout, seed = bench.layout, experiment.seed
     engine = FlowerEngine(grid, roster, layout, method, seed, bench.evaluate, terms, measured, clock)
 

@@ -119,7 +119,7 @@ class Asker:
         self._keep_in_mind(q, replies)
         replies = replies if self._upload.identity else _with_kept(replies, self._upload, box.sent, assignment)
         asked = assignment.cohort.ids.size
-        few, least = int(replies.received.sum()), min(self._terms.fewest, asked)
+        few, least = int(replies.received.sum()), min(self._terms.min_answers, asked)
         abandoned = f"{few} of {asked} clients answered, {least} must" if few < least else ""
         return replies._replace(failures=Failures(tuple(refused), tuple(box.failed), abandoned))
 

@@ -72,7 +72,7 @@ class Roster:
             self._clock.sleep(min(max(self._terms.poll_seconds, 0.5), self._terms.start_seconds))
 
     def _wanted(self) -> int:
-        return self._terms.connected or (self.size if self._incomplete else self._terms.fewest)
+        return self._terms.connected or (self.size if self._incomplete else self._terms.min_answers)
 
     @property
     def _incomplete(self) -> bool:

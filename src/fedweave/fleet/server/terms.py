@@ -7,27 +7,29 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
+from fedweave.core.options import renamed
 from fedweave.core.settings import BadInput, settings
 from fedweave.method import Method
-from fedweave.round.closing import answers_needed
+from fedweave.pacing import answers_needed
 
 
+@renamed(fewest="min_answers")
 @settings
 class Terms:
     """Three numbers that are often confused, and two deadlines.
 
     *Connected*: how many clients must be there before a round begins; one that is not there within ``start_seconds`` is
     an error. *Asked*: what the method's sampler draws, times ``over_selection``. *Answers*: how many close the round;
-    at the latest it closes ``answer_seconds`` after asking, and if fewer than ``fewest`` answers came, it is abandoned
+    at the latest it closes ``answer_seconds`` after asking, and if fewer than ``min_answers`` came, it is abandoned
     and the model stays as it is.
     """
 
-    connected: PositiveInt | None = None  # None: the whole fleet before the first round, then ``fewest``
+    connected: PositiveInt | None = None  # None: the whole fleet before the first round, then ``min_answers``
     start_seconds: PositiveFloat = 600.0
     answer_seconds: PositiveFloat = 600.0
     over_selection: Annotated[float, Field(ge=1, le=10)] = 1.0
     answers: PositiveInt | None = None  # None: as many as were asked, without the over-selection
-    fewest: NonNegativeInt = 1  # 0: a round counts although nobody answered, as in the simulator
+    min_answers: NonNegativeInt = 1  # 0: a round counts although nobody answered, as in the simulator
     poll_seconds: PositiveFloat = 0.2  # between two looks for answers
     most_samples: PositiveFloat = 1e7  # a client that claims more is not believed
 

@@ -33,7 +33,7 @@ def arms(k: int) -> dict[str, Method]:
         **{name: replace(plain, sampler=sampler) for name, sampler in changed.items()},
         "weights sum to one": replace(plain, aggregator=InverseProbability("weights")),
         "fedavg": methods.fedavg(k),
-        "fedmd": methods.fedmd(k),
+        "fedavg_md": methods.fedavg_md(k),
     }
 
 

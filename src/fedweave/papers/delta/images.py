@@ -37,7 +37,7 @@ CLAIM = "fedpracdelta has the highest accuracy and needs the fewest rounds"
 
 def arms(per_round: int, weights: str) -> dict[str, Method]:
     """Return the four methods of the tables, and MD sampling where it is another: H.2 says that FedAvg samples so."""
-    names = (*NAMES, "fedmd") if weights == "data" else NAMES
+    names = (*NAMES, "fedavg_md") if weights == "data" else NAMES
     return {name: getattr(methods, name)(per_round) for name in names}
 
 
@@ -93,7 +93,7 @@ def _contested(
         printed = reported if w == "data" else {}
         rows += judge.table(here, threshold, printed, "fedavg", data=name, weights=w)
         claims += judge.claims(f"{name}, {WEIGHTINGS[w]}", here, threshold, scale)
-        for rival in (n for n in ("fedavg", "fedmd") if n in here):
+        for rival in (n for n in ("fedavg", "fedavg_md") if n in here):
             text = f"{name}, {WEIGHTINGS[w]}: fedpracis is more accurate than {rival} (best {judge.BEST})"
             claims.append(leads(text, judge.bests(here["fedpracis"]), {rival: judge.bests(here[rival])}, scale))
     return rows, claims, note(bench, scale, data) + f" The paper's threshold is {bench.threshold:.0%}."

@@ -1,0 +1,66 @@
+"""Checks of the fields of an Experiment, and the texts that stand for its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BeforeValidator, Field
+
+from fedweave import data as datasets
+from fedweave import models
+from fedweave.core.settings import BadInput, brief, choice, nearest
+from fedweave.data import Dataset
+
+
+def or_text(role: type, parse: Callable[[str], Any], example: str) -> BeforeValidator:
+    """Return a check that takes a part, or the text that the command line takes for it."""
+
+    def convert(given: Any) -> Any:
+        if not isinstance(given, str | role):
+            raise ValueError(f"must be a {role.__name__}, or text such as {example!r}. Got {brief(given)} instead.")
+        return parse(given) if isinstance(given, str) else given
+
+    return BeforeValidator(convert)
+
+
+def check_data(given: Dataset | str) -> Dataset | str:
+    """Refuse the name of a data set that does not exist."""
+    if isinstance(given, str) and given not in datasets.names() and not (given and Path(given).expanduser().is_dir()):
+        raise BadInput(f"{choice('data set', given, datasets.names())} Or give the path of a folder of images.")
+    return given
+
+
+def check_model(given: Any) -> Any:
+    """Refuse the name of a model that does not exist."""
+    if isinstance(given, str) and given not in ("auto", *models.names()):
+        raise BadInput(choice("model", given, ["auto", *models.names()]))
+    return given
+
+
+def split_submodels(given: Any) -> Any:
+    """Return sub-models as typed, such as 1,0.5 or feddd_a1,feddd_a2, one by one, shares as numbers."""
+    if given is None or isinstance(given, str):
+        given = [part.strip() for part in (given or "").split(",") if part.strip()]
+    return [_as_number(part) for part in given] if isinstance(given, list | tuple) else given
+
+
+def _as_number(given: Any) -> Any:
+    try:
+        return float(given)
+    except (TypeError, ValueError):
+        return given
+
+
+def check_submodels(given: tuple[float | str, ...]) -> tuple[float | str, ...]:
+    """Refuse what is neither a share of the model's widths nor a model."""
+    for one in given:
+        if one not in models.names() and not (isinstance(one, float) and 0 < one <= 1):
+            raise ValueError(f"must be shares in (0, 1] or models. Got {one!r}.{nearest(str(one), models.names())}")
+    return given
+
+
+def default_text(default: str) -> Any:
+    """Return a default that is written as on the command line."""
+    return Field(default=default, validate_default=True)
