@@ -100,3 +100,7 @@ def test_late_imports_are_told_from_those_at_once():
     text = "import numpy\nif TYPE_CHECKING:\n    import pandas\nclass A:\n    import ray\ndef f():\n    import torch\n"
     seen = {one.library: one.at_once for one in imports(ast.parse(text), "x.py")}
     assert seen == {"numpy": True, "pandas": False, "ray": True, "torch": False}
+
+
+def test_few_modules_lie_at_the_root():
+    assert len(list(SOURCE.glob("*.py"))) <= 12

@@ -5,7 +5,6 @@ import csv
 import numpy as np
 import pytest
 
-from fedweave.runs.results import Result
 from fedweave.store.export import write_tables
 
 ROUNDS = {
@@ -38,7 +37,7 @@ def read_parquet(path):
 
 @pytest.mark.parametrize(("kind", "read"), [("csv", read_csv), ("parquet", read_parquet)])
 def test_the_files_hold_every_row_exactly(tmp_path, kind, read):
-    files = write_tables(Result({}, {}, ROUNDS, CLIENTS, {}, folder=tmp_path), kind)
+    files = write_tables(tmp_path, ROUNDS, CLIENTS, kind)
     assert files == [tmp_path / f"rounds.{kind}", tmp_path / f"clients.{kind}"]
     for file, expected in zip(files, (FLAT, CLIENTS), strict=True):
         found = read(file)
@@ -49,5 +48,5 @@ def test_the_files_hold_every_row_exactly(tmp_path, kind, read):
 
 def test_a_run_that_was_never_evaluated_has_no_class_columns(tmp_path):
     rounds = {**ROUNDS, "class_accuracy": np.zeros((2, 0))}
-    file, _ = write_tables(Result({}, {}, rounds, CLIENTS, {}, folder=tmp_path), "csv")
+    file, _ = write_tables(tmp_path, rounds, CLIENTS, "csv")
     assert list(read_csv(file)) == ["round", "clock", "accuracy"]

@@ -12,7 +12,6 @@ from fedweave.aggregate.linear import Mean, weigh
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
 from fedweave.core.roles import Aggregator
 from fedweave.core.settings import settings
-from fedweave.round.measures import STALLED
 from fedweave.solve import min_norm_weights
 from fedweave.tables.rows import Precision, Rows
 from fedweave.theory import chi_square, diversity_ratio
@@ -21,6 +20,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 Deviation = Annotated[float, Field(ge=0, le=1)]
 FEDAVG = Mean()
 LOST = np.float32(np.nan)  # products beyond float32 have no shortest combination: such a round is abandoned
+STALLED = 0.02  # a direction this much shorter than the mean of the same vectors: the model no longer moves
 
 
 @settings

@@ -157,7 +157,10 @@ def report(
 def export(folder: Folder, /, *, to: Literal["csv", "parquet"] = "csv", json: Json = False) -> None:
     """Write the rows per round and per client as tables into the run folder."""
     running, comparing = _training()
-    files = [str(path) for run in comparing.begun_in(folder) for path in write_tables(running.load_result(run), to)]
+    files: list[str] = []
+    for run in comparing.begun_in(folder):
+        result = running.load_result(run)
+        files += map(str, write_tables(run, result.rounds, result.clients, to))
     if json:
         _print_json({"files": files})
     else:

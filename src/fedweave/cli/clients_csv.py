@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput, nearest
 from fedweave.solve import LatencyPlan, latency_plan
+from fedweave.solve.clients import Clients
 from fedweave.solve.latency_plan import evaluated
 
 COLUMNS = ("client", "latency_seconds", "samples", "gradient_bound")
@@ -23,26 +23,6 @@ _CHECKS: dict[str, tuple[Callable[[str], Any], str]] = {
     "gradient_bound": (float, "a number > 0"),
 }
 MOST_SIZES = 200  # cohort sizes to try for a law that is given
-
-
-@dataclass(frozen=True)
-class Clients:
-    """The clients of a file, in its order."""
-
-    name: tuple[str, ...]
-    latency: Array  # (N,) δ, seconds
-    samples: Array  # (N,)
-    bound: Array  # (N,) G, of the norm of stochastic gradients
-
-    @property
-    def weight(self) -> Array:
-        """Data shares d."""
-        return self.samples / self.samples.sum()
-
-    @property
-    def data_factor(self) -> Array:
-        """B = (d G)² of the latency paper."""
-        return (self.weight * self.bound) ** 2
 
 
 def read_clients(path: Path) -> Clients:
@@ -70,7 +50,9 @@ def read_clients(path: Path) -> Clients:
         raise BadInput(*problems)
     columns = {name: np.array([row[name] for row in rows], float) for name in _CHECKS}
     names = tuple(str(row["client"]) for row in rows)
-    return Clients(names, columns["latency_seconds"], columns["samples"], columns["gradient_bound"])
+    return Clients(
+        name=names, latency=columns["latency_seconds"], samples=columns["samples"], bound=columns["gradient_bound"]
+    )
 
 
 def _header(where: str, header: list[str]) -> list[str]:

@@ -7,16 +7,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from fedweave.tables.rows import Rows
-
 Array = NDArray[Any]
 State = Mapping[str, Any]  # what a part remembers between rounds: arrays and Rows by name, stored without pickle
+
+
+class Table(Protocol):
+    """One vector per client: what the lower layers need to know of ``tables.rows.Rows``."""
+
+    @property
+    def written(self) -> Array:
+        """(N,) bool, which clients have one."""
+        ...
+
+    def __getitem__(self, ids: Array) -> Array:
+        """Return the vectors (k, D) of these clients."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -112,9 +122,9 @@ class ClientContext(NamedTuple):
     """What clients start with besides the model."""
 
     broadcast: Array | None = None  # (D,) a vector that the server sends to all
-    memory: Rows | None = None  # (N, D) what each client's solver remembers
+    memory: Table | None = None  # (N, D) what each client's solver remembers
     measure: bool = False  # whether clients measure the variance of their gradients on the way
-    kept: Rows | None = None  # (N, …) what each client's upload kept after its last participation
+    kept: Table | None = None  # (N, …) what each client's upload kept after its last participation
     budget: Array | None = None  # (k,) what the upload allocates to each of the cohort; None: nothing to allocate
 
 

@@ -12,11 +12,11 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
-from fedweave.cli.clients_csv import Clients
 from fedweave.report import units
 from fedweave.report.style import CSS
 from fedweave.report.svg import PALETTE, canvas, quiet, to_svg
 from fedweave.solve import LatencyPlan
+from fedweave.solve.clients import Clients
 
 Laws = Mapping[str, LatencyPlan]
 SHOWN = 40  # clients in the terminal; a page and JSON have all of them

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 AT_A_TIME = 64  # gradients in memory
 
-# A direction this much shorter than the mean of the same vectors moves the model so little that training has stopped.
-STALLED = 0.02
-
 LABELS = {  # what the columns are, for readers of a report
     "diversity": "Diversity of the answers",
     "surrogate_diversity": "Surrogate diversity of the memories",

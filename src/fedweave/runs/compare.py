@@ -13,7 +13,6 @@ from fedweave.core.settings import BadInput
 from fedweave.data import Dataset
 from fedweave.engine.pool.protocol import Pool
 from fedweave.method import Method
-from fedweave.report import compare_rows, write
 from fedweave.runs import zoo
 from fedweave.runs.experiment import Experiment, from_plain, load_data, to_plain
 from fedweave.runs.loop import Interrupted, Watch, refuse_another, resume_with, run_with, workers_of
@@ -32,10 +31,14 @@ class Comparison:
     @property
     def summary(self) -> list[dict[str, Any]]:
         """Mean and standard deviation over seeds, per method."""
+        from fedweave.report import compare_rows
+
         return compare_rows(self.results)
 
     def report(self, path: str | Path) -> Path:
         """Write the comparison as one self-contained HTML page."""
+        from fedweave.report import write
+
         return write(self.results, Path(path))
 
     def __repr__(self) -> str:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
+from fedweave.store.export import Columns
 
-Array = NDArray[Any]
-Columns = Mapping[str, Array]
 STALLED_ROUNDS = 5
 
 

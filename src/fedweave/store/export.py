@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
-from fedweave.runs.results import Columns, Result
+
+Columns = Mapping[str, Array]
 
 
-def write_tables(result: Result, to: Literal["csv", "parquet"]) -> list[Path]:
-    """Write rounds and clients into the run folder and return the files."""
-    assert result.folder is not None
+def write_tables(folder: Path, rounds: Columns, clients: Columns, to: Literal["csv", "parquet"]) -> list[Path]:
+    """Write the rows per round and per client into a run folder and return the files."""
     write = _write_csv if to == "csv" else _write_parquet
     files = []
-    for name, columns in (("rounds", _flat(result.rounds)), ("clients", result.clients)):
-        files.append(result.folder / f"{name}.{to}")
+    for name, columns in (("rounds", _flat(rounds)), ("clients", clients)):
+        files.append(folder / f"{name}.{to}")
         write(files[-1], columns)
     return files
 
