@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from fedweave.cli.typed import Json
 from fedweave.core.settings import BadInput
-from fedweave.store.audit import FILE, checked
+from fedweave.store.audit import FILE, check
 from fedweave.store.database import reading
 from fedweave.store.run_folder import RunFolder
 
@@ -46,7 +46,7 @@ def verify(folder: str | Path) -> Findings:
                 found, models[round] = found + 1, hashlib.sha256(state.x.tobytes()).hexdigest()
         end = store.audit_end()
         verdicts: Counter[str] = Counter()
-        for number, line, problem in checked(folder, end) if end else ():
+        for number, line, problem in check(folder, end) if end else ():
             if problem:
                 problems.append(f"{FILE}:{number} {problem}.")
             elif line and line["verdict"] == "model":
