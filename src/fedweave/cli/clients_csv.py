@@ -14,7 +14,7 @@ import numpy as np
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput, nearest
 from fedweave.solve import LatencyPlan, latency_plan
-from fedweave.solve.latency_plan import evaluated
+from fedweave.solve.latency_plan import evaluate_plan
 
 COLUMNS = ("client", "latency_seconds", "samples", "gradient_bound")
 _CHECKS: dict[str, tuple[Callable[[str], Any], str]] = {
@@ -120,7 +120,7 @@ def compare_laws(
     n = clients.weight.size
     tried = sizes or sorted({plan.cohort_size, *np.rint(np.geomspace(1, n, min(n, MOST_SIZES))).astype(int).tolist()})
     others = {
-        name: min((evaluated(s / s.sum(), *given, M) for M in tried), key=lambda law: law.total_seconds)
+        name: min((evaluate_plan(s / s.sum(), *given, M) for M in tried), key=lambda law: law.total_seconds)
         for name, s in score.items()
     }
     return {"planned": plan, **others}

@@ -90,7 +90,7 @@ def digits(root: Path | None = None) -> Dataset:
 
 
 def _digits_file() -> tuple[Array, Array]:
-    """Return pixels (1797, 64) and labels from scikit-learn's file, because importing scikit-learn takes longer than training."""
+    """Return pixels (1797, 64) and labels from scikit-learn's file; importing scikit-learn is slower than training."""
     spec = find_spec("sklearn")
     for place in (spec.submodule_search_locations or []) if spec else []:
         if (file := Path(place) / "datasets/data/digits.csv.gz").is_file():

@@ -30,7 +30,7 @@ SIZES: dict[Scale, Size] = {
 STEPS = 5  # local updates
 
 
-def clustered(per_round: int, drop_after: int | None = None) -> Method:
+def cluster_method(per_round: int, drop_after: int | None = None) -> Method:
     """Return cluster-based IS with two clusters by the updates that everyone would send (B.2)."""
     sampler = ClusterIS(per_round, 2, norms="oracle", drop_after=drop_after)
     return Method(sampler, aggregator=InverseProbability(), name="cluster_is")
@@ -73,7 +73,7 @@ def fig2(scale: Scale, told: Told | None = None) -> Outcome:
     contestants = {
         "fedavg": methods.fedavg(k),
         "fedis": methods.fedis(k),
-        "cluster_is": clustered(k),
+        "cluster_is": cluster_method(k),
         "feddelta": methods.feddelta(k),
     }
     text = "feddelta is the most accurate"
@@ -99,7 +99,7 @@ def fig6(scale: Scale, told: Told | None = None) -> Outcome:
         "in the second half of the rounds cluster-based IS selects shorter updates than IS",
     )
     try:
-        runs = _runs({"fedis": methods.fedis(k), "cluster_is": clustered(k)}, scale, told)
+        runs = _runs({"fedis": methods.fedis(k), "cluster_is": cluster_method(k)}, scale, told)
     except BadInput as missing:
         return _missing("delta/fig6", scale, text, missing)
     rows, second = [], {}
@@ -128,7 +128,7 @@ def fig7(scale: Scale, told: Told | None = None) -> Outcome:
     """Figure 7: cluster-based IS, and the same whose cluster of short updates is left out after half of the rounds."""
     k, rounds = SIZES[scale].per_round, SIZES[scale].rounds
     text = "without its cluster of short updates cluster-based IS is more accurate at the end"
-    contestants = {"cluster_is": clustered(k), "without short updates": clustered(k, rounds // 2)}
+    contestants = {"cluster_is": cluster_method(k), "without short updates": cluster_method(k, rounds // 2)}
     try:
         runs = _runs(contestants, scale, told)
     except BadInput as missing:

@@ -12,7 +12,7 @@ from fedweave.core.records import Array
 from fedweave.papers.common.claims import Claim, Outcome, Scale
 from fedweave.papers.common.parallel import Told, on_all_cores
 from fedweave.solve import latency_plan
-from fedweave.solve.latency_plan import evaluated
+from fedweave.solve.latency_plan import evaluate_plan
 
 ALPHA, EPSILON = 1.0, 1e-3
 ORDERS = (1.0, 10.0, 1e3)
@@ -34,7 +34,7 @@ def solved(fleet: str, clients: int, ratio: float, B_order: float, C_order: floa
     B, delta = B_order * (1 - rng.random(clients)), C_order * FLEETS[fleet](rng, clients)
     M, norm = max(round(ratio * clients), 1), np.sqrt(B) / np.sqrt(B).sum()
     plan = latency_plan(delta, B, ALPHA, EPSILON, [M])
-    uniform, by_norm = (evaluated(p, delta, B, ALPHA, EPSILON, M) for p in (np.full(clients, 1 / clients), norm))
+    uniform, by_norm = (evaluate_plan(p, delta, B, ALPHA, EPSILON, M) for p in (np.full(clients, 1 / clients), norm))
     return {
         "p": plan.probability,
         "round_seconds": plan.round_seconds,
