@@ -75,7 +75,7 @@ def test_the_server_app_takes_its_settings_from_the_run(tmp_path):
         (["demo", "--nodes", "1"], "--nodes must be from 2 to 64. Got 1 instead."),
         (["demo", "--kill", "4"], "--kill must be from 0 to 3. Got 4 instead."),
         (["demo", "--per-round", "9"], "--per-round must be from 1 to 4. Got 9 instead."),
-        (["demo", "--kill", "1", "--rounds", "1"], "--kill strikes in round 2"),
+        (["demo", "--kill", "1", "--rounds", "1"], "--kill takes effect in round 2"),
         (["demo", "--node", "3"], "There is no option '--node'. Did you mean '--nodes'?"),
         (["demo", "--out", "full"], "--out: 'full' already exists"),
         (["keys", "k", "--host", "a", "--nodes", "0"], "--nodes must be from 1"),

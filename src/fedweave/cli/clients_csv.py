@@ -1,4 +1,4 @@
-"""A real fleet in a CSV file, and what several ways to choose among its clients are expected to cost."""
+"""Read a fleet from a CSV file, and compare the expected cost of several ways to sample its clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHECKS: dict[str, tuple[Callable[[str], Any], str]] = {
     "samples": (int, "a whole number > 0"),
     "gradient_bound": (float, "a number > 0"),
 }
-MOST_SIZES = 200  # cohort sizes to try for a law that is given
+MOST_SIZES = 200  # cohort sizes to try for a given law
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Clients:
 
 
 def read_clients(path: Path) -> Clients:
-    """Read CLIENTS.csv; every error names line and column, all of them at once."""
+    """Read CLIENTS.csv; report all errors at once, with line and column."""
     path = path.expanduser()
     try:
-        text = path.read_text(encoding="utf-8-sig")  # spreadsheets put a mark in front
+        text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte-order mark
     except OSError as e:
         raise BadInput(
             f"The client file {str(path)!r} cannot be read: {e.strerror}. Its columns are {', '.join(COLUMNS)}."
@@ -74,7 +74,7 @@ def read_clients(path: Path) -> Clients:
 
 
 def _header(where: str, header: list[str]) -> list[str]:
-    """Return what is wrong with the first line."""
+    """Return the problems of the header line."""
     valid = f"Valid: {', '.join(COLUMNS)}."
     unknown = [f"{where}: there is no column {h!r}.{nearest(h, COLUMNS)} {valid}" for h in header if h not in COLUMNS]
     missing = [f"{where}: the column {c!r} is missing. {valid}" for c in COLUMNS if c not in header]
@@ -85,7 +85,7 @@ def _header(where: str, header: list[str]) -> list[str]:
 def _row(
     path: Path, line: int, cells: dict[Any, Any], first_seen: dict[str, int], problems: list[str]
 ) -> dict[str, Any]:
-    """Return the values of a line; what is wrong with it goes to ``problems``."""
+    """Return the values of a line; add what is wrong with it to ``problems``."""
     where = f"{path}:{line}"
     problems += [f"{where}: there is a cell beyond the last column. Got {b!r}." for b in cells.pop(None, ())]
     name = (cells["client"] or "").strip()
@@ -108,7 +108,7 @@ def _row(
 def compare_laws(
     clients: Clients, alpha: float, epsilon: float, cohort: int | None, floor: float = 0.0, exhaustive: bool = False
 ) -> dict[str, LatencyPlan]:
-    """Return the plan, and what norm, uniform and ratio selection are expected to cost, each at its own best M."""
+    """Return the plan and the expected costs of norm, uniform and ratio selection, each at its own best M."""
     sizes = None if cohort is None else [cohort]
     given = (clients.latency, clients.data_factor, alpha, epsilon)
     plan = latency_plan(*given, sizes, floor=floor, exhaustive=exhaustive)
