@@ -70,7 +70,7 @@ def test_the_server_app_takes_its_settings_from_the_run(tmp_path):
     [
         (["new", "x", "--method", "fedac"], "--method: There is no method 'fedac'. Did you mean 'fedacs'?"),
         (["demo", "--method", "fedis"], "--method fedis: IS must know what every client would answer"),
-        (["new", "import"], "which 'import' cannot be"),
+        (["new", "import"], "'import' is not valid"),
         (["new", "full"], "already exists and is not empty"),
         (["demo", "--nodes", "1"], "--nodes must be from 2 to 64. Got 1 instead."),
         (["demo", "--kill", "4"], "--kill must be from 0 to 3. Got 4 instead."),
