@@ -1,4 +1,4 @@
-"""The zoo: one short function per named method. Each returns a Method, so every part of it can still be exchanged."""
+"""The methods by name, one short function each. Each returns a Method, whose parts can all be exchanged."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ RENAMED = {"fedmd": "fedavg_md"}  # names of 0.1, which still work and warn
 
 
 def fedavg(per_round: int = 10) -> Method:
-    """Uniform cohort, data-weighted mean of what arrives (McMahan et al.)."""
+    """Uniform cohort, data-weighted mean of the received updates (McMahan et al.)."""
     return Method(Uniform(per_round), name="fedavg")
 
 
 def fedprox(per_round: int = 10, mu: float = 0.01) -> Method:
-    """FedAvg whose clients are pulled towards the global model (Li et al.)."""
+    """FedAvg with a proximal term that pulls clients towards the global model (Li et al.)."""
     return replace(fedavg(per_round), solver=Prox(mu), name="fedprox")
 
 
@@ -64,17 +64,17 @@ def fedavgm(per_round: int = 10, lr: float = 1.0, beta: float = 0.7) -> Method:
 
 
 def fedadagrad(per_round: int = 10, lr: float = 0.01) -> Method:
-    """FedAvg's direction through a server Adagrad (Reddi et al.)."""
+    """FedAvg with Adagrad on the server (Reddi et al.)."""
     return replace(fedavg(per_round), server=server.Adagrad(lr), name="fedadagrad")
 
 
 def fedadam(per_round: int = 10, lr: float = 0.01) -> Method:
-    """FedAvg's direction through a server Adam (Reddi et al.)."""
+    """FedAvg with Adam on the server (Reddi et al.)."""
     return replace(fedavg(per_round), server=server.Adam(lr), name="fedadam")
 
 
 def fedyogi(per_round: int = 10, lr: float = 0.01) -> Method:
-    """FedAvg's direction through a server Yogi (Reddi et al.)."""
+    """FedAvg with Yogi on the server (Reddi et al.)."""
     return replace(fedavg(per_round), server=server.Yogi(lr), name="fedyogi")
 
 
@@ -100,27 +100,27 @@ def fedavg_us(per_round: int = 10) -> Method:
 
 
 def fedavg_full(per_round: int = 10) -> Method:
-    """FedAvg with everyone every round (FedACS eq. 21); ``per_round`` has no effect."""
+    """FedAvg with all clients every round (FedACS eq. 21); ``per_round`` has no effect."""
     return Method(Everyone(), aggregator=InverseProbability(), name="fedavg_full")
 
 
 def fedavg_ca(per_round: int = 10) -> Method:
-    """Communication-aware FedAvg: importance sampling, each update divided by its chance to arrive (FedACS eq. 113)."""
+    """Communication-aware FedAvg: importance sampling, updates divided by their arrival rates (FedACS eq. 113)."""
     return Method(Weighted(per_round), aggregator=LinkAware(), name="fedavg_ca")
 
 
 def fedacs(per_round: int = 10) -> Method:
-    """FedACS: sampling that undoes unreliable links and uneven work together, anonymous sum."""
+    """FedACS: sampling that corrects for lossy links and uneven work together, anonymous sum."""
     return Method(ACS(per_round), aggregator=Anonymous(), name="fedacs")
 
 
 def fedacs_estimated(per_round: int = 10) -> Method:
-    """FedACS with loss rates and steps learned from what the server sees."""
+    """FedACS with loss rates and steps estimated from past rounds."""
     return Method(ACS(per_round, links="estimated"), aggregator=Anonymous(), name="fedacs_estimated")
 
 
 def fedacs_measured(per_round: int = 10) -> Method:
-    """FedACS by how far clients really move instead of how many steps they take."""
+    """FedACS with efforts measured by how far clients move instead of counted steps."""
     return Method(ACS(per_round, effort="measured"), aggregator=Anonymous(), name="fedacs_measured")
 
 
@@ -130,37 +130,37 @@ def fedacs_private(per_round: int = 10, clip: float = 1.0, noise: float = 1.0) -
 
 
 def fedavg_median(per_round: int = 10) -> Method:
-    """FedAvg by the coordinate median: up to half of the cohort may send anything (Yin et al.)."""
+    """FedAvg with the coordinate median: up to half of the cohort may send arbitrary values (Yin et al.)."""
     return replace(fedavg(per_round), aggregator=Robust(Mean(), trim=0.5), name="fedavg_median")
 
 
 def fedavg_trimmed(per_round: int = 10, trim: float = 0.2) -> Method:
-    """FedAvg by the trimmed mean, no update longer than the median one (Yin et al.)."""
+    """FedAvg with the trimmed mean, updates clipped to the median length (Yin et al.)."""
     return replace(fedavg(per_round), aggregator=Robust(Mean(), "median", trim), name="fedavg_trimmed")
 
 
 def fednova(per_round: int = 10) -> Method:
-    """FedNova: updates divided by their effort, so that uneven work does not weigh (Wang et al.)."""
+    """FedNova: updates divided by their effort, so that uneven work adds no weight (Wang et al.)."""
     return Method(Uniform(per_round), aggregator=Nova(), name="fednova")
 
 
 def fednova_renorm(per_round: int = 10) -> Method:
-    """FedNova as FedAWARE's code has it: a mean with weights ω/‖a‖₁, whose step is not scaled back."""
+    """FedNova as in FedAWARE's code: a mean with weights ω/‖a‖₁, whose step is not scaled back."""
     return Method(Uniform(per_round), aggregator=Nova("quotients"), name="fednova_renorm")
 
 
 def scaffold(per_round: int = 10, lr: float = 1.0) -> Method:
-    """SCAFFOLD: clients correct their gradients by how they differ from everyone's (Karimireddy et al.)."""
+    """SCAFFOLD: control variates correct the clients' gradients for their drift (Karimireddy et al.)."""
     return Method(Uniform(per_round), ControlVariate(), Scaffold(), server.Descent(lr), name="scaffold")
 
 
 def feddyn(per_round: int = 10, alpha: float = 0.01) -> Method:
-    """FedDyn: clients whose regularisers learn their gradients, so that all agree at the optimum (Acar et al.)."""
+    """FedDyn: dynamic regularisers align the clients' optima with the global one (Acar et al.)."""
     return Method(Uniform(per_round), Dyn(alpha), DynMean(), name="feddyn")
 
 
 def fedvarp(per_round: int = 10) -> Method:
-    """FedVARP: the mean of remembered updates, corrected by the fresh ones (Jhunjhunwala et al.)."""
+    """FedVARP: the mean of all clients' last updates, corrected by the new ones (Jhunjhunwala et al.)."""
     return Method(Uniform(per_round), aggregator=Varp(), name="fedvarp")
 
 
@@ -170,7 +170,7 @@ def fedvarp_reuse(per_round: int = 10) -> Method:
 
 
 def fedau(per_round: int = 10, cutoff: int = 50) -> Method:
-    """FedAU: weights learned from how long clients stay away (Wang and Ji)."""
+    """FedAU: weights learned from the clients' intervals between answers (Wang and Ji)."""
     return Method(Weighted(per_round), aggregator=AU(cutoff), name="fedau")
 
 
@@ -180,12 +180,12 @@ def fedos(per_round: int = 10) -> Method:
 
 
 def fedaware(per_round: int = 10, alpha: float = 0.5) -> Method:
-    """FedAWARE: the shortest convex combination of all clients' momenta, after a first round with everyone."""
+    """FedAWARE: the shortest convex combination of all clients' momenta, after a first round with all clients."""
     return Method(FirstEveryone(Uniform(per_round)), aggregator=Aware(alpha), name="fedaware")
 
 
 def fedaware_unit(per_round: int = 10, alpha: float = 0.5) -> Method:
-    """FedAWARE as in its authors' code: momenta count by their directions, not by their lengths."""
+    """FedAWARE as in its authors' code: momenta are scaled to unit length."""
     return replace(fedaware(per_round, alpha), aggregator=Aware(alpha, unit=True), name="fedaware_unit")
 
 
@@ -195,7 +195,7 @@ def fedmgda(per_round: int = 10, deviation: float = 1.0) -> Method:
 
 
 def latency_optimal(per_round: int = 10) -> Method:
-    """Latency-optimal selection: five trial rounds, then the plan of the least expected time (Chen et al.)."""
+    """Latency-optimal selection: five trial rounds, then the plan of least expected time (Chen et al.)."""
     return Method(LatencyOptimal(per_round), aggregator=InverseProbability(), name="latency_optimal")
 
 
@@ -205,7 +205,7 @@ def latency_uniform(per_round: int = 10) -> Method:
 
 
 def latency_norm(per_round: int = 10) -> Method:
-    """Norm selection, p ∝ ω G after five trial rounds: latency-optimal if all were equally fast (Corollary 3)."""
+    """Norm selection, p ∝ ω G after five trial rounds: latency-optimal for equally fast clients (Corollary 3)."""
     return Method(LatencyOptimal(per_round, latency="equal"), aggregator=InverseProbability(), name="latency_norm")
 
 
@@ -215,42 +215,42 @@ def latency_ratio(per_round: int = 10) -> Method:
 
 
 def feddelta(per_round: int = 10) -> Method:
-    """DELTA by oracle: clients whose true gradients differ most from the global one and vary most (Wang et al.)."""
+    """DELTA with an oracle: prefers clients whose gradients are noisy and far from the global one (Wang et al.)."""
     return Method(Delta(per_round), aggregator=InverseProbability(), name="feddelta")
 
 
 def fedpracdelta(per_round: int = 10) -> Method:
-    """Practical DELTA: the same, learned from those who took part (DELTA eq. 16)."""
+    """Practical DELTA: probabilities learned from the clients that took part (DELTA eq. 16)."""
     return Method(PracticalDelta(per_round), aggregator=InverseProbability(), name="fedpracdelta")
 
 
 def fedis(per_round: int = 10) -> Method:
-    """Importance sampling by oracle: p by the length of what everyone would send (DELTA eq. 5)."""
+    """Importance sampling with an oracle: p by the norm of every client's update (DELTA eq. 5)."""
     return Method(IS(per_round), aggregator=InverseProbability(), name="fedis")
 
 
 def fedpracis(per_round: int = 10) -> Method:
-    """Practical importance sampling: the same, learned from those who took part (DELTA eq. 15)."""
+    """Practical importance sampling: probabilities learned from the clients that took part (DELTA eq. 15)."""
     return Method(PracticalIS(per_round), aggregator=InverseProbability(), name="fedpracis")
 
 
 def cluster_is(per_round: int = 10) -> Method:
-    """Cluster-based importance sampling: clients grouped by the length of their updates, some of each group."""
+    """Cluster-based importance sampling: clients grouped by the norm of their updates, some of each group."""
     return Method(ClusterIS(per_round), aggregator=InverseProbability(), name="cluster_is")
 
 
 def power_of_choice(per_round: int = 10) -> Method:
-    """Power-of-Choice: of twice as many candidates those with the largest loss, plain average (Cho et al.)."""
+    """Power-of-Choice: the clients with the largest loss among twice as many candidates, plain average (Cho et al.)."""
     return Method(PowerOfChoice(per_round), aggregator=Anonymous(), name="power_of_choice")
 
 
 def fedpracdelta_consistent(per_round: int = 10) -> Method:
-    """Practical DELTA over lossy links and uneven work, made consistent by its weights (beyond the papers)."""
+    """Practical DELTA with weights that make it consistent under lossy links and uneven work (beyond the papers)."""
     return Method(PracticalDelta(per_round), aggregator=Consistent(), name="fedpracdelta_consistent")
 
 
 def feddd(per_round: int = 10, keep: float = 0.6) -> Method:
-    """FedDD: everyone takes part, each sends what its link bears and its data is worth; ``per_round`` has no effect."""
+    """FedDD: all clients take part, each with a dropout rate for its link and data; ``per_round`` has no effect."""
     return Method(Everyone(), upload=DifferentialDropout(keep), name="feddd")
 
 
@@ -275,7 +275,7 @@ def feddd_ordered(per_round: int = 10, keep: float = 0.6) -> Method:
 
 
 def feddd_acs(per_round: int = 10, keep: float = 0.6) -> Method:
-    """FedDD's dropout on FedACS's cohort: who is heard less and does less is asked more, and sends what it can."""
+    """FedDD's dropout on FedACS's cohort: clients with lossy links or little work are asked more often."""
     return Method(ACS(per_round), aggregator=Anonymous(), upload=DifferentialDropout(keep), name="feddd_acs")
 
 
@@ -291,5 +291,5 @@ def fedcs(per_round: int = 10) -> Method:
 
 
 def oort(per_round: int = 10) -> Method:
-    """Oort: clients of high loss and much data, unless they are slow; some new ones every round (Lai et al.)."""
+    """Oort: clients with a high loss and much data, unless they are slow; some new ones every round (Lai et al.)."""
     return Method(Oort(per_round), name="oort")

@@ -1,6 +1,6 @@
-"""What central differential privacy costs: (ε, δ) of Gaussian noise on the sum of clipped updates.
+"""Privacy accounting of central differential privacy: (ε, δ) of Gaussian noise on the sum of clipped updates.
 
-Neighbours are runs with and without one client's updates (its contributions zeroed out). All figures need the
+Neighbours are runs with and without one client's updates (its contributions zeroed out). The functions need the
 ``dp-accounting`` library: ``pip install 'fedweave[private]'``.
 """
 
@@ -15,13 +15,13 @@ from fedweave.core.settings import BadInput
 
 
 def needs_library() -> None:
-    """Refuse to go on without the library."""
-    if find_spec("dp_accounting") is None:  # it takes a second to import, and only those who ask need it
+    """Raise BadInput if the library is missing."""
+    if find_spec("dp_accounting") is None:  # imported only where used, because that takes a second
         raise BadInput("Privacy accounting needs dp-accounting: pip install 'fedweave[private]'.")
 
 
 def epsilon_participation_known(noise: float, spent: float, delta: float) -> float:
-    """Return ε where everybody may know who took part: Σ c² over a client's rounds is ``spent``.
+    """Return ε against observers who know which clients took part; ``spent`` is Σ c² over a client's rounds.
 
     A round in which the client is drawn c times is a Gaussian mechanism with sensitivity c (in units of the clip) and
     deviation ``noise``; Gaussian mechanisms compose exactly into one with sensitivity √(Σ c²). It holds for every
@@ -34,7 +34,7 @@ def epsilon_participation_known(noise: float, spent: float, delta: float) -> flo
 
 
 def epsilon(noise: float, rounds: int, draws: int, probability: float, delta: float) -> float:
-    """Return ε where nobody knows who took part: draws amplify privacy.
+    """Return ε against observers who do not know which clients took part: sampling amplifies privacy.
 
     A round's ``draws`` with replacement hit the client c ~ Binomial(draws, probability) times, so its mechanism is a
     mixture of Gaussians at 0 … draws, composed ``rounds`` times by its privacy loss distribution (an upper bound).
@@ -49,7 +49,7 @@ def epsilon(noise: float, rounds: int, draws: int, probability: float, delta: fl
     if probability == 0:
         return 0.0
     chance = binom.pmf(np.arange(draws + 1), draws, probability)
-    often = np.flatnonzero(chance > 1e-18)  # rarer counts weigh less than rounding; their mass goes to the largest
+    often = np.flatnonzero(chance > 1e-18)  # rarer counts are below rounding; their mass goes to the largest
     hit, share = often.astype(float), chance[often]
     share[-1] = max(1 - share[:-1].sum(), share[-1])
     one = from_mixture_gaussian_mechanism(noise, hit.tolist(), share.tolist(), value_discretization_interval=1e-2)

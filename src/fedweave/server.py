@@ -1,4 +1,4 @@
-"""How the server walks along the direction. The adaptive ones follow Reddi et al., Adaptive Federated Optimization."""
+"""Server optimisers: how the server steps along the direction. The adaptive ones follow Reddi et al. (2021)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 def advance(server: ServerOptimizer, state: State, x: Array, direction: Array, layout: Layout) -> tuple[Array, State]:
-    """Step the parameters; buffers (running averages) only follow the direction, no optimiser may overshoot them."""
-    p, direction = layout.parameters, direction.astype(x.dtype, copy=False)  # a part may have computed in float64
+    """Step the parameters; buffers (running averages) only follow the direction, so that they never overshoot."""
+    p, direction = layout.parameters, direction.astype(x.dtype, copy=False)  # an aggregator may compute in float64
     moved, state = server.step(state, x[:p], direction[:p])
     moved = moved.astype(x.dtype, copy=False)
     return np.concatenate([moved, x[p:] + direction[p:]]) if p < x.size else moved, state
@@ -96,7 +96,7 @@ class Adam(ServerOptimizer):
 
 @settings
 class Yogi(ServerOptimizer):
-    """v − (1 − β₂) d² sign(v − d²) (FedYogi): v moves by steps of d², so it forgets slower than Adam's."""
+    """v − (1 − β₂) d² sign(v − d²) (FedYogi): v changes by steps of d², so it forgets more slowly than Adam's."""
 
     lr: PositiveFloat = 0.01
     beta1: Share = 0.9

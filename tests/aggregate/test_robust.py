@@ -8,7 +8,7 @@ import pytest
 import worlds
 from fedweave import methods
 from fedweave.aggregate import Anonymous, InverseProbability, Mean, Robust, Scaffold, Varp
-from fedweave.aggregate.robust import clipped, trimmed
+from fedweave.aggregate.robust import clip_rows, trim_rows
 from fedweave.core.records import Cohort, Replies, View
 from fedweave.core.settings import BadInput
 
@@ -49,15 +49,15 @@ def test_ties_and_pieces_of_columns():
 
 def test_clipping_shortens_and_never_lengthens():
     U = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
-    np.testing.assert_allclose(clipped(U, 1.0), [[0.6, 0.8], [0.3, 0.4], [0, 0]])
-    np.testing.assert_allclose(clipped(U, "median"), [[0.3, 0.4], [0.3, 0.4], [0, 0]])
-    assert clipped(U[:0], "median").shape == (0, 2)
+    np.testing.assert_allclose(clip_rows(U, 1.0), [[0.6, 0.8], [0.3, 0.4], [0, 0]])
+    np.testing.assert_allclose(clip_rows(U, "median"), [[0.3, 0.4], [0.3, 0.4], [0, 0]])
+    assert clip_rows(U[:0], "median").shape == (0, 2)
 
 
 def test_what_is_off_changes_nothing():
     U = np.random.default_rng(1).standard_normal((5, 9)).astype(np.float32)
     assert (direction(Robust(Mean()), U) == direction(Mean(), U)).all()
-    assert trimmed(U, 0.1) is U  # a tenth of five is nobody
+    assert trim_rows(U, 0.1) is U  # a tenth of five is nobody
 
 
 @pytest.mark.parametrize("trim", [0.3, 0.5])

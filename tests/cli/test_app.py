@@ -399,12 +399,12 @@ def test_a_stopped_program_says_how_to_continue(tmp_path):
     assert running.load_result(tmp_path / "r").summary["rounds"] < 9999
 
 
-def test_verify_tells_whole_runs_from_broken_ones(fedweave, tmp_path):
+def test_verify_separates_intact_runs_from_broken_ones(fedweave, tmp_path):
     assert fedweave("compare", "fedavg", "fedacs", *TINY, "--audit", "true", "--out", "c")[0] == 0
     assert fedweave("run", "fedavg", *TINY, "--out", "r")[0] == 0
     code, out, err = fedweave("verify", "c", "r")
     assert (code, err) == (0, "")
-    assert out.count("whole: 3 rounds") == 3
+    assert out.count("intact: 3 rounds") == 3
     assert out.count("audit log ends with") == 2
     assert out.count("no audit log") == 1
     log = next((tmp_path / "c").glob("*/audit.jsonl"))

@@ -254,7 +254,7 @@ def test_broken_leaf_files(tmp_path: Path):
     with pytest.raises(BadInput, match=r"1\.json: user 'ann' has 1 samples and 1 labels, num_samples says 2"):
         load("femnist", tmp_path)
     file.write_text("{")
-    with pytest.raises(BadInput, match=r"1\.json is no LEAF file"):
+    with pytest.raises(BadInput, match=r"1\.json is not a LEAF file"):
         load("femnist", tmp_path)
 
 

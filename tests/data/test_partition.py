@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedweave.core.settings import BadInput
 from fedweave.data import Dataset, from_arrays, imbalance, synthetic
-from fedweave.data.deal import Shares, apportion, dirichlet, filled, follow, stratified
+from fedweave.data.deal import Shares, apportion, deal_in_proportion, dirichlet, fill_up, stratified_split
 from fedweave.data.partition import (
     IID,
     Classes,
@@ -148,22 +148,22 @@ def test_apportion_by_hand():
 
 
 def test_stratified_by_hand():
-    rest, taken = stratified(np.repeat([0, 1, 2], [10, 5, 1]), 0.2, rng())
+    rest, taken = stratified_split(np.repeat([0, 1, 2], [10, 5, 1]), 0.2, rng())
     assert np.bincount(np.repeat([0, 1, 2], [10, 5, 1])[taken]).tolist() == [2, 1]  # the lone one stays
     assert sorted([*rest, *taken]) == list(range(16))
 
 
 def test_filled_takes_the_commonest_label_of_the_largest_client():
     counts = np.array([[5, 1], [0, 0], [0, 3]])
-    assert filled(counts, 1).tolist() == [[4, 1], [1, 0], [0, 3]]
-    assert filled(counts, 2).tolist() == [[3, 1], [2, 0], [0, 3]]
+    assert fill_up(counts, 1).tolist() == [[4, 1], [1, 0], [0, 3]]
+    assert fill_up(counts, 2).tolist() == [[3, 1], [2, 0], [0, 3]]
 
 
 def test_follow_hands_round_before_it_repeats():
     labels = np.array([0] * 6)
-    parts = follow(labels, np.array([[2], [2], [2]]), rng())
+    parts = deal_in_proportion(labels, np.array([[2], [2], [2]]), rng())
     assert sorted(np.concatenate(parts)) == list(range(6))
-    many = follow(labels, np.ones((12, 1), int), rng())  # fewer test samples than clients: all used, twice
+    many = deal_in_proportion(labels, np.ones((12, 1), int), rng())  # fewer test samples than clients: all used, twice
     assert np.bincount(np.concatenate(many)).tolist() == [2] * 6
 
 

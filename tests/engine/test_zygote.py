@@ -42,7 +42,7 @@ class Tells:
         return os.getpid()
 
 
-def told(workers, name, *arguments, count=2):
+def ask(workers, name, *arguments, count=2):
     workers.load(Tells, nothing(), count) if workers.holds is None else None
     return dict(workers.map(X, [(name, arguments)] * count))
 
@@ -64,7 +64,7 @@ def test_workers_take_over_folder_paths_and_environment_and_draw_luck_of_their_o
     monkeypatch.setenv("FEDWEAVE_NEW", "ö\udcff")
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.syspath_prepend("")
-    found = told(pair, "surroundings")
+    found = ask(pair, "surroundings")
     assert len({luck for *_, luck in found.values()}) == len(found)
     for folder, environment, path, _ in found.values():
         assert folder == str(tmp_path)
@@ -76,37 +76,37 @@ def test_workers_take_over_folder_paths_and_environment_and_draw_luck_of_their_o
 @pytest.mark.skipif(not zygote.FORKS, reason="each worker is a new program here")
 def test_workers_hold_nothing_of_each_other(pair):
     """A pipe that another worker held open would not end with the main process."""
-    told(pair, "number")
-    for handles in told(pair, "handles").values():
+    ask(pair, "number")
+    for handles in ask(pair, "handles").values():
         assert len([name for name in handles if name.startswith(("socket:", "pipe:"))]) == 1
 
 
 @pytest.mark.parametrize(("how", "forks"), [(3, True), (-signal.SIGKILL, True), (-signal.SIGTERM, True), (3, False)])
-def test_the_exit_code_of_a_worker_is_told(how, forks, pair, monkeypatch):
+def test_the_exit_code_of_a_worker_is_reported(how, forks, pair, monkeypatch):
     monkeypatch.setattr(zygote, "FORKS", forks and zygote.FORKS)
     with pytest.raises(WorkerDied, match=f"exit code {how}"):
-        told(pair, "leave", how, count=1)
+        ask(pair, "leave", how, count=1)
 
 
 @pytest.mark.skipif(not zygote.FORKS, reason="there is no zygote here")
-def test_a_nursery_has_one_thread_or_its_children_might_wait_for_others(pair):
-    told(pair, "number")
-    assert psutil.Process(zygote._nursery.process.pid).num_threads() == 1
+def test_a_zygote_has_one_thread_or_its_children_might_wait_for_others(pair):
+    ask(pair, "number")
+    assert psutil.Process(zygote._zygote.process.pid).num_threads() == 1
 
 
 @pytest.mark.skipif(not zygote.FORKS, reason="there is no zygote here")
-def test_workers_outlive_their_nursery_and_the_next_come_from_another_that_ends_once_idle(pair, monkeypatch):
+def test_workers_outlive_their_zygote_and_the_next_come_from_another_that_ends_once_idle(pair, monkeypatch):
     monkeypatch.setattr(zygote, "IDLE_SECONDS", 0.05)  # of the next one
-    before = set(told(pair, "number").values())
-    first = zygote._nursery.process
+    before = set(ask(pair, "number").values())
+    first = zygote._zygote.process
     first.kill()
     first.wait()
-    assert set(told(pair, "number").values()) <= before
+    assert set(ask(pair, "number").values()) <= before
     old = [psutil.Process(n) for n in before]
     pair._stop(patience=0)
     assert not psutil.wait_procs(old, timeout=30)[1]
-    assert not set(told(pair, "number").values()) & before
-    second = zygote._nursery.process
+    assert not set(ask(pair, "number").values()) & before
+    second = zygote._zygote.process
     assert second.pid != first.pid
     with pytest.raises(subprocess.TimeoutExpired):
         second.wait(timeout=0.5)  # it has workers
@@ -115,18 +115,18 @@ def test_workers_outlive_their_nursery_and_the_next_come_from_another_that_ends_
 
 
 @pytest.mark.skipif(not zygote.FORKS, reason="there is no zygote here")
-def test_a_nursery_that_ends_at_once_is_an_error_that_says_so(pair, monkeypatch):
+def test_a_zygote_that_ends_at_once_is_an_error_that_says_so(pair, monkeypatch):
     zygote.close()
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(RuntimeError, match="ended with 1"):
-        told(pair, "number")
+    with pytest.raises(RuntimeError, match="ended with code 1"):
+        ask(pair, "number")
 
 
 @pytest.mark.skipif(not zygote.FORKS, reason="there is no zygote here")
 def test_an_environment_larger_than_a_pipe_arrives_whole(pair, monkeypatch):
     for i in range(8):
         monkeypatch.setenv(f"FEDWEAVE_LARGE_{i}", str(i) * 100_000)
-    for _, environment, _, _ in told(pair, "surroundings").values():
+    for _, environment, _, _ in ask(pair, "surroundings").values():
         assert all(environment[f"FEDWEAVE_LARGE_{i}"] == str(i) * 100_000 for i in range(8))
 
 
@@ -168,14 +168,14 @@ if awkward:
     assert [p.returncode for p in processes] == [0, 0]
 if awkward and not os.fork():
     forked, own = pool()  # from a zygote of its own: the other one's pipes are not for it
-    assert not set(own) & set(numbers) and zygote._nursery.owner == os.getpid()
+    assert not set(own) & set(numbers) and zygote._zygote.owner == os.getpid()
     forked._stop(60)
     workers.__exit__(None)  # as if the fork left the block in which the main process has its pool
     zygote.close()
     os._exit(0)
 assert not awkward or os.wait()[1] == 0
 assert sorted({n for _, n in workers.map(none, [("number", ())] * 2)}) == sorted(set(numbers))
-print(zygote._nursery.process.pid if zygote._nursery else 0, *numbers, flush=True)
+print(zygote._zygote.process.pid if zygote._zygote else 0, *numbers, flush=True)
 if not awkward:
     os.kill(os.getpid(), 9)
 """

@@ -9,7 +9,7 @@ from fedweave.papers.common import parallel
 @pytest.fixture(autouse=True)
 def one_process(monkeypatch):
     """Run in this process, but only what could be sent to another."""
-    real = parallel._labelled
+    real = parallel._numbered
 
     def as_sent(work, n, call):
         if hasattr(work, "shared"):  # what a test keeps for others stays here
@@ -17,4 +17,4 @@ def one_process(monkeypatch):
         return real(*cloudpickle.loads(cloudpickle.dumps((work, n, call))))
 
     monkeypatch.setattr(parallel, "PROCESSES", 1)
-    monkeypatch.setattr(parallel, "_labelled", as_sent)
+    monkeypatch.setattr(parallel, "_numbered", as_sent)

@@ -14,8 +14,8 @@ from fedweave.core.records import ClientContext
 from fedweave.core.settings import BadInput
 from fedweave.engine.pool.processes import Workers
 from fedweave.papers import delta
-from fedweave.papers.delta import combined, images, judge, motivation, regression, stage
-from fedweave.papers.delta.stage import BENCHES, Course, heaviest, observe
+from fedweave.papers.delta import claims, combined, images, motivation, regression, setup
+from fedweave.papers.delta.setup import BENCHMARKS, Trajectory, largest_weight, run_and_measure
 from fedweave.round import run_round
 from fedweave.runs.session import prepare
 
@@ -42,15 +42,15 @@ def here(monkeypatch, mnist5k):
             return replace(mnist5k, **thrice, **colour, group=group)
         return mnist5k
 
-    monkeypatch.setattr(stage, "load", load)
+    monkeypatch.setattr(setup, "load", load)
     monkeypatch.setattr(motivation, "load", load)
-    small = stage.SMOKE._replace(train=200, test=50, clients=8, per_round=2, batch=32, rounds=2, seeds=2)
-    for name, bench in BENCHES.items():
+    small = replace(setup.SMOKE, train=200, test=50, clients=8, per_round=2, batch=32, rounds=2, seeds=2)
+    for name, benchmark in BENCHMARKS.items():
         monkeypatch.setitem(
-            bench.sizes, "smoke", small._replace(train=None) if name in ("femnist", "celeba") else small
+            benchmark.sizes, "smoke", replace(small, train=None) if name in ("femnist", "celeba") else small
         )
-    monkeypatch.setitem(motivation.SIZES, "smoke", motivation.SIZES["smoke"]._replace(train=200, rounds=5))
-    monkeypatch.setitem(regression.SIZES, "smoke", regression.Size(samples=10, rounds=10, seeds=2))
+    monkeypatch.setitem(motivation.SIZES, "smoke", replace(motivation.SIZES["smoke"], train=200, rounds=5))
+    monkeypatch.setitem(regression.SIZES, "smoke", regression.FigureSize(samples=10, rounds=10, seeds=2))
 
 
 def test_the_toy_example_is_exact():
@@ -109,14 +109,16 @@ def test_items_say_which_data_is_missing(monkeypatch, tmp_path):
         papers.reproduce("delta/tabel2", "smoke")
 
 
-def course(accuracy, every=2, steps=3.0, heaviest=0.5):
+def trajectory(accuracy, every=2, steps=3.0, largest_weight=0.5):
     rounds = len(accuracy) * every
     one = np.ones(rounds)
-    return Course(every, np.array(accuracy), np.array(accuracy), steps * one, heaviest * one, np.ones((rounds, 2)))
+    return Trajectory(
+        every, np.array(accuracy), np.array(accuracy), steps * one, largest_weight * one, np.ones((rounds, 2))
+    )
 
 
 def test_what_is_read_off_a_course():
-    c = course([0.1, 0.5, 0.3, 0.7, 0.6, 0.6, 0.65, 0.7, 0.6, 0.9])
+    c = trajectory([0.1, 0.5, 0.3, 0.7, 0.6, 0.6, 0.65, 0.7, 0.6, 0.9])
     assert c.best() == pytest.approx((0.9 + 0.7 + 0.7 + 0.65 + 0.6) / 5)
     assert c.best(2, rounds=8) == pytest.approx(0.6)
     assert c.last == 0.9
@@ -129,32 +131,32 @@ def test_what_is_read_off_a_course():
 
 def test_claims_need_a_lead_of_twice_its_error():
     def runs(level, jitter):
-        return [course(np.full(10, level) + j) for j in jitter]
+        return [trajectory(np.full(10, level) + j) for j in jitter]
 
     even, one_way = (0.0, 0.01, 0.02), (0.0, 0.01, 0.02)
     clear = {"fedavg": runs(0.5, even), "fedpracdelta": runs(0.6, one_way)}
-    assert [c.verdict for c in judge.claims("x", clear, 0.55, "laptop")] == ["confirmed"] * 3
-    assert [c.verdict for c in judge.claims("x", clear, 0.55, "smoke")] == ["not run at this scale"] * 3
+    assert [c.verdict for c in claims.judge_claims("x", clear, 0.55, "laptop")] == ["confirmed"] * 3
+    assert [c.verdict for c in claims.judge_claims("x", clear, 0.55, "smoke")] == ["not run at this scale"] * 3
     unclear = {"fedavg": runs(0.5, even), "fedpracdelta": runs(0.51, (0.1, -0.1, 0.0))}
-    assert {c.verdict for c in judge.claims("x", unclear, 0.9, "laptop")} == {"not confirmed"}
-    row = judge.row("a", clear["fedpracdelta"], ("fedavg", clear["fedavg"]), 0.605, ("1", "2"))
+    assert {c.verdict for c in claims.judge_claims("x", unclear, 0.9, "laptop")} == {"not confirmed"}
+    row = claims.table_row("a", clear["fedpracdelta"], ("fedavg", clear["fedavg"]), 0.605, ("1", "2"))
     assert row["best − fedavg"] == "+10.00 ± 0.00"
     assert (row["to"], row["rounds"]) == ("60%", "2 (2/3)")
     assert row["weight"] == "0.5, 0.5"
 
 
-def test_the_heaviest_weight_is_that_of_the_aggregator(tiny):
+def test_the_largest_weight_is_that_of_the_aggregator(tiny):
     experiment = tiny(methods.fedpracdelta(3), system=fw.system.Uniform())
     session = prepare(experiment, Workers(1))
     _, happened = run_round(experiment.method, session.start, session.base, session.engine, 0.05, 0)
     cohort, weight = happened.cohort, session.base.weight
-    assert heaviest(experiment.method, happened) == pytest.approx(
+    assert largest_weight(experiment.method, happened) == pytest.approx(
         (weight[cohort.ids] * cohort.count / cohort.expected).max()
     )
-    assert np.isnan(heaviest(methods.fedvarp(3), happened))
-    found = observe(replace(experiment, rounds=4, evaluate_every=2))
+    assert np.isnan(largest_weight(methods.fedvarp(3), happened))
+    found = run_and_measure(replace(experiment, rounds=4, evaluate_every=2))
     assert found.accuracy.size == 2
-    assert found.steps.size == found.heaviest.size == len(found.norms) == 4
+    assert found.steps.size == found.largest_weight.size == len(found.norms) == 4
     assert (found.norms[:, 0] >= found.norms[:, 1]).all()
 
 
@@ -200,10 +202,10 @@ def test_the_regressions_noise_is_the_clients_own():
 
 
 def test_combinations_are_other_parts_of_the_same_methods():
-    arms = combined.varp(5)
+    arms = combined.varp_methods(5)
     assert arms["fedpracdelta"].sampler == methods.fedpracdelta(5).sampler
     assert arms["fedpracdelta"].aggregator == fw.aggregate.VarpRefreshed()
     assert arms["fedpracdelta, unbiased"].aggregator == fw.aggregate.Varp()
-    momentum = combined.of(images.NAMES, **combined.MOMENTUM)(5)
+    momentum = combined.with_parts(images.NAMES, **combined.MOMENTUM)(5)
     assert {m.solver.momentum for m in momentum.values()} == {0.9}
     assert momentum["cluster_is"].aggregator == InverseProbability()

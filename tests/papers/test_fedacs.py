@@ -8,7 +8,8 @@ import pytest
 import fedweave as fw
 from fedweave import papers
 from fedweave.core.settings import BadInput
-from fedweave.papers.common.training import follow, smaller
+from fedweave.papers.common.scale import reduce_data
+from fedweave.papers.common.training import run_and_measure
 from fedweave.papers.fedacs.images import NAMES
 
 
@@ -47,7 +48,7 @@ def test_data_that_is_not_there_is_said_and_costs_nothing_else(monkeypatch):
     def missing(name, *_):
         raise BadInput(f"{name} needs files.")
 
-    monkeypatch.setattr("fedweave.papers.fedacs.images.load", missing)
+    monkeypatch.setattr("fedweave.papers.common.scale.load", missing)
     outcome = papers.reproduce("fedacs/table5", "smoke")
     assert not outcome.rows
     assert [claim.verdict for claim in outcome.claims] == ["not run at this scale"] * 3
@@ -68,22 +69,22 @@ def test_effort_is_tried_with_both_deals():
     assert [row["deal"] for row in outcome.rows] == ["same"] * 5 + ["different"] * 5
 
 
-def test_a_trail_is_the_run_that_anyone_would_get(tiny):
+def test_a_trajectory_is_that_of_the_plain_run(tiny):
     experiment = tiny(fw.methods.fedacs(3), calibrate=True)
-    trail, result = follow(experiment), fw.run(experiment)
-    assert np.array_equal(trail.accuracy, result.rounds["accuracy"])
-    assert np.allclose(trail.device_seconds, np.cumsum(result.rounds["device_seconds"]))
-    assert trail.steps_done == result.clients["steps"].sum()
-    assert trail.heard.sum() == result.rounds["received"].sum()
-    assert trail.last(2) == pytest.approx(result.rounds["accuracy"][-2:].mean())
+    trajectory, result = run_and_measure(experiment), fw.run(experiment)
+    assert np.array_equal(trajectory.accuracy, result.rounds["accuracy"])
+    assert np.allclose(trajectory.device_seconds, np.cumsum(result.rounds["device_seconds"]))
+    assert trajectory.steps_done == result.clients["steps"].sum()
+    assert trajectory.answers.sum() == result.rounds["received"].sum()
+    assert trajectory.last(2) == pytest.approx(result.rounds["accuracy"][-2:].mean())
     best = result.rounds["accuracy"].max()
-    assert trail.rounds_to(best) == result.rounds["accuracy"].argmax() + 1
-    assert np.isnan(trail.rounds_to(1.1))
+    assert trajectory.rounds_to(best) == result.rounds["accuracy"].argmax() + 1
+    assert np.isnan(trajectory.rounds_to(1.1))
 
 
 def test_smaller_data_keeps_the_classes_even_and_the_light(digits):
-    small = smaller(digits, 100, 50, pool=2)
+    small = reduce_data(digits, 100, 50, pool=2)
     assert np.array_equal(np.bincount(small.y), np.full(10, 10))
     assert small.shape == (1, 4, 4)
-    whole = smaller(digits, 100, 50)
+    whole = reduce_data(digits, 100, 50)
     assert np.allclose(small.x.mean((1, 2, 3)), whole.x.mean((1, 2, 3)), atol=0.5)  # rounding to whole pixels

@@ -13,10 +13,10 @@ from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.settings import BadInput
 from fedweave.data import load
 from fedweave.data.partition import label_counts
-from fedweave.papers.common.training import leads
-from fedweave.papers.fedaware import items, judge, stage
+from fedweave.papers.common.claims import judge_lead
+from fedweave.papers.fedaware import claims, items, setup
 from fedweave.papers.fedaware.items import ALL, FEW, TABLE1
-from fedweave.papers.fedaware.stage import GRIDS, METHODS, SETTINGS, SIZES, Stage
+from fedweave.papers.fedaware.setup import GRIDS, METHODS, SETTINGS, SIZES, FedAwareSetup
 from fedweave.runs.results import Result, summarise
 from fedweave.runs.session import nominal_population
 
@@ -30,9 +30,9 @@ def mnist5k():
 def here(monkeypatch, mnist5k):
     """Run the smallest of runs, and read the data once."""
     monkeypatch.setitem(
-        stage.SIZES, "smoke", SIZES["smoke"]._replace(train=200, clients=10, per_round=2, rounds=2, seeds=1)
+        setup.SIZES, "smoke", replace(SIZES["smoke"], train=200, clients=10, per_round=2, rounds=2, seeds=1)
     )
-    monkeypatch.setattr(stage, "load", lambda name: mnist5k)
+    monkeypatch.setattr("fedweave.papers.common.scale.load", lambda name: mnist5k)
 
 
 def test_figure8_compares_five_methods_in_three_settings(here):
@@ -47,7 +47,7 @@ def test_figure8_compares_five_methods_in_three_settings(here):
 
 
 def test_every_method_of_the_table_runs_and_the_best_of_a_grid_is_kept(here, monkeypatch):
-    monkeypatch.setitem(stage.SIZES, "smoke", stage.SIZES["smoke"]._replace(tuned=True))
+    monkeypatch.setitem(setup.SIZES, "smoke", replace(setup.SIZES["smoke"], tuned=True))
     monkeypatch.setattr(items, "FEW", ("scaffold", "feddyn", "fednova_renorm", "fedprox"))
     outcome = papers.reproduce("fedaware/fig8/hybrid", "smoke", lambda done, total: None)
     assert [r["method"] for r in outcome.rows] == ["scaffold", "feddyn", "fednova_renorm", "fedprox"]
@@ -79,7 +79,7 @@ def test_items_say_which_data_is_missing_and_do_not_crash(no_data):
 
 def test_the_settings_are_the_papers(here):
     """Statistical: even work, two labels. Hybrid: uneven work, fixed. Hybrid+: work and batches change every round."""
-    plain = Stage("mnist", "smoke", None).experiment(SETTINGS["hybrid"](10))
+    plain = FedAwareSetup("mnist", "smoke", None).experiment(SETTINGS["hybrid"](10))
     for name, make in SETTINGS.items():
         e = replace(plain, **dict(zip(("partition", "system"), make(10), strict=True)))
         shares = e.partition.split(e.data, rng_for(0, 0, Stream.PARTITION))
@@ -104,7 +104,7 @@ def test_the_grids_are_those_of_appendix_c1():
     assert set(GRIDS["fedavgm"]) == {0.7, 0.9, 0.97, 0.997}
     assert set(GRIDS["fedprox"]) == {0.01, 0.1, 1, 10}
     assert set(GRIDS["feddyn"]) == {0.1, 0.01, 0.001}
-    tuned, plain = Stage("mnist", "paper", None), Stage("mnist", "laptop", None)
+    tuned, plain = FedAwareSetup("mnist", "paper", None), FedAwareSetup("mnist", "laptop", None)
     assert SIZES["paper"].tuned
     for name in ALL:
         arms = tuned.arms(name)
@@ -125,7 +125,7 @@ def made(accuracy, **columns):
 
 def test_rows_and_verdicts_by_hand():
     runs = [made([0.1, 0.5, 0.4, 0.4], step_length=np.array([8.0, 4, 2, 1]), diversity=np.array([2, np.inf, 3, 5.0]))]
-    line = judge.row(
+    line = claims.table_row(
         "hybrid",
         "fedavg",
         [*runs, made([0.1, 0.7, 0.7, 0.7], step_length=np.ones(4), diversity=np.ones(4))],
@@ -135,29 +135,29 @@ def test_rows_and_verdicts_by_hand():
     assert line["step length, quarters"] == "4.5 2.5 1.5 1"
     assert line["diversity, quarters"] == "1.5 1 2 3"
     assert line["surrogate"] == "—"
-    assert judge.jitters(runs) == pytest.approx((0.4 + 0.1 + 0) / 3)
+    assert claims.jitter(runs) == pytest.approx((0.4 + 0.1 + 0) / 3)
     better, worse, near = np.array([0.8, 0.82, 0.81]), np.array([0.5, 0.52, 0.51]), np.array([0.79, 0.83, 0.80])
-    assert leads("", better, {"a": worse}, "laptop").verdict == "confirmed"
-    assert leads("", better, {"a": worse, "b": near}, "laptop").verdict == "not confirmed"
-    assert leads("", worse, {"a": better}, "laptop", sign=-1).verdict == "confirmed"
-    assert leads("", better, {"a": worse}, "smoke").verdict == "not run at this scale"
-    assert judge.goes_with("", np.array([1, 2, 3]), np.array([1, 3, 2]), "laptop").verdict == "confirmed"
-    assert judge.goes_with("", np.array([1, 2, 3]), np.array([3, 2, 1]), "laptop").verdict == "not confirmed"
+    assert judge_lead("", better, {"a": worse}, "laptop").verdict == "confirmed"
+    assert judge_lead("", better, {"a": worse, "b": near}, "laptop").verdict == "not confirmed"
+    assert judge_lead("", worse, {"a": better}, "laptop", sign=-1).verdict == "confirmed"
+    assert judge_lead("", better, {"a": worse}, "smoke").verdict == "not run at this scale"
+    assert claims.judge_correlation("", np.array([1, 2, 3]), np.array([1, 3, 2]), "laptop").verdict == "confirmed"
+    assert claims.judge_correlation("", np.array([1, 2, 3]), np.array([3, 2, 1]), "laptop").verdict == "not confirmed"
 
 
 def test_the_command_draws_the_runs(here, tmp_path, capsys):
     with pytest.raises(SystemExit, match="0"):
         app(["reproduce", "fedaware/fig8/hybrid+", "--html", str(tmp_path / "page.html")])
-    told = capsys.readouterr()
-    assert "not run at this scale: hybrid+: FedAWARE has the highest top accuracy" in told.out
-    assert "5/5 runs" in told.err
+    shown = capsys.readouterr()
+    assert "not run at this scale: hybrid+: FedAWARE has the highest top accuracy" in shown.out
+    assert "5/5 runs" in shown.err
     page = (tmp_path / "page.html").read_text()
     assert "Surrogate diversity of the memories" in page
     assert "fedaware_unit" in page
 
 
 def test_without_data_the_command_says_so_and_draws_nothing(no_data, tmp_path, capsys):
-    with pytest.raises(BadInput, match=r"fedaware/table1 left no runs to draw"):
+    with pytest.raises(BadInput, match=r"fedaware/table1 has no runs to draw"):
         app(["reproduce", "fedaware/table1", "--html", str(tmp_path / "page.html")])
     assert "cifar-10-batches-bin" in capsys.readouterr().out
     assert not (tmp_path / "page.html").exists()

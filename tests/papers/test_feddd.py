@@ -8,9 +8,9 @@ import pytest
 from fedweave.data import load
 from fedweave.papers import ITEMS, reproduce
 from fedweave.papers import feddd as paper
-from fedweave.papers.feddd import judge, stage, variants
-from fedweave.papers.feddd.single import with_share
-from fedweave.papers.feddd.stage import Stage, contenders
+from fedweave.papers.feddd import claims, setup, variants
+from fedweave.papers.feddd.setup import FedDDSetup, budget_methods
+from fedweave.papers.feddd.single import subset_with_share
 from fedweave.runs.results import Result
 
 
@@ -22,8 +22,8 @@ def mnist5k():
 @pytest.fixture(autouse=True)
 def here(monkeypatch, mnist5k):
     """Read the data once."""
-    monkeypatch.setattr(stage, "load", lambda name: mnist5k)
-    monkeypatch.setitem(stage.SIZES, "smoke", stage.SIZES["smoke"]._replace(seeds=1))
+    monkeypatch.setattr("fedweave.papers.common.scale.load", lambda name: mnist5k)
+    monkeypatch.setitem(setup.SIZES, "smoke", replace(setup.SIZES["smoke"], seeds=1))
 
 
 METHODS = ["fedavg", "feddd", "fedcs", "oort", "feddd_acs"]
@@ -38,11 +38,11 @@ def test_the_comparison_under_one_budget_at_the_smallest_scale():
     outcome = reproduce("feddd/fig6/mnist")
     assert [r["method"] for r in outcome.rows] == METHODS
     assert {c.verdict for c in outcome.claims} == {"not run at this scale"}
-    sent = {r["method"]: float(r["sent"]) for r in outcome.rows}
-    assert sent["fedavg"] == 1
-    assert sent["fedcs"] <= 0.61
-    assert sent["oort"] <= 0.61
-    assert 0.6 <= sent["feddd"] <= 0.75, "the first of four rounds is whole"
+    sent_share = {r["method"]: float(r["sent"]) for r in outcome.rows}
+    assert sent_share["fedavg"] == 1
+    assert sent_share["fedcs"] <= 0.61
+    assert sent_share["oort"] <= 0.61
+    assert 0.6 <= sent_share["feddd"] <= 0.75, "the first of four rounds is whole"
     rounds = {r["method"]: float(r["round, s"]) for r in outcome.rows}
     assert rounds["feddd"] < 0.7 * rounds["fedavg"]
 
@@ -71,28 +71,28 @@ def runs(accuracy, seconds):
 
 def test_times_are_relative_to_fedavg_and_never_is_never():
     reference, fast, weak = runs(0.8, 10), runs(0.8, 4), runs(0.3, 1)
-    assert np.allclose(judge.relative_times(fast, reference, 0.5), 0.4)
-    assert np.isinf(judge.relative_times(weak, reference, 0.5)).all()
-    assert judge.timed(weak, reference, 0.5) == "—"
-    assert judge.timed(fast, reference, 0.5).startswith("0.40")
-    assert judge.sent(fast) == pytest.approx(0.6)
+    assert np.allclose(claims.relative_times(fast, reference, 0.5), 0.4)
+    assert np.isinf(claims.relative_times(weak, reference, 0.5)).all()
+    assert claims.format_time(weak, reference, 0.5) == "—"
+    assert claims.format_time(fast, reference, 0.5).startswith("0.40")
+    assert claims.sent_share(fast) == pytest.approx(0.6)
     found = {"fedavg": reference, "feddd": fast, "fedcs": weak}
-    assert judge.sooner("x", "feddd", found, "laptop", ["fedavg", "fedcs"]).verdict == "confirmed"
-    assert judge.sooner("x", "fedcs", found, "laptop", ["fedavg"]).verdict == "not confirmed"
+    assert claims.judge_time("x", "feddd", found, "laptop", ["fedavg", "fedcs"]).verdict == "confirmed"
+    assert claims.judge_time("x", "fedcs", found, "laptop", ["fedavg"]).verdict == "not confirmed"
 
 
 def test_a_label_gets_its_share():
-    data = Stage("mnist", "smoke", None).samples
-    some = with_share(data, 2, 0.1, 100)
+    data = FedDDSetup("mnist", "smoke", None).samples
+    some = subset_with_share(data, 2, 0.1, 100)
     counts = np.bincount(some.y, minlength=10)
     assert counts[2] == 10
     assert counts.sum() == 100
     assert np.ptp(np.delete(counts, 2)) <= 1
 
 
-def test_variants_run_and_contenders_share_one_budget():
-    assert Stage("mnist", "smoke", None, rounds=0.5).size.rounds == 2
-    assert contenders(10, 0.2)["feddd"].upload.keep == contenders(10, 0.2)["fedcs"].sampler.keep == 0.2
+def test_variants_run_and_methods_share_one_budget():
+    assert FedDDSetup("mnist", "smoke", None, rounds=0.5).size.rounds == 2
+    assert budget_methods(10, 0.2)["feddd"].upload.keep == budget_methods(10, 0.2)["fedcs"].sampler.keep == 0.2
     outcome = variants._periods("feddd/fig19", "mnist", ["iid"], ["b"], "smoke", None)
     assert [r["method"] for r in outcome.rows] == ["h = 1", "h = 5", "h = 10", "h = 20", "h = 10, then 1"]
     assert "(1.0, 0.85, 0.7, 0.6, 0.5)" in outcome.notes[0]

@@ -14,10 +14,10 @@ from fedweave.papers.latency import estimators as latency_weights
 from fedweave.papers.latency import planning as latency
 from fedweave.papers.latency import table as latency_table
 from fedweave.papers.latency import training as latency_training
-from fedweave.papers.latency.training import Job, Size, Walk, clock, priced, smoothed, target_of
+from fedweave.papers.latency.training import Job, TrainingSize, Trajectory, clock, measure_costs, smooth, target_of
 from fedweave.theory import expected_round_seconds
 
-TINY = Size(seeds=1, rounds=3, trial=1, per_client=20, tested=50, batch_size=20)
+TINY = TrainingSize(seeds=1, rounds=3, trial=1, per_client=20, test=50, batch=20)
 
 
 @pytest.fixture(scope="module")
@@ -29,21 +29,21 @@ def embedded():
 @pytest.fixture(scope="module")
 def kept():
     """Return what trains, each walk once for all tests, with the jobs asked for since the last look."""
-    once, asked = cache(latency_training.trained), []
+    once, asked = cache(latency_training.train_once), []
 
-    def trained(*job):
+    def train_once(*job):
         asked.append(job)
         return once(*job)
 
-    trained.shared = True
-    return trained, asked
+    train_once.shared = True
+    return train_once, asked
 
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch, embedded, kept):
     """Work on the digits that are embedded instead of on Fashion-MNIST."""
     for module in (latency_alpha, latency_training, latency_weights):
-        monkeypatch.setattr(module, "trained", kept[0])
+        monkeypatch.setattr(module, "train_once", kept[0])
     monkeypatch.setattr(latency_training, "EPOCHS", 1)
     latency_training._samples.cache_clear()
 
@@ -66,8 +66,8 @@ def few(monkeypatch):
 
 
 def test_the_loss_is_a_mean_of_five_rounds():
-    assert smoothed(np.array([7.0, 5.0, 3.0])).tolist() == [7, 6, 5]
-    assert smoothed(np.arange(12.0))[4:].tolist() == np.arange(2.0, 10.0).tolist()
+    assert smooth(np.array([7.0, 5.0, 3.0])).tolist() == [7, 6, 5]
+    assert smooth(np.arange(12.0))[4:].tolist() == np.arange(2.0, 10.0).tolist()
 
 
 @pytest.mark.usefixtures("few")
@@ -89,7 +89,7 @@ def test_figure3_nobody_is_faster_than_the_optimum():
 
 def test_one_cell_of_the_figures_by_hand():
     """M/N = 0.5 of two clients is one draw: A = Σ p δ, and norm selection is p ∝ √B."""
-    found = latency.solved("uniform gaps", 2, 0.5, 10.0, 1.0, 3)
+    found = latency.solve_instance("uniform gaps", 2, 0.5, 10.0, 1.0, 3)
     rng = np.random.default_rng([2, 3])
     B, delta = 10 * (1 - rng.random(2)), np.cumsum(1 - rng.random(2))
     p = np.sqrt(B) / np.sqrt(B).sum()
@@ -98,15 +98,17 @@ def test_one_cell_of_the_figures_by_hand():
     assert found["norm"] == pytest.approx(norm / found["total"] - 1)
 
 
-def walk(asked, loss, **changes):
+def trajectory(asked, loss, **changes):
     latency = {"uniform": np.array([1.0, 2.0, 3.0]), "log-normal": np.array([5.0, 1.0, 1.0])}
     third = np.full(3, 1 / 3)
-    done = Walk([np.array(ids) for ids in asked], np.array(loss), np.array(loss), third, latency, third, None, None)
+    done = Trajectory(
+        [np.array(ids) for ids in asked], np.array(loss), np.array(loss), third, latency, third, None, None
+    )
     return done._replace(**changes)
 
 
-def test_a_walk_is_priced_by_its_slowest_clients():
-    one = walk([[0], [0, 2], [1]], [3.0, 2.0, 1.0])
+def test_the_time_of_a_training_is_that_of_its_slowest_clients():
+    one = trajectory([[0], [0, 2], [1]], [3.0, 2.0, 1.0])
     assert clock(one, "uniform").tolist() == [1, 4, 6]
     assert clock(one, "log-normal").tolist() == [5, 10, 11]
 
@@ -114,22 +116,22 @@ def test_a_walk_is_priced_by_its_slowest_clients():
 def test_prices_and_predictions_by_hand():
     """Target 2: ours has it after two rounds, the others after three; laws cost what the theory's functions say."""
     law, square, alpha = np.array([0.5, 0.4, 0.1]), np.array([1.0, 4.0, 9.0]), 2.0
-    ours = walk([[0], [0], [0, 1]], [3.0, 1.0, 0.5], law=law, square=square, alpha=alpha)  # means 3, 2, 1.5
-    others = {m: walk([[2], [1], [2]], [3.0, 2.0, 1.0]) for m in ("uniform", "ratio")}  # means 3, 2.5, 2
-    norm = walk([[2], [1], [2]], [3.0, 2.0, 1.0], square=square, alpha=alpha)
-    walks = {"ours": ours, **others, "norm": norm}
-    study = {("dir", world, 0): walks for world in latency_training.WORLDS}
+    ours = trajectory([[0], [0], [0, 1]], [3.0, 1.0, 0.5], law=law, square=square, alpha=alpha)  # means 3, 2, 1.5
+    others = {m: trajectory([[2], [1], [2]], [3.0, 2.0, 1.0]) for m in ("uniform", "ratio")}  # means 3, 2.5, 2
+    norm = trajectory([[2], [1], [2]], [3.0, 2.0, 1.0], square=square, alpha=alpha)
+    trajectories = {"ours": ours, **others, "norm": norm}
+    study = {("dir", world, 0): trajectories for world in latency_training.WORLDS}
     assert target_of(study, "dir", 0) == 2.0
-    prices = priced(walks, "uniform", 2.0, TINY, per_round=2)
-    assert (prices["ours"].seconds, prices["ours"].rounds) == (2.0, 2)
-    assert (prices["uniform"].seconds, prices["uniform"].rounds) == (8.0, 3)
-    assert prices["ours"].round_seconds == 1.5, "the trial has another law"
-    assert prices["uniform"].round_seconds == pytest.approx(8 / 3)
+    costs = measure_costs(trajectories, "uniform", 2.0, TINY, per_round=2)
+    assert (costs["ours"].seconds, costs["ours"].rounds) == (2.0, 2)
+    assert (costs["uniform"].seconds, costs["uniform"].rounds) == (8.0, 3)
+    assert costs["ours"].round_seconds == 1.5, "the trial has another law"
+    assert costs["uniform"].round_seconds == pytest.approx(8 / 3)
     delta, factor = np.array([1.0, 2.0, 3.0]), square / 9
     for name, p in {"ours": law, "uniform": np.full(3, 1 / 3), "norm": np.array([1, 2, 3]) / 6}.items():
         A, R = expected_round_seconds(p, delta, 2), alpha + (factor / p).sum() / 2
-        assert prices[name].predicted_round == pytest.approx(A)
-        assert prices[name].predicted_cost == pytest.approx(A * R**2)
+        assert costs[name].predicted_round == pytest.approx(A)
+        assert costs[name].predicted_cost == pytest.approx(A * R**2)
 
 
 def test_ratios_over_seeds():
@@ -141,7 +143,7 @@ def test_ratios_over_seeds():
 
 def test_table1_trains_once_and_prices_twice(kept):
     kept[1].clear()
-    study = latency_training.studied("fashion_mnist", ("dir",), TINY, None)
+    study = latency_training.run_study("fashion_mnist", ("dir",), TINY, None)
     assert [(job.method, job.world) for job, _ in kept[1]] == [
         ("ours", "uniform"), ("ours", "log-normal"), ("uniform", None), ("norm", None), ("ratio", None),
     ]  # fmt: skip
@@ -205,8 +207,8 @@ def test_without_the_data_everything_says_so(monkeypatch):
 
 
 def test_the_paper_scale_is_the_papers():
-    assert latency_training.BENCHES["fashion_mnist"][:3] == (10, 5, 5)
-    assert latency_training.BENCHES["emnist_letters"][:3] == (40, 10, 13)
+    assert latency_training.BENCHMARKS["fashion_mnist"][:3] == (10, 5, 5)
+    assert latency_training.BENCHMARKS["emnist_letters"][:3] == (40, 10, 13)
     method = latency_training.paper_method("ours", 5, 7)
     assert method.sampler == fw.sample.LatencyOptimal(5, trial=7)
     assert method.solver == fw.solvers.Adam()

@@ -11,14 +11,14 @@ from fedweave.papers.common import parallel
 
 
 def test_processes_change_nothing_but_the_time(monkeypatch):
-    told = []
-    alone = papers.reproduce("latency/fig3", "smoke", lambda done, total: told.append((done, total)))
-    assert told == [(n, told[-1][1]) for n in range(len(told))]
+    progress = []
+    alone = papers.reproduce("latency/fig3", "smoke", lambda done, total: progress.append((done, total)))
+    assert progress == [(n, progress[-1][1]) for n in range(len(progress))]
     monkeypatch.setattr(parallel, "PROCESSES", 2)
     again = []
     beside = papers.reproduce("latency/fig3", "smoke", lambda done, total: again.append((done, total)))
     assert beside.plain() == alone.plain()
-    assert again == told
+    assert again == progress
 
 
 def test_the_command_prints_the_verdicts(capfd):

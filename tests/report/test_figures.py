@@ -112,8 +112,8 @@ def test_participation_is_a_share_of_the_rounds():
         1,
         0,
     ]  # clients 0 and 1 every round; the third has labels and is never asked
-    assert part.heard.tolist() == [1, 0, 0]
-    assert (part.answer_rate, part.never) == (0.5, 1)
+    assert part.answered.tolist() == [1, 0, 0]
+    assert (part.answer_rate, part.never_asked) == (0.5, 1)
 
 
 def test_figures_take_any_size_and_any_name():

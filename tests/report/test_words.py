@@ -45,7 +45,7 @@ def test_number_formats(written: str, expected: str):
     assert written == expected
 
 
-def told(*runs: Result) -> str:
+def words(*runs: Result) -> str:
     return " ".join(headline(compare_rows(runs)))
 
 
@@ -53,8 +53,8 @@ def test_a_stalled_training_is_said():
     stalled = {"stalled": np.array([0, 1, 0, 1, 1, 1, 1, 1.0])}
     runs = [tiny("fedaware", [0.5] * 8, seed, **kind) for seed, kind in enumerate((stalled, {}, {}))]
     assert runs[0].summary["stalled_since"] == 4
-    assert "Training stalled (1 of 3 of fedaware)" in told(*runs, *(tiny("fedavg", [0.6] * 8, s) for s in range(3)))
-    assert "stalled" not in told(runs[1], runs[2])
+    assert "Training stalled (1 of 3 of fedaware)" in words(*runs, *(tiny("fedavg", [0.6] * 8, s) for s in range(3)))
+    assert "stalled" not in words(runs[1], runs[2])
 
 
 @pytest.mark.parametrize(
@@ -79,23 +79,23 @@ def test_a_clear_winner_is_named_with_its_ratio():
     assert first == "fedyogi reached 80 % first: in 2 rounds, 20.0 s of simulated time, 0.50× the time of fedavg."
 
 
-def test_a_winning_baseline_is_told_with_the_next():
+def test_a_winning_baseline_names_the_next():
     runs = [tiny("fedavg", [0.1, 0.85], seed=s) for s in (0, 1)]
     runs += [tiny("fedyogi", [0.1, 0.2, 0.3, 0.8], seed=s) for s in (0, 1)]
-    assert "20.0 s of simulated time; the next, fedyogi, took 2.00× as long." in told(*runs)
+    assert "20.0 s of simulated time; the next, fedyogi, took 2.00× as long." in words(*runs)
 
 
 def test_no_winner_within_the_spread():
     runs = [tiny("fedavg", [0.1, 0.8]), tiny("fedavg", [0.1, 0.2, 0.3, 0.9], seed=1)]
     runs += [tiny("fedyogi", [0.85]), tiny("fedyogi", [0.1, 0.2, 0.3, 0.85], seed=1)]
-    text = told(*runs)
+    text = words(*runs)
     assert "No clear winner in the simulated time to 80 %" in text
     assert "No clear winner in final test accuracy" in text
     assert "first:" not in text
 
 
 def test_one_seed_claims_nothing():
-    text = told(tiny("fedavg", [0.1, 0.8]), tiny("fedyogi", [0.9]))
+    text = words(tiny("fedavg", [0.1, 0.8]), tiny("fedyogi", [0.9]))
     assert "perhaps by chance" in text
     assert "may be chance" in text
 
@@ -103,32 +103,32 @@ def test_one_seed_claims_nothing():
 def test_two_leaders_share_the_headline():
     runs = [tiny("fedavg", [0.1] * 9 + [0.8], seed=s) for s in (0, 1)]
     runs += [tiny(m, [0.1] * n + [0.8], seed=n) for m in ("fedyogi", "fedadam") for n in (1, 2)]
-    assert told(*runs).startswith(
+    assert words(*runs).startswith(
         "fedyogi and fedadam reached 80 % first, in 0.25× and 0.25× the simulated time of fedavg"
     )
 
 
-def test_misses_and_interruptions_are_told():
-    text = told(tiny("fedavg", [0.9]), tiny("oort", [0.1], planned=3), tiny("feddd", [0.1]))
+def test_misses_and_interruptions_are_reported():
+    text = words(tiny("fedavg", [0.9]), tiny("oort", [0.1], planned=3), tiny("feddd", [0.1]))
     assert "Only fedavg reached 80 %" in text
     assert "oort and feddd never reached 80 %." in text
     assert "1 of 1 of oort" in text
-    assert "No method reached 80 %." in told(tiny("oort", [0.1]), tiny("feddd", [0.1]))
+    assert "No method reached 80 %." in words(tiny("oort", [0.1]), tiny("feddd", [0.1]))
     runs = [
         tiny("fedavg", [0.9]),
         tiny("fedavg", [0.9], seed=1),
         tiny("oort", [0.1]),
         tiny("oort", [0.9], seed=1),
     ]
-    assert "oort in 1 of 2 seeds reached 80 %" in told(*runs)
+    assert "oort in 1 of 2 seeds reached 80 %" in words(*runs)
 
 
 def test_a_single_run():
-    assert told(tiny("fedavg", [0.1, 0.8])) == (
+    assert words(tiny("fedavg", [0.1, 0.8])) == (
         "fedavg ended at 80.0 % test accuracy after 2 rounds. It reached 80 % in 2 rounds, 20.0 s of simulated time."
     )
-    assert told(tiny("fedavg", [0.1])).endswith("fedavg never reached 80 %.")
-    assert told() == "There are no runs to report."
+    assert words(tiny("fedavg", [0.1])).endswith("fedavg never reached 80 %.")
+    assert words() == "There are no runs to report."
 
 
 def shown(runs: Sequence[Result], width: int = 100) -> str:
@@ -153,5 +153,5 @@ def test_the_terminal_table_takes_names_literally():
 
 def test_calibrated_steps_are_said():
     run = tiny("fedacs", [0.1, 0.85])
-    assert "calibrated" not in told(run)
-    assert "Step lengths are calibrated" in told(replace(run, experiment=run.experiment | {"calibrate": True}))
+    assert "calibrated" not in words(run)
+    assert "Step lengths are calibrated" in words(replace(run, experiment=run.experiment | {"calibrate": True}))

@@ -9,7 +9,7 @@ from fedweave.aggregate import AU, Consistent
 from fedweave.engine.links import draw_arrivals
 from fedweave.local.solvers import SGD
 from fedweave.sample import ACS, Optimal, Weighted, estimates
-from fedweave.sample.fixed import capped
+from fedweave.sample.fixed import inclusion_probability
 
 N = 5
 
@@ -199,7 +199,7 @@ def test_independent_chances_are_the_best_of_all_that_sum_to_the_cohort(seed):
     """π minimises Σ n²/π under Σ π = K, π ≤ 1: the KKT conditions, and no random feasible π does better."""
     rng = np.random.default_rng(seed)
     n, k = rng.lognormal(0, 1.5, 12), int(rng.integers(1, 12))
-    chance = capped(n, k)
+    chance = inclusion_probability(n, k)
     assert chance.sum() == pytest.approx(k)
     assert (chance > 0).all()
     assert (chance <= 1).all()
@@ -226,4 +226,6 @@ def test_independent_draws_are_unbiased():
         counts[cohort.ids] += 1
         assert np.array_equal(cohort.expected, law[cohort.ids])
     assert (np.abs(counts / rounds - law) <= 5 * np.sqrt(law * (1 - law) / rounds)).all()
-    assert np.array_equal(capped(np.array([0.0, 3.0, 1.0]), 5), [0, 1, 1])  # fewer than wanted: all who can
+    assert np.array_equal(
+        inclusion_probability(np.array([0.0, 3.0, 1.0]), 5), [0, 1, 1]
+    )  # fewer than wanted: all who can

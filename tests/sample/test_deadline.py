@@ -9,7 +9,7 @@ import fedweave as fw
 import worlds
 from fedweave.core.settings import BadInput
 from fedweave.sample import Deadline, Oort
-from fedweave.sample.deadline import within
+from fedweave.sample.deadline import choose_within
 
 N = 8
 SIZE = np.array([1, 1, 2, 2, 1, 1, 4, 4]) * 100
@@ -72,7 +72,7 @@ def test_a_deadline_is_kept_and_the_greedy_choice_is_near_the_best():
     short = 0
     for _ in range(30):
         compute, up, down = rng.uniform(0, 4, 6), rng.uniform(0.2, 3, 6), rng.uniform(0, 1, 6)
-        chosen = within(6.0, compute, up, down)
+        chosen = choose_within(6.0, compute, up, down)
         assert len(set(chosen)) == chosen.size
         assert elapsed(chosen, compute, up, down) <= 6.0 + 1e-12 or chosen.size == 1
         best = max(
@@ -86,7 +86,9 @@ def test_a_deadline_is_kept_and_the_greedy_choice_is_near_the_best():
         )
         short += best - chosen.size
     assert short <= 15, "half a client per instance at most"
-    assert within(0.1, compute, up, down).tolist() == [int(np.argmin(compute + up + down))], "nobody fits: the fastest"
+    assert choose_within(0.1, compute, up, down).tolist() == [int(np.argmin(compute + up + down))], (
+        "nobody fits: the fastest"
+    )
 
 
 def replies(ids, loss, seconds):

@@ -19,8 +19,8 @@ from fedweave.method import Method
 from fedweave.round import first_state, run_round
 from fedweave.round.plan import view_of
 from fedweave.sample import IS, ClusterIS, Delta, PowerOfChoice, PracticalDelta, PracticalIS, Uniform, Weighted
-from fedweave.sample.cluster import clustered
-from fedweave.sample.fixed import capped, draw_without_replacement, proportional
+from fedweave.sample.cluster import group_by_value
+from fedweave.sample.fixed import draw_without_replacement, inclusion_probability, proportional
 from worlds import quadratic_simulator
 
 RNG = np.random.default_rng(0)
@@ -229,7 +229,7 @@ def test_naive_weights_without_replacement_are_biased_and_ours_are_not():
         naive = sum(chance * (g[ids] / (3 * p[ids])[:, None]).sum(0) / 2 for chance, ids in sequential(p, 2))
         assert np.allclose(naive, biased, atol=1e-5)
         assert theory.update_variance(p, np.full(3, 1 / 3), g, 2) == pytest.approx(spread, abs=1e-5)
-        chances = capped(p, 2)
+        chances = inclusion_probability(p, 2)
         drawn = [(c, draw_without_replacement(chances, rng)) for c, rng in without_replacement(chances)]
         mean = sum(c * (g[d.ids] / (3 * d.expected)[:, None]).sum(0) for c, d in drawn)
         assert np.allclose(mean, [4, 0], atol=1e-12)
@@ -383,7 +383,7 @@ def test_what_teaches_nothing_changes_nothing():
     assert sampler.learn(state, at, of(0, 2), alone) is state
     still = replies(of(0, 2), variance=np.zeros(2), updates=0 * UPDATES)
     assert sampler.learn(state, at, of(0, 2), still) is state
-    same = replies(of(0, 2, 3), variance=np.array([1.0, np.nan, 1.0]))  # a variance that overflowed is not believed
+    same = replies(of(0, 2, 3), variance=np.array([1.0, np.nan, 1.0]))  # a variance that overflowed is ignored
     after = sampler.learn(state, at, of(0, 2, 3), same)["probability"]
     assert after[2] == 0.2
     assert after[0] + after[3] == pytest.approx(0.4)
@@ -420,16 +420,16 @@ def test_clusters_are_the_best_cut_of_the_line():
     for _ in range(200):
         values = np.sort(RNG.exponential(1, 12))
         cost = [sum(((part - part.mean()) ** 2).sum() for part in np.split(values, [c])) for c in range(1, 12)]
-        groups = clustered(values, np.ones(12, bool), 2)
+        groups = group_by_value(values, np.ones(12, bool), 2)
         assert [int(g.sum()) for g in groups] == [int(groups[0].sum()), 12 - int(groups[0].sum())]
         assert groups[0][: int(groups[0].sum())].all()  # smallest first
         ours = sum(((values[g] - values[g].mean()) ** 2).sum() for g in groups)
         assert ours <= 2 * min(cost)
         means = np.array([values[g].mean() for g in groups])
         assert np.array_equal(np.abs(values[:, None] - means).argmin(1), groups[1])
-    three = clustered(np.array([5.0, 1.0, 9.1, 1.1, 5.2, 9.0]), np.ones(6, bool), 3)
+    three = group_by_value(np.array([5.0, 1.0, 9.1, 1.1, 5.2, 9.0]), np.ones(6, bool), 3)
     assert [np.flatnonzero(g).tolist() for g in three] == [[1, 3], [0, 4], [2, 5]]
-    assert len(clustered(np.ones(4), np.ones(4, bool), 3)) == 1
+    assert len(group_by_value(np.ones(4), np.ones(4, bool), 3)) == 1
 
 
 def test_every_cluster_is_asked_and_the_smallest_can_be_dropped():
@@ -567,12 +567,12 @@ def test_sequences_that_never_fail():
     """A million teeth: as many distinct clients as wanted, certain ones always in."""
     rng = np.random.default_rng(0)
     for _ in range(200):
-        law = capped(rng.exponential(1, 50) ** 3, 12)
+        law = inclusion_probability(rng.exponential(1, 50) ** 3, 12)
         cohort = draw_without_replacement(law, rng)
         assert cohort.ids.size == 12
         assert set(np.flatnonzero(law == 1)) <= set(cohort.ids)
     assert draw_without_replacement(np.zeros(4), rng).ids.size == 0
-    assert draw_without_replacement(capped(np.array([0.0, 2.0, 1.0]), 5), rng).ids.tolist() == [1, 2]
+    assert draw_without_replacement(inclusion_probability(np.array([0.0, 2.0, 1.0]), 5), rng).ids.tolist() == [1, 2]
 
 
 def test_settings_that_make_no_sense():

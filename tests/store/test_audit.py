@@ -35,19 +35,19 @@ def log(tmp_path):
 def test_there_is_a_line_for_every_answer_and_model(log):
     path, lines = log
     result = fw.load_result(path.parent)
-    told = [json.loads(line) for line in lines]
-    answers = [line for line in told if "client" in line]
+    lines = [json.loads(line) for line in lines]
+    answers = [line for line in lines if "client" in line]
     assert [line["round"] for line in answers] == result.clients["round"].tolist()
     assert [line["client"] for line in answers] == result.clients["client"].tolist()
     assert [line["verdict"] == "accepted" for line in answers] == result.clients["received"].astype(bool).tolist()
-    models = [line["sha256"] for line in told if line["verdict"] == "model"]
+    models = [line["sha256"] for line in lines if line["verdict"] == "model"]
     assert len(models) == ROUNDS
     assert models[-1] == result.summary["digest"]
     found = verify(path.parent)
     assert found.problems == []
     assert found.rounds == ROUNDS
     assert found.verdicts["accepted"] == result.clients["received"].sum()
-    assert found.chain == told[-1]["chain"]
+    assert found.chain == lines[-1]["chain"]
 
 
 def problems(path, lines):
@@ -115,11 +115,11 @@ def test_rubbish_is_no_log(log):
 
 def test_an_interrupted_run_goes_on_in_its_log(log, tmp_path):
     def watch(name, experiment):
-        def told(row):
+        def interrupt(row):
             if row["round"] == 3:
                 raise KeyboardInterrupt
 
-        return told
+        return interrupt
 
     again = tmp_path / "again"
     with pytest.raises(KeyboardInterrupt):
@@ -140,7 +140,7 @@ def test_a_run_without_a_log_has_none(tmp_path):
     assert (found.chain, found.verdicts, found.problems) == ("", {}, [])
 
 
-def test_a_damaged_state_and_a_lost_round_are_told(log):
+def test_a_damaged_state_and_a_lost_round_are_reported(log):
     import sqlite3
 
     path, _ = log

@@ -1,10 +1,15 @@
-"""What is exported is what the run has: the same rows, whatever the file format."""
+"""An export holds exactly the rows of the run, whatever the file format and whichever version wrote the run."""
 
 import csv
+import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
 
+from fedweave import report
+from fedweave.cli.options import experiments_of
+from fedweave.runs.loop import load_result, run
 from fedweave.store.export import write_tables
 
 ROUNDS = {
@@ -50,3 +55,18 @@ def test_a_run_that_was_never_evaluated_has_no_class_columns(tmp_path):
     rounds = {**ROUNDS, "class_accuracy": np.zeros((2, 0))}
     file, _ = write_tables(tmp_path, rounds, CLIENTS, "csv")
     assert list(read_csv(file)) == ["round", "clock", "accuracy"]
+
+
+def test_a_run_folder_of_version_0_1_can_be_reported_and_exported(tmp_path):
+    world = {"data": "quadratics", "partition": "iid", "clients": "6", "rounds": "2", "system": "dynamic"}
+    (experiment,), _ = experiments_of(["fedavg"], world)
+    folder = tmp_path / "run"
+    run(experiment, folder)
+    pages = [report.write([load_result(folder)], tmp_path / "new.html")]
+    files = [path.read_text() for path in write_tables(load_result(folder), "csv")]
+    with closing(sqlite3.connect(folder / "run.sqlite")) as db, db:
+        db.execute("ALTER TABLE failures RENAME TO mishaps")
+        db.execute("ALTER TABLE rounds DROP COLUMN abandoned")
+    pages.append(report.write([load_result(folder)], tmp_path / "old.html"))
+    assert pages[0].read_text() == pages[1].read_text()
+    assert [path.read_text() for path in write_tables(load_result(folder), "csv")] == files

@@ -1,4 +1,4 @@
-"""How the answers become one direction."""
+"""Aggregators: combine the received updates into one direction."""
 
 from fedweave.aggregate.aware import MGDA as MGDA
 from fedweave.aggregate.aware import Aware as Aware

@@ -1,4 +1,4 @@
-"""Directions of minimum norm: FedAWARE, which remembers every client, and FedMGDA+, which knows only this round's."""
+"""Directions of minimum norm: FedAWARE over the momenta of all clients, and FedMGDA+ over this round's updates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedweave.theory import chi_square, diversity_ratio
 Share = Annotated[float, Field(ge=0, lt=1)]
 Deviation = Annotated[float, Field(ge=0, le=1)]
 FEDAVG = Mean()
-LOST = np.float32(np.nan)  # products beyond float32 have no shortest combination: such a round is abandoned
+LOST = np.float32(np.nan)  # where products overflow float32 there is no shortest combination: the round is abandoned
 STALLED = 0.02  # a direction this much shorter than the mean of the same vectors: the model no longer moves
 
 
@@ -27,18 +27,19 @@ STALLED = 0.02  # a direction this much shorter than the mean of the same vector
 class Aware(Aggregator):
     """Σ λ̃_i m_i, the shortest convex combination of the clients' momenta m_i ← α m_i + (1 − α) u_i (FedAWARE, Alg. 1).
 
-    Only clients that answered change their momentum; one that answers for the first time starts at m_i = u_i. A client
-    never heard from is left out of eq. 8: its zero would be the shortest vector, and the direction zero for as long as
-    it stays away. ``start`` says what is done before everyone was heard: "seen" solves eq. 8 over those who were,
-    "mean" takes FedAvg's direction until then. ``FirstEveryone`` as sampler makes the first round one with everyone, as
-    in the paper's proof. A round without any answer brings no news and makes no step.
+    Only clients that answered change their momentum; the first answer of a client sets m_i = u_i. A client without
+    answers is left out of eq. 8: its zero would be the shortest vector, and the direction zero until it answers.
+    ``start`` chooses the direction before every client has answered: "seen" solves eq. 8 over those that have, "mean"
+    uses FedAvg's direction until then. With ``FirstEveryone`` as sampler the first round asks all clients, as in the
+    paper's proof. A round without answers makes no step.
 
-    ``unit``: momenta are made unit vectors for eq. 8 and the direction, as in the authors' code; then no small client
-    can shorten it. ``project``: the direction is stretched to the shadow that the mean momentum Σ λ_i m_i casts on it,
-    ⟨v, d⟩/⟨d, d⟩ · d, which is at least as long. ``deviation`` ε: |λ̃_i − λ_i| ≤ ε, so that nobody is forgotten or
-    followed alone; λ are the objective's weights.
+    ``unit``: momenta are scaled to unit vectors for eq. 8 and the direction, as in the authors' code, so that no short
+    momentum can shorten it. ``project``: the direction d is replaced by the projection of the mean momentum
+    v = Σ λ_i m_i onto it, ⟨v, d⟩/⟨d, d⟩ · d, which is at least as long. ``deviation`` ε: |λ̃_i − λ_i| ≤ ε, so that no
+    client is forgotten or dominates; λ are the objective's weights.
 
-    The authors' code weighs the news with α where the paper's Algorithm 1 weighs the memory; this is the paper.
+    The authors' code weighs the new update by α where the paper's Algorithm 1 weighs the old momentum; this is the
+    paper's rule.
     """
 
     alpha: Share = 0.5
@@ -53,7 +54,7 @@ class Aware(Aggregator):
         return {
             "momentum": Rows.zeros(n, dim, self.precision),
             "gram": np.zeros((n, n)),  # ⟨m_i, m_j⟩
-            "weights": np.zeros(n),  # λ̃; zeros until eq. 8 was solved
+            "weights": np.zeros(n),  # λ̃; zeros until eq. 8 is solved
         }
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
@@ -74,34 +75,34 @@ class Aware(Aggregator):
         share = np.zeros(len(gram))
         share[who] = lam / length
         direction = momentum.combine(share)
-        direction[view.layout.parameters :] = mean[view.layout.parameters :]  # running averages have no momentum
+        direction[view.layout.parameters :] = mean[view.layout.parameters :]  # buffers have no momentum
         return direction, after
 
     def _remember(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Rows, Array]:
-        """Return momenta and Gram matrix with the rows of those that answered renewed: one pass over the table."""
-        heard, p = replies.received, view.layout.parameters
-        ids, news = cohort.ids[heard], replies.updates if heard.all() else replies.updates[heard]
-        if p < news.shape[1]:
-            news = np.concatenate([news[:, :p], np.zeros_like(news[:, p:])], axis=1)
+        """Return momenta and Gram matrix, updated for the clients that answered, in one pass over the table."""
+        received, p = replies.received, view.layout.parameters
+        ids, fresh = cohort.ids[received], replies.updates if received.all() else replies.updates[received]
+        if p < fresh.shape[1]:
+            fresh = np.concatenate([fresh[:, :p], np.zeros_like(fresh[:, p:])], axis=1)
         before = state["momentum"]
-        momentum = before.mixed(ids, np.where(before.written[ids], self.alpha, 0.0), news)
+        momentum = before.mixed(ids, np.where(before.written[ids], self.alpha, 0.0), fresh)
         gram, products = state["gram"].copy(), momentum.gram(ids)
         products[:, ids] = (products[:, ids] + products[:, ids].T) / 2
         gram[ids], gram[:, ids] = products, products.T
         return momentum, gram
 
     def _hull(self, state: State, view: View) -> tuple[Array, Array, Array, Array]:
-        """Return eq. 8: who is in it, the Gram matrix, the objective's weights among them, and what divides momenta."""
+        """Return the inputs of eq. 8: its clients, their Gram matrix and weights, and the divisors of the momenta."""
         gram = state["gram"]
         length = np.sqrt(np.diag(gram))
-        # a momentum of zero counts, it says that its client is content, but as a unit vector it has no direction
+        # a zero momentum counts (its client is at its optimum), but it has no unit vector
         who = np.flatnonzero(state["momentum"].written & ((length > 0) | (not self.unit)))
         Q, weight = gram[np.ix_(who, who)], view.population.weight[who]
         divisor = length[who] if self.unit else np.ones(who.size)
         return who, Q / divisor / divisor[:, None], weight / weight.sum(), divisor
 
     def measure(self, state: State, view: View) -> Mapping[str, float]:
-        """Diversity of the momenta, that of the step, χ²(λ̃ ‖ λ), and how short the step is beside the mean."""
+        """Diversity of the momenta and of the step, χ²(λ̃ ‖ λ), and the length of the step relative to the mean."""
         if not state["weights"].any():
             return {}
         who, Q, prior, _ = self._hull(state, view)
@@ -112,11 +113,11 @@ class Aware(Aggregator):
 
 
 def hull_measures(Q: Array, prior: Array, lam: Array) -> dict[str, float]:
-    """Return eqs 3 and 6 and their companions for vectors with Gram matrix Q and the weights of objective and step.
+    """Return eqs 3 and 6 and related measures for vectors with Gram matrix Q and the weights of objective and step.
 
-    ``shortening`` is ‖Σ λ̃ m‖ / ‖Σ λ m‖: 1 where the step is as long as FedAvg's would be from the same vectors, near 0
-    where the hull comes close to the origin. Then training has ``stalled``: see the guide. ``chi_square`` is the
-    divergence Σ (λ̃ − λ)²/λ; what the paper calls so is Σ λ̃²/λ².
+    ``shortening`` is ‖Σ λ̃ m‖ / ‖Σ λ m‖: 1 where the step is as long as FedAvg's from the same vectors, near 0 where the
+    convex hull is close to the origin. Training has then ``stalled``: see the guide. ``chi_square`` is the divergence
+    Σ (λ̃ − λ)²/λ; the paper uses that name for Σ λ̃²/λ².
     """
     square, mean, step = float(prior @ np.diag(Q)), max(float(prior @ Q @ prior), 0), max(float(lam @ Q @ lam), 0)
     shortening = np.sqrt(step / mean) if mean > 0 else 1.0
@@ -133,7 +134,7 @@ def hull_measures(Q: Array, prior: Array, lam: Array) -> dict[str, float]:
 class MGDA(Aggregator):
     """Σ λ̃_i u_i/‖u_i‖, the shortest combination of this round's unit updates, |λ̃_i − λ_i| ≤ ε (FedMGDA+, Hu et al.).
 
-    λ are the objective's weights among those heard. ε = 1 is multiple gradient descent, ε = 0 FedAvg of unit updates.
+    λ are the objective's weights among the answers. ε = 1 is multiple gradient descent, ε = 0 FedAvg of unit updates.
     An update of zero has no direction and is left out.
     """
 
@@ -165,7 +166,7 @@ class MGDA(Aggregator):
         return direction, fresh
 
     def measure(self, state: State, view: View) -> Mapping[str, float]:
-        """The diversity that the step reaches on this round's unit updates."""
+        """The diversity of the step on this round's unit updates."""
         return {"surrogate_diversity": float(state["surrogate_diversity"][0])}
 
     def surrogate(self, state: State) -> Array | None:

@@ -1,4 +1,4 @@
-"""Servers of clients that remember: SCAFFOLD and FedDyn."""
+"""Aggregators for clients with memories: SCAFFOLD and FedDyn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedweave.core.settings import settings
 
 @settings
 class Scaffold(Aggregator):
-    """The mean of what was received, and c ← c + (1/N) Σ_received Δc_i, sent with the model (SCAFFOLD).
+    """The mean of the received updates, and c ← c + (1/N) Σ_received Δc_i, sent with the model (SCAFFOLD).
 
     So c is always the mean of the c_i: a client whose answer is lost keeps its c_i. With weights "data" both means are
     weighted by ω; the fixed point, where c_i = ∇f_i and c = 0, is then that of Σ ω_i f_i instead of the plain mean.
@@ -42,8 +42,8 @@ class Scaffold(Aggregator):
 class DynMean(Aggregator):
     """x ← mean_received y_i − h/α with h ← h − (α/N) Σ_received (y_i − x) (FedDyn); goes with a plain server step.
 
-    Kept is −h/α, the mean over all clients of what they moved since the beginning: α cancels, so it is a matter of the
-    clients alone. Running averages are not optimised: they follow the mean.
+    The state is −h/α, the mean over all clients of their total displacement: α cancels, so only the clients need it.
+    Buffers are not optimised: they follow the mean.
     """
 
     memory_kind: ClassVar[str] = "local gradients"
@@ -53,9 +53,9 @@ class DynMean(Aggregator):
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         w = cohort.count * replies.received
-        if not w.any():  # nobody's mean: the model stays
+        if not w.any():  # no answers: the model stays
             return np.zeros_like(view.x), state
-        news = weigh(np.full(w.size, 1 / view.population.size), replies)
-        news[view.layout.parameters :] = 0
-        moved = state["moved"] + news
+        fresh = weigh(np.full(w.size, 1 / view.population.size), replies)
+        fresh[view.layout.parameters :] = 0
+        moved = state["moved"] + fresh
         return weigh(w / w.sum(), replies) + moved, {"moved": moved}

@@ -1,4 +1,4 @@
-"""Aggregators that are one row of weights times the updates."""
+"""Aggregators that are weighted sums of the updates."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fedweave.core.roles import Aggregator
 from fedweave.core.settings import settings
 from fedweave.sample import estimates
 
-COLUMNS = 2**15  # of a mask that are turned into numbers at a time
+COLUMNS = 2**15  # columns of a mask converted to numbers at a time
 
 
 def weigh(weights: Array, replies: Replies) -> Array:
-    """Return Σ_i weights_i u_i over the received rows; nothing heard gives a zero direction.
+    """Return Σ_i weights_i u_i over the received rows; zero if none was received.
 
-    Where clients sent parts only, each entry is the weighted mean of those that sent it, times the total weight:
-    Σ_i w_i · Σ_i w_i M_i u_i / Σ_i w_i M_i. For weights that sum to one that is FedDD eq. 4, which says nothing of
-    entries that nobody sent: they stay as they are.
+    Where clients sent only parts, each entry is the weighted mean of the clients that sent it, times the total weight:
+    Σ_i w_i · Σ_i w_i M_i u_i / Σ_i w_i M_i. For weights that sum to one this is FedDD eq. 4, which does not cover
+    entries that no client sent: they stay unchanged.
     """
     w = np.where(replies.received, weights, 0.0).astype(replies.updates.dtype, copy=False)
     total = w @ replies.updates
@@ -34,14 +34,14 @@ def weigh(weights: Array, replies: Replies) -> Array:
 
 
 def _mean_effort(view: View, weight: Array) -> float:
-    """Return the mean effort of those that are heard, weighted by how much each counts."""
-    heard = weight * view.population.arrival_rate
-    return float(heard @ view.effort / heard.sum())
+    """Return the mean effort of the clients expected to answer, by their weights."""
+    weight = weight * view.population.arrival_rate
+    return float(weight @ view.effort / weight.sum())
 
 
 @settings
 class Mean(Aggregator):
-    """Σ ω_i c_i u_i / Σ ω_i c_i over what was received: FedAvg's data-weighted mean of the heard."""
+    """Σ ω_i c_i u_i / Σ ω_i c_i over the received updates: FedAvg's data-weighted mean."""
 
     masks: ClassVar[bool] = True
 
@@ -50,15 +50,15 @@ class Mean(Aggregator):
         return weigh(w / max(w.sum(), np.finfo(float).tiny), replies), state
 
     def step_length(self, view: View, law: Array) -> float:
-        """The weights sum to one: to first order, a mean of the efforts of those that are heard."""
+        """The weights sum to one: to first order, the mean effort of the clients that answer."""
         return _mean_effort(view, view.population.weight * law)
 
 
 @settings
 class Anonymous(Aggregator):
-    """(1/K) Σ c_i u_i over what was received, K the number of draws (FedACS eq. 18).
+    """(1/K) Σ c_i u_i over the received updates, with K the number of draws (FedACS eq. 18).
 
-    Only the sum of what arrives is needed: neither identities nor how many arrived.
+    It needs only the sum of the updates: neither identities nor the number received.
     """
 
     masks: ClassVar[bool] = True
@@ -72,13 +72,13 @@ class Anonymous(Aggregator):
 
 @settings
 class InverseProbability(Aggregator):
-    """Σ (ω_i c_i / E[c_i]) u_i over what was received: unbiased for every sampler with a known law.
+    """Σ (ω_i c_i / E[c_i]) u_i over the received updates: unbiased for every sampler with a known law.
 
     This one rule is FedACS eq. 19 under Uniform (E = K/N), eq. 20 under any draw with replacement (E = K p) and eq. 21
-    under Everyone (E = 1), and DELTA's eq. 7 for equal weights (``fedweave.sample.delta`` tells of its other weight).
+    under Everyone (E = 1), and DELTA's eq. 7 for equal weights (see ``fedweave.sample.delta`` for its other weight).
     Eq. 19 prints the number *received* where eq. 24 has the number *sampled*: ``normalise`` chooses. "sampled" needs no
-    counting and keeps one surrogate objective for all rules; "received" undoes the shrinkage by lost links, exactly
-    when all links are equally bad. "weights" divides by the sum of the weights that arrived: their total is then one in
+    counting and keeps one surrogate objective for all rules; "received" undoes the shrinkage by lost answers, exactly
+    if all links are equally lossy. "weights" divides by the sum of the received weights: their total is then one in
     every round instead of on average, at the price of a bias of order 1/K (self-normalised importance sampling); under
     p = ω the total is always one anyway.
     """
@@ -96,24 +96,24 @@ class InverseProbability(Aggregator):
         return weigh(w, replies), state
 
     def coefficients(self, view: View, law: Array) -> Array:
-        if self.normalise == "weights":  # a ratio: no closed mean
+        if self.normalise == "weights":  # a ratio has no closed-form mean
             return super().coefficients(view, law)
-        heard = np.ones_like(law) if self.normalise == "received" else view.population.arrival_rate
-        return view.population.weight * heard * (law > 0)
+        arrival = np.ones_like(law) if self.normalise == "received" else view.population.arrival_rate
+        return view.population.weight * arrival * (law > 0)
 
     def step_length(self, view: View, law: Array) -> float:
-        """Weights that sum to one give, to first order, a mean of the efforts of those that are heard."""
+        """Weights that sum to one give, to first order, the mean effort of the clients that answer."""
         known = super().step_length(view, law)
         return _mean_effort(view, view.population.weight * (law > 0)) if self.normalise == "weights" else known
 
 
 @settings
 class Models(Aggregator):
-    """Σ (ω_i c_i / E[c_i]) y_i over what was received: models, not updates, as the latency paper prints it (eq. 4).
+    """Σ (ω_i c_i / E[c_i]) y_i over what is received: models, not updates, as printed in the latency paper (eq. 4).
 
-    The same mean as ``InverseProbability`` where no link fails, but the weights sum to one on average only, and what is
-    missing is missing from the whole model: the variance contains ‖x‖² times that of the total. For fidelity and for
-    comparison; a round in which nobody is heard leaves the model as it is.
+    The same mean as ``InverseProbability`` where no answer is lost, but the weights sum to one only on average, and
+    missing weight scales the whole model: the variance contains ‖x‖² times that of the total. Meant for reproduction
+    and comparison; a round without answers leaves the model unchanged.
     """
 
     needs_law: ClassVar[bool] = True
@@ -126,9 +126,9 @@ class Models(Aggregator):
 
 @settings
 class LinkAware(Aggregator):
-    """Σ (ω_i c_i / (E[c_i] (1 − q_i))) u_i over what was received: c-a-FedAvg (FedACS eq. 113), for any known law.
+    """Σ (ω_i c_i / (E[c_i] (1 − q_i))) u_i over the received updates: c-a-FedAvg (FedACS eq. 113), for any known law.
 
-    Undoes the links but not the uneven work: the mean is Σ ω_i u_i.
+    It corrects for lossy links but not for uneven work: the mean is Σ ω_i u_i.
     """
 
     needs_law: ClassVar[bool] = True
@@ -146,10 +146,10 @@ class LinkAware(Aggregator):
 class Nova(Aggregator):
     """τ Σ w_i u_i / ‖a_i‖₁ with the unbiased weights w = ω c / E[c] (FedNova, Wang et al., for any solver and law).
 
-    Undoes the uneven work but not the links. "received": w is normalised over what arrived and τ = Σ w_i ‖a_i‖₁, the
-    original. "sampled": nothing is normalised and τ = Σ γ_i ‖a_i‖₁ with the known link weights γ, so that the step is
-    as long as FedAvg's (FedACS eq. 116). "quotients": the weights w/‖a‖₁ themselves are normalised, so that τ cancels:
-    the FedNova that FedAWARE's code compares with, whose steps are shorter where work is uneven.
+    It corrects for uneven work but not for lossy links. "received": w is normalised over the received updates and
+    τ = Σ w_i ‖a_i‖₁, the original. "sampled": nothing is normalised and τ = Σ γ_i ‖a_i‖₁ with the known link weights γ,
+    so that the step is as long as FedAvg's (FedACS eq. 116). "quotients": the weights w/‖a‖₁ are normalised, so that τ
+    cancels: the FedNova in FedAWARE's code, whose steps are shorter where work is uneven.
     """
 
     normalise: Literal["received", "sampled", "quotients"] = "received"
@@ -167,13 +167,13 @@ class Nova(Aggregator):
         return weigh(tau * w / effort, replies), state
 
     def coefficients(self, view: View, law: Array) -> Array:
-        if self.normalise != "sampled":  # a ratio: no closed mean
+        if self.normalise != "sampled":  # a ratio has no closed-form mean
             return super().coefficients(view, law)
         p = view.population
         return _mean_effort(view, p.weight) * p.weight * p.arrival_rate / view.effort * (law > 0)
 
     def step_length(self, view: View, law: Array) -> float:
-        """As long as FedAvg's of the same normalisation: only the direction is another. "quotients" are shorter."""
+        """As long as FedAvg's with the same normalisation: only the direction differs. "quotients" are shorter."""
         if self.normalise == "sampled":
             return super().step_length(view, law)
         weight = view.population.weight
@@ -182,13 +182,13 @@ class Nova(Aggregator):
 
 @settings
 class Consistent(Aggregator):
-    """τ Σ (ω_i c_i / (E[c_i] (1 − q_i) ‖a_i‖₁)) u_i over what was received: any known law made consistent.
+    """τ Σ (ω_i c_i / (E[c_i] (1 − q_i) ‖a_i‖₁)) u_i over the received updates: consistent under any known law.
 
-    Undoes links and uneven work together: the mean is τ Σ ω_i u_i/‖a_i‖₁ for *every* law. FedACS is the law that makes
-    this weight the same for everyone, so that an anonymous sum will do; τ = 1/Σ ω/((1 − q)‖a‖₁) is its step.
-    ``effort``: "counted" takes ‖a‖₁ of the steps; "measured" what clients moved on their visits before this one
-    (``sample.estimates``), smoothed by ``memory``. (The un-smoothed length of the very update would cancel it: every
-    update would count alike however large, and training diverges.)
+    It corrects for lossy links and uneven work together: the mean is τ Σ ω_i u_i/‖a_i‖₁ for *every* law. FedACS is the
+    law that makes this weight equal for all clients, so that an anonymous sum suffices; τ = 1/Σ ω/((1 − q)‖a‖₁) is its
+    step. ``effort``: "counted" uses ‖a‖₁ of the steps; "measured" how far clients moved on earlier visits
+    (``sample.estimates``), smoothed by ``memory``. (The length of the current update itself would cancel: every update
+    would count the same whatever its length, and training diverges.)
     """
 
     effort: Literal["counted", "measured"] = "counted"
@@ -208,12 +208,12 @@ class Consistent(Aggregator):
         return weigh(tau * w, replies), after
 
     def coefficients(self, view: View, law: Array) -> Array:
-        if self.effort == "measured":  # what will have been measured is in the state, which only the round knows
+        if self.effort == "measured":  # measured efforts are in the state, which is not available here
             return super().coefficients(view, law)
         reach = view.population.arrival_rate * view.effort
         return view.population.weight / view.effort / (view.population.weight @ (1 / reach)) * (law > 0)
 
     def step_length(self, view: View, law: Array) -> float:
-        """FedACS's, in counted steps."""
+        """The same as FedACS's, in counted steps."""
         reach = view.population.arrival_rate * view.effort
         return float(1 / (view.population.weight @ (1 / reach)))

@@ -1,4 +1,4 @@
-"""Aggregators that remember what clients sent: FedVARP in three readings."""
+"""Aggregators that remember each client's last update: FedVARP in three variants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedweave.core.settings import settings
 from fedweave.tables.rows import Precision, Rows
 
 
-def _refreshed(last: Rows, cohort: Cohort, replies: Replies) -> State:
+def _refresh(last: Rows, cohort: Cohort, replies: Replies) -> State:
     return {"last": last.replaced(cohort.ids[replies.received], replies.updates[replies.received])}
 
 
@@ -21,21 +21,21 @@ def _refreshed(last: Rows, cohort: Cohort, replies: Replies) -> State:
 class Varp(Aggregator):
     """Σ_j ω_j y_j + (K/|R|) Σ_R (ω_i c_i / E[c_i]) (u_i − y_i), then y_i ← u_i for the received R (FedVARP).
 
-    With full participation this is the mean of the fresh updates, whatever is remembered.
+    With full participation this is the mean of the new updates, whatever is remembered.
     """
 
     precision: Precision = "float32"  # of the remembered updates
     needs_law: ClassVar[bool] = True
 
     def init(self, population: Population, dim: int) -> State:
-        return {"last": Rows.zeros(population.size, dim, self.precision)}  # y_i: what each client sent last
+        return {"last": Rows.zeros(population.size, dim, self.precision)}  # y_i: each client's last update
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         weight, last = view.population.weight, state["last"]
         scale = cohort.count.sum() / max(cohort.count[replies.received].sum(), 1)
         w = scale * weight[cohort.ids] * cohort.count / cohort.expected
-        news = replies._replace(updates=replies.updates - last[cohort.ids])
-        return last.combine(weight) + weigh(w, news), _refreshed(last, cohort, replies)
+        fresh = replies._replace(updates=replies.updates - last[cohort.ids])
+        return last.combine(weight) + weigh(w, fresh), _refresh(last, cohort, replies)
 
     def coefficients(self, view: View, law: Array) -> Array:
         return view.population.weight
@@ -43,11 +43,12 @@ class Varp(Aggregator):
 
 @settings
 class VarpRefreshed(Aggregator):
-    """Σ_j ω_j y_j after y_i ← u_i for the received: the mean of what everyone sent last.
+    """Σ_j ω_j y_j after y_i ← u_i for the received: the mean of all clients' last updates.
 
-    How DELTA combines FedVARP with a sampler: it chooses whom to refresh, and no weight corrects the choice (MIFA of Gu
-    et al. with a chosen refresh). Biased on the way, more so the longer clients wait; where links, work and model rest,
-    it is the mean of all updates. ``Varp`` under the same sampler is the unbiased combination.
+    This is how DELTA combines FedVARP with a sampler: the sampler chooses which updates to refresh, and no weight
+    corrects for the choice (MIFA of Gu et al. with chosen clients). It is biased during training, more so the longer
+    clients wait; at a fixed point, with constant links and work, it is the mean of all updates. ``Varp`` under the same
+    sampler is unbiased.
     """
 
     precision: Precision = "float32"
@@ -56,11 +57,11 @@ class VarpRefreshed(Aggregator):
         return {"last": Rows.zeros(population.size, dim, self.precision)}
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
-        after = _refreshed(state["last"], cohort, replies)
+        after = _refresh(state["last"], cohort, replies)
         return after["last"].combine(view.population.weight), after
 
     def coefficients(self, view: View, law: Array) -> Array:
-        """After everyone who is ever asked was heard once."""
+        """The coefficients once every client that is ever asked has answered."""
         return view.population.weight * (law > 0)
 
 
@@ -68,8 +69,8 @@ class VarpRefreshed(Aggregator):
 class VarpReuse(Aggregator):
     """(1/K) [Σ_received c_i u_i + Σ_lost c_i y_i]: a lost answer is replaced by the client's last one (FedACS eq. 114).
 
-    The paper says that this corrects nothing; its own eq. 115 and the simulation say that it corrects the links, where
-    links and work do not change over time.
+    The paper says that this corrects nothing; its own eq. 115 and simulation show that it corrects for lossy links if
+    links and work are constant over time.
     """
 
     precision: Precision = "float32"
@@ -80,7 +81,7 @@ class VarpReuse(Aggregator):
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         filled = np.where(replies.received[:, None], replies.updates, state["last"][cohort.ids])
         w = cohort.count / max(cohort.count.sum(), 1)
-        return w.astype(filled.dtype) @ filled, _refreshed(state["last"], cohort, replies)
+        return w.astype(filled.dtype) @ filled, _refresh(state["last"], cohort, replies)
 
     def coefficients(self, view: View, law: Array) -> Array:
         return law / law.sum()

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat
 
 from fedweave.aggregate.linear import weigh
-from fedweave.aggregate.robust import clipped
+from fedweave.aggregate.robust import clip_rows
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
 from fedweave.core.roles import Aggregator
@@ -19,13 +19,13 @@ from fedweave.privacy import epsilon_participation_known, needs_library
 
 @settings
 class Private(Aggregator):
-    """(1/K) [Σ c_i clip(u_i) + C z ξ] over what was received, ξ ~ N(0, I), K the number of draws (FedACS eq. 18).
+    """(1/K) [Σ c_i clip(u_i) + C z ξ] over the received updates, ξ ~ N(0, I), K the number of draws (FedACS eq. 18).
 
-    FedACS needs only the sum of what arrives, and its law depends on links and work but not on data: so the Gaussian
-    mechanism applies as it is. One draw moves the sum by at most the clip C; z is the ``noise`` multiplier. The column
-    ``epsilon`` is that of the client heard most so far, at ``delta``, even to those who know who took part;
-    ``privacy.epsilon`` says how much less it is to those who do not. The noise follows from the run's seed: privacy
-    holds against everybody who does not know that, so keep the seed of a real run secret and long.
+    FedACS needs only the sum of the updates, and its law depends on links and work but not on data, so the Gaussian
+    mechanism applies directly. One draw moves the sum by at most the clip C; z is the ``noise`` multiplier. The column
+    ``epsilon`` holds at ``delta`` for the client received most often so far, against observers who know which clients
+    took part; ``privacy.epsilon`` is the smaller value against observers who do not. The noise follows from the run's
+    seed: privacy holds only against those who do not know it, so keep the seed of a real run secret and long.
     """
 
     clip: PositiveFloat = 1.0
@@ -33,12 +33,12 @@ class Private(Aggregator):
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
 
     def init(self, population: Population, dim: int) -> State:
-        needs_library()  # better now than after the first round
-        return {"spent": np.zeros(population.size)}  # Σ c² of each client's heard rounds
+        needs_library()  # fail before the first round
+        return {"spent": np.zeros(population.size)}  # Σ c² over the rounds in which a client was received
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         draws = max(cohort.count.sum(), 1)
-        total = weigh(cohort.count, replies._replace(updates=clipped(replies.updates, self.clip)))
+        total = weigh(cohort.count, replies._replace(updates=clip_rows(replies.updates, self.clip)))
         if cohort.ids.size:
             rng = rng_for(view.seed, view.round, Stream.PRIVACY)
             total = total + self.clip * self.noise * rng.standard_normal(total.size, total.dtype)

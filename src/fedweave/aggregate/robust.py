@@ -1,4 +1,4 @@
-"""A guard in front of any aggregator: no client moves the model further than the others let it."""
+"""Robust aggregation in front of any aggregator: clip long updates and trim extreme entries."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fedweave.core.records import Array, Cohort, Population, Replies, State, Vie
 from fedweave.core.roles import Aggregator
 from fedweave.core.settings import settings
 
-COLUMNS = 2**15  # of one piece: sorting makes a few copies of it
+COLUMNS = 2**15  # columns of one piece, because sorting makes a few copies
 
 
 @settings
 class Robust(Aggregator):
-    """Shorten updates that are too long, replace entries that stand out, then combine as ``aggregator`` does.
+    """Shorten updates that are too long, replace extreme entries, then combine as ``aggregator`` does.
 
-    ``clip``: an update longer than this is scaled down to it; "median" is the median length in the cohort.
-    ``trim``: in every coordinate this share of the clients is cut off at both ends, and the mean of those left stands
-    in for what they sent. Under equal weights the result is the trimmed mean, and at 0.5 the coordinate median, of
-    Yin et al.; under other weights the aggregator's own rule holds, applied to the replaced entries. Up to that share
-    of the cohort may send whatever it likes.
+    ``clip``: a longer update is scaled down to this length; "median" is the median length in the cohort.
+    ``trim``: in every coordinate this share of the clients is cut off at both ends and replaced by the mean of the
+    others. Under equal weights the result is the trimmed mean, and at 0.5 the coordinate median, of Yin et al.; under
+    other weights the aggregator's own rule is applied to the replaced entries. Up to that share of the cohort may send
+    arbitrary values.
     """
 
     aggregator: Aggregator
@@ -31,16 +31,16 @@ class Robust(Aggregator):
     trim: Annotated[float, Field(ge=0, le=0.5)] = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what could not be guarded."""
+        """Refuse aggregators that cannot be made robust."""
         if self.aggregator.memory_kind:
             raise ValueError(
-                f"Robust guards updates alone, but {type(self.aggregator).__name__} also takes "
+                f"Robust protects only updates, but {type(self.aggregator).__name__} also takes "
                 f"{self.aggregator.memory_kind} from the clients: one bad client would still spoil it."
             )
 
     @property
     def needs_law(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether the aggregator behind the guard reads Cohort.expected."""
+        """Whether the inner aggregator reads Cohort.expected."""
         return self.aggregator.needs_law
 
     def init(self, population: Population, dim: int) -> State:
@@ -50,11 +50,11 @@ class Robust(Aggregator):
         return self.aggregator.broadcast(state)
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
-        heard = replies.updates[replies.received]
+        received = replies.updates[replies.received]
         if self.clip is not None:
-            heard = clipped(heard, self.clip)
+            received = clip_rows(received, self.clip)
         updates = np.zeros_like(replies.updates)
-        updates[replies.received] = trimmed(heard, self.trim)
+        updates[replies.received] = trim_rows(received, self.trim)
         return self.aggregator.combine(state, view, cohort, replies._replace(updates=updates))
 
     def measure(self, state: State, view: View) -> Mapping[str, float]:
@@ -64,19 +64,19 @@ class Robust(Aggregator):
         return self.aggregator.surrogate(state)
 
     def step_length(self, view: View, law: Array) -> float:
-        """As behind the guard, where nobody stands out; how much clipping takes is not known beforehand."""
+        """The inner aggregator's, as if nothing were clipped or trimmed: how much is, is not known beforehand."""
         return self.aggregator.step_length(view, law) if self.clip is None else np.nan
 
 
-def clipped(updates: Array, longest: float | Literal["median"]) -> Array:
-    """Return the rows, none longer than this or than the median row."""
+def clip_rows(updates: Array, longest: float | Literal["median"]) -> Array:
+    """Return the rows, scaled down where longer than ``longest`` or than the median row."""
     length = np.linalg.norm(updates.astype(np.float64), axis=1)
     limit = longest if longest != "median" else float(np.median(length)) if length.size else 0.0
     scale = np.divide(limit, length, out=np.ones_like(length), where=length > limit)
     return updates * scale.astype(updates.dtype)[:, None]
 
 
-def trimmed(updates: Array, share: float) -> Array:
+def trim_rows(updates: Array, share: float) -> Array:
     """Return the rows with the ``share`` lowest and highest entries of each column replaced by the mean of the rest."""
     k = len(updates)
     cut = min(int(share * k), (k - 1) // 2)

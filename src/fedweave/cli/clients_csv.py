@@ -1,4 +1,4 @@
-"""A real fleet in a CSV file, and what several ways to choose among its clients are expected to cost."""
+"""Read a fleet from a CSV file, and compare the expected cost of several ways to sample its clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedweave.core.records import Array
 from fedweave.core.settings import BadInput, nearest
 from fedweave.solve import LatencyPlan, latency_plan
 from fedweave.solve.clients import Clients
-from fedweave.solve.latency_plan import evaluated
+from fedweave.solve.latency_plan import evaluate_plan
 
 COLUMNS = ("client", "latency_seconds", "samples", "gradient_bound")
 _CHECKS: dict[str, tuple[Callable[[str], Any], str]] = {
@@ -22,14 +22,14 @@ _CHECKS: dict[str, tuple[Callable[[str], Any], str]] = {
     "samples": (int, "a whole number > 0"),
     "gradient_bound": (float, "a number > 0"),
 }
-MOST_SIZES = 200  # cohort sizes to try for a law that is given
+MOST_SIZES = 200  # cohort sizes to try for a given law
 
 
 def read_clients(path: Path) -> Clients:
-    """Read CLIENTS.csv; every error names line and column, all of them at once."""
+    """Read CLIENTS.csv; report all errors at once, with line and column."""
     path = path.expanduser()
     try:
-        text = path.read_text(encoding="utf-8-sig")  # spreadsheets put a mark in front
+        text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte-order mark
     except OSError as e:
         raise BadInput(
             f"The client file {str(path)!r} cannot be read: {e.strerror}. Its columns are {', '.join(COLUMNS)}."
@@ -56,7 +56,7 @@ def read_clients(path: Path) -> Clients:
 
 
 def _header(where: str, header: list[str]) -> list[str]:
-    """Return what is wrong with the first line."""
+    """Return the problems of the header line."""
     valid = f"Valid: {', '.join(COLUMNS)}."
     unknown = [f"{where}: there is no column {h!r}.{nearest(h, COLUMNS)} {valid}" for h in header if h not in COLUMNS]
     missing = [f"{where}: the column {c!r} is missing. {valid}" for c in COLUMNS if c not in header]
@@ -67,7 +67,7 @@ def _header(where: str, header: list[str]) -> list[str]:
 def _row(
     path: Path, line: int, cells: dict[Any, Any], first_seen: dict[str, int], problems: list[str]
 ) -> dict[str, Any]:
-    """Return the values of a line; what is wrong with it goes to ``problems``."""
+    """Return the values of a line; add what is wrong with it to ``problems``."""
     where = f"{path}:{line}"
     problems += [f"{where}: there is a cell beyond the last column. Got {b!r}." for b in cells.pop(None, ())]
     name = (cells["client"] or "").strip()
@@ -90,7 +90,7 @@ def _row(
 def compare_laws(
     clients: Clients, alpha: float, epsilon: float, cohort: int | None, floor: float = 0.0, exhaustive: bool = False
 ) -> dict[str, LatencyPlan]:
-    """Return the plan, and what norm, uniform and ratio selection are expected to cost, each at its own best M."""
+    """Return the plan and the expected costs of norm, uniform and ratio selection, each at its own best M."""
     sizes = None if cohort is None else [cohort]
     given = (clients.latency, clients.data_factor, alpha, epsilon)
     plan = latency_plan(*given, sizes, floor=floor, exhaustive=exhaustive)
@@ -102,7 +102,7 @@ def compare_laws(
     n = clients.weight.size
     tried = sizes or sorted({plan.cohort_size, *np.rint(np.geomspace(1, n, min(n, MOST_SIZES))).astype(int).tolist()})
     others = {
-        name: min((evaluated(s / s.sum(), *given, M) for M in tried), key=lambda law: law.total_seconds)
+        name: min((evaluate_plan(s / s.sum(), *given, M) for M in tried), key=lambda law: law.total_seconds)
         for name, s in score.items()
     }
     return {"planned": plan, **others}

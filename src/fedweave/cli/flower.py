@@ -28,12 +28,12 @@ Method = Annotated[str, help_text("A name of `fedweave list methods`. [fedacs]",
 
 @flower.command(help_epilogue="Example: fedweave flower new my_fleet --method fedacs")
 def new(folder: Annotated[Path, Parameter(metavar="DIR")], /, *, method: Method = "fedacs", json: Json = False) -> None:
-    """Write a small app that `flwr run` accepts: yours to change."""
+    """Write a small app that `flwr run` accepts, as a start for your own."""
     problems: list[str] = []
     method = _fitting_method(method, problems)
     if problems:
         raise BadInput(*problems)
-    _installed()
+    _check_installed()
     from fedweave.fleet.local.new_app import write_app
 
     files = [str(path) for path in write_app(folder, method)]
@@ -47,15 +47,16 @@ def new(folder: Annotated[Path, Parameter(metavar="DIR")], /, *, method: Method 
 @flower.command(help_epilogue="Example: fedweave flower demo --nodes 4 --method fedacs --kill 1")
 def demo(
     *,
-    nodes: Annotated[int, help_text("Clients, a process of Flower's for each. [4]", "N")] = 4,
+    nodes: Annotated[int, help_text("Clients, each in a Flower process of its own. [4]", "N")] = 4,
     method: Method = "fedacs",
     rounds: Annotated[int, help_text("Number of rounds. [4]", "R")] = 4,
     per_round: Annotated[int | None, help_text("Clients asked in a round. [3, or all of fewer]", "K")] = None,
-    kill: Annotated[int, help_text("So many nodes are killed in the middle of round 2. [0]", "COUNT")] = 0,
+    kill: Annotated[int, help_text("Number of nodes to kill in the middle of round 2. [0]", "COUNT")] = 0,
     secure: Annotated[
-        bool, Parameter(show_default=False, help="TLS and a registered key for every node; they are made. [yes]")
+        bool,
+        Parameter(show_default=False, help="Use TLS and a registered key for every node, created for the demo. [yes]"),
     ] = True,
-    answer_seconds: Annotated[float, help_text("How long a round waits for answers. [30]", "S")] = 30.0,
+    answer_seconds: Annotated[float, help_text("Seconds that a round waits for answers. [30]", "S")] = 30.0,
     seed: Annotated[int, help_text("Same seed, same bits. [0]", "S")] = 0,
     out: Annotated[Path | None, help_text("Folder to keep the run in. [nothing is kept]", "RUN")] = None,
     json: Json = False,
@@ -77,26 +78,26 @@ def demo(
         if not low <= value <= high:
             problems.append(f"{name} must be from {low} to {high}. Got {value!r} instead.")
     if kill and rounds < 2:
-        problems.append("--kill strikes in round 2: give --rounds 2 or more.")
+        problems.append("--kill takes effect in round 2: give --rounds 2 or more.")
     if problems:
         raise BadInput(*problems)
-    _installed()
+    _check_installed()
     from fedweave.fleet.local.demo import demonstrate
 
     screen = Console(stderr=True, markup=False, emoji=False, highlight=False)
     config: dict[str, Any] = {"method": method, "per-round": per_round, "rounds": rounds, "seed": seed}
     config |= {"start-seconds": 180.0, "answer-seconds": answer_seconds}
-    shown = demonstrate(method, config, nodes, kill, secure, out, lambda line: screen.print(line, soft_wrap=True))
+    result = demonstrate(method, config, nodes, kill, secure, out, lambda line: screen.print(line, soft_wrap=True))
     if json:
-        summary = {**shown.result.summary, "run": str(out) if out else None}
-        told = {"killed": shown.killed, "failed": [f"round {r}, {why}" for r, why in shown.reasons]}
-        print(json_text.dumps({**summary, **told}, default=float, allow_nan=False))
+        summary = {**result.result.summary, "run": str(out) if out else None}
+        details = {"killed": result.killed, "failed": [f"round {r}, {why}" for r, why in result.reasons]}
+        print(json_text.dumps({**summary, **details}, default=float, allow_nan=False))
         return
-    for table in _tables(shown.result):
+    for table in _tables(result.result):
         Console().print(table)
-    for r, why in shown.reasons:
+    for r, why in result.reasons:
         print(f"round {r}, {why}")
-    print(f"digest {shown.result.summary['digest']}" + (f", run: {out}" if out else ""))
+    print(f"digest {result.result.summary['digest']}" + (f", run: {out}" if out else ""))
 
 
 @flower.command(help_epilogue="Example: fedweave flower keys fleet-keys --host fl.example.org --nodes 10")
@@ -105,17 +106,17 @@ def keys(
     /,
     *,
     host: Annotated[Sequence[str], help_text("A name or address of the SuperLink; may be repeated. Required.", "HOST")],
-    nodes: Annotated[int, help_text("Key pairs to make, node0 … [10]", "N")] = 10,
-    days: Annotated[int, help_text("How long the certificate is good for. [365]", "D")] = 365,
+    nodes: Annotated[int, help_text("Number of key pairs to create, node0 … [10]", "N")] = 10,
+    days: Annotated[int, help_text("Days for which the certificate is valid. [365]", "D")] = 365,
     json: Json = False,
 ) -> None:
-    """Make what a fleet needs to trust each other: a server certificate and a key pair for every node.
+    """Create the TLS certificates and node keys of a fleet.
 
-    ca.crt goes to every node, server.pem and server.key to the SuperLink, nodeN to its node, nodeN.pub is registered.
+    ca.crt goes to every node, server.pem and server.key to the SuperLink, nodeN to its node; nodeN.pub is registered.
     """
     if not 1 <= nodes <= 10**5 or not 1 <= days <= 36500:
         raise BadInput(f"--nodes must be from 1 to 100000 and --days from 1 to 36500. Got {nodes} and {days}.")
-    _installed()
+    _check_installed()
     from fedweave.fleet.local import keys as make
     from fedweave.store.run_folder import refuse_used, writable
 
@@ -150,8 +151,8 @@ def _fitting_method(name: str, problems: list[str]) -> str:
     return name
 
 
-def _installed() -> None:
-    """Say what is missing before anything is begun."""
+def _check_installed() -> None:
+    """Raise BadInput for missing packages before anything starts."""
     for module in ("flwr", "psutil", "torch"):
         try:
             __import__(module)
@@ -164,7 +165,7 @@ def _installed() -> None:
 
 
 def _tables(result: Any) -> list[Table]:
-    """Return what happened by round and by client."""
+    """Return tables of the rounds and of the clients."""
     by_round = Table(
         "round", "asked", "answered", "refused", "accuracy", "seconds", title="rounds", title_justify="left"
     )

@@ -1,4 +1,4 @@
-"""The command ``fedweave plan``: latency-optimal probabilities for a fleet that somebody really has."""
+"""The command ``fedweave plan``: latency-optimal probabilities for a real fleet."""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ def plan(
     /,
     *,
     epsilon: Annotated[Text, help_text("The squared gradient norm to reach; required.", "E")] = None,
-    alpha: Annotated[Text, help_text("2LΓ of the bound: smoothness times twice the loss to be lost. [1]", "A")] = None,
+    alpha: Annotated[
+        Text, help_text("2LΓ of the bound: smoothness times twice the gap to the optimal loss. [1]", "A")
+    ] = None,
     cohort: Annotated[Text, help_text("Draws per round. [the best of 1 to all]", "M")] = None,
     floor: Annotated[Text, help_text("Least probability of every client. [0]", "P")] = None,
     exhaustive: Annotated[
         bool, Parameter(negative="", show_default=False, help="Solve for every cohort size, not only promising ones.")
     ] = False,
-    html: Annotated[Path | None, help_text("Also write a page with a picture; FILE.svg: the picture alone.")] = None,
+    html: Annotated[Path | None, help_text("Also write a page with a figure; FILE.svg: the figure alone.")] = None,
     json: Json = False,
 ) -> None:
-    """Plan for a real fleet: how likely to ask whom, how many per round and for how many rounds.
+    """Plan for a real fleet: each client's probability, the cohort size and the number of rounds.
 
-    The total is expected seconds until the squared gradient is EPSILON, by the bound of the latency paper, beside that
-    of norm (p ∝ data × gradient), uniform and ratio (p ∝ data) selection.
+    The total is the expected seconds until the squared gradient is EPSILON, by the bound of the latency paper, compared
+    with norm (p ∝ data × gradient), uniform and ratio (p ∝ data) selection.
     """
     problems: list[str] = []
     fleet = None
@@ -55,7 +57,7 @@ def plan(
     if problems or fleet is None:
         raise BadInput(*problems)
     laws = compare_laws(fleet, weight, wanted, int(size) if cohort else None, least, exhaustive)
-    from fedweave.report import plan as report  # loads matplotlib, which takes a while: only when the input is good
+    from fedweave.report import plan as report  # loads matplotlib, which is slow: only after the input is checked
 
     if html is not None:
         command = shlex.join(["fedweave", *sys.argv[1:]])
@@ -67,13 +69,13 @@ def plan(
         print(json_text.dumps(report.plain(fleet, laws, weight, wanted), allow_nan=False))
         return
     print(report.lede(laws))
-    Console(markup=False, emoji=False).print(report.terminal(fleet, laws))  # a client may be called anything
+    Console(markup=False, emoji=False).print(report.terminal(fleet, laws))  # a client's name may look like markup
     if html is not None:
         print(f"page: {html}")
 
 
 def _number(option: str, text: str | None, rule: str, problems: list[str], good: Callable[[float], bool]) -> float:
-    """Return the number that was typed; what is wrong with it goes to ``problems``."""
+    """Return the number in ``text``; add what is wrong with it to ``problems``."""
     if text is None:
         problems.append(f"{option} is required: {rule}.")
         return math.nan

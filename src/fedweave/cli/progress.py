@@ -1,4 +1,4 @@
-"""How a long run shows that it lives: a bar on a terminal, plain lines elsewhere. Always on the error stream."""
+"""Progress of long runs on the error stream: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINE_SECONDS = 5.0
 
 
 class Count:
-    """One line for many runs side by side: how many are done."""
+    """One line for many parallel runs: how many are done."""
 
     def __init__(self, label: str):
         self._label, self._last = label, 0.0
@@ -34,14 +34,14 @@ class Count:
 
     def __enter__(self) -> Callable[[int, int], None]:
         self._bars.__enter__()
-        return self._told
+        return self._update
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, where: TracebackType | None
     ) -> None:
         self._bars.__exit__(kind, value, where)
 
-    def _told(self, done: int, total: int) -> None:
+    def _update(self, done: int, total: int) -> None:
         self._bars.update(self._task, completed=done, total=total)
         if not self._console.is_terminal and (done == total or time.monotonic() - self._last > LINE_SECONDS):
             self._last = time.monotonic()
@@ -52,14 +52,14 @@ class Show:
     """One line per run: rounds done, accuracy, simulated seconds, time left."""
 
     def __init__(self, runs: int, device: str = ""):
-        self._device = device  # told when the first run begins
+        self._device = device  # printed when the first run begins
         self._console = Console(stderr=True)
         self._runs, self._begun = runs, 0
         self._bars = Progress(
             TextColumn("{task.description:<24}"),
             BarColumn(bar_width=30),
             TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
-            TextColumn("{task.fields[news]}"),
+            TextColumn("{task.fields[status]}"),
             TimeRemainingColumn(compact=True),
             console=self._console,
             disable=not self._console.is_terminal,
@@ -75,27 +75,27 @@ class Show:
         self._bars.__exit__(kind, value, where)
 
     def watch(self, name: str, experiment: Experiment) -> Any:
-        """Begin a line for a run and return what is told of its rounds."""
+        """Begin a line for a run and return the function to call with the row of each round."""
         self._begun += 1
         if self._begun == 1 and self._device:
             self._console.print(f"device: {self._device}", highlight=False)
         label = f"[{self._begun}/{self._runs}] {name}, seed {experiment.seed}" if self._runs > 1 else name
-        task = self._bars.add_task(label, total=experiment.rounds, news="")
+        task = self._bars.add_task(label, total=experiment.rounds, status="")
         last, score = time.monotonic(), ""
 
-        def told(row: Mapping[str, Any]) -> None:
+        def update(row: Mapping[str, Any]) -> None:
             nonlocal last, score
             if math.isfinite(row["accuracy"]):
                 score = f"accuracy {row['accuracy']:.3f}"
             elif not math.isnan(row["loss"]):
                 score = f"loss {row['loss']:.4g}"
-            news = f"{score}  clock {row['clock']:.4g} s"
-            self._bars.update(task, completed=row["round"], news=news)
+            status = f"{score}  clock {row['clock']:.4g} s"
+            self._bars.update(task, completed=row["round"], status=status)
             due = row["round"] == experiment.rounds or time.monotonic() - last > LINE_SECONDS
             if due and not self._console.is_terminal:
                 last = time.monotonic()
                 self._console.print(
-                    f"{label}  round {row['round']}/{experiment.rounds}  {news}",
+                    f"{label}  round {row['round']}/{experiment.rounds}  {status}",
                     highlight=False,
                     soft_wrap=True,
                 )
@@ -105,4 +105,4 @@ class Show:
                     soft_wrap=True,
                 )
 
-        return told
+        return update

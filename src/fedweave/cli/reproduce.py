@@ -1,4 +1,4 @@
-"""The command ``fedweave reproduce``: a figure or table of a paper, with a verdict on each of its claims."""
+"""The command ``fedweave reproduce``: reproduce a figure or table of a paper and judge its claims."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def reproduce(
     html: Annotated[Path | None, help_text("Also write the runs as a page of curves, where an item has any.")] = None,
     json: Json = False,
 ) -> None:
-    """Make a figure or table of a paper again, with a verdict on each of its claims: see `fedweave list papers`."""
-    with Count(f"{item}, scale {scale}") as told:
-        outcome = papers.reproduce(item, scale, told)
+    """Reproduce a figure or table of a paper, with a verdict on each of its claims: see `fedweave list papers`."""
+    with Count(f"{item}, scale {scale}") as on_progress:
+        outcome = papers.reproduce(item, scale, on_progress)
     if json:
         print(json_text.dumps(outcome.plain(), default=float, allow_nan=False))
         _draw(outcome, html)
@@ -44,7 +44,9 @@ def reproduce(
         for row in outcome.rows:
             table.add_row(*("–" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
         screen = Console()
-        Console(width=max(screen.width, 150) if not screen.is_terminal else None).print(table)  # whole in a file
+        Console(width=max(screen.width, 150) if not screen.is_terminal else None).print(
+            table
+        )  # not wrapped when written to a file
     for claim in outcome.claims:
         print(f"{claim.verdict}: {claim.text} ({claim.evidence})")
     print("\n".join(outcome.notes))
@@ -55,7 +57,7 @@ def _draw(outcome: Outcome, page: Path | None) -> None:
     if page is None:
         return
     if not outcome.runs:
-        raise BadInput(f"--html: {outcome.item} left no runs to draw.")
+        raise BadInput(f"--html: {outcome.item} has no runs to draw.")
     from fedweave.report import write
 
     with writable(page):

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the run ends with its state saved, and whoever stopped it is told how to go on."""
+"""Ctrl-C and SIGTERM: save the state, end the run and say how to resume it."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ if TYPE_CHECKING:
     from fedweave.runs.experiment import Experiment
     from fedweave.runs.loop import OnRound, Watch
 
-stopped: list[int] = []  # the signals that came
+stopped: list[int] = []  # the signals received
 
 
 def stop(number: int, _: Any) -> None:
-    """Handle a signal: note it, and end what is under way as Ctrl-C does."""
+    """Handle a signal: record it, and interrupt the program as Ctrl-C does."""
     stopped.append(number)
     raise KeyboardInterrupt
 
 
 def heeding(watch: Watch) -> Watch:
-    """Stop after a round in which a signal was lost: Python drops what a handler raises in the midst of a finalizer."""
+    """Stop after the round if a signal was lost: Python discards what a handler raises during a finalizer."""
 
     def begin(name: str, experiment: Experiment) -> OnRound:
-        told = watch(name, experiment)
+        on_round = watch(name, experiment)
 
-        def heed(row: Mapping[str, Any]) -> None:
-            told(row)
+        def check_signals(row: Mapping[str, Any]) -> None:
+            on_round(row)
             if stopped:
                 raise KeyboardInterrupt
 
-        return heed
+        return check_signals
 
     return begin
 
 
 @contextmanager
 def resumable(folder: Path) -> Generator[None]:
-    """Let whoever is stopped know the folder to go on from, as soon and as long as there is one."""
+    """Attach the folder to a KeyboardInterrupt if the run can be resumed from it."""
     try:
         yield
     except KeyboardInterrupt as e:

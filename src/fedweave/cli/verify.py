@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from fedweave.cli.options import Json
 from fedweave.core.settings import BadInput
-from fedweave.store.audit import FILE, checked
+from fedweave.store.audit import FILE, check
 from fedweave.store.database import reading
 from fedweave.store.run_folder import RunFolder
 
@@ -25,14 +25,14 @@ class Findings(NamedTuple):
     """What a run folder holds, and what is wrong with it."""
 
     rounds: int
-    states: int  # that are whole
-    verdicts: dict[str, int]  # how many updates were accepted, refused, lost, failed, by the audit log
-    chain: str  # the last digest of the audit log; nothing: the run keeps none
+    states: int  # intact ones
+    verdicts: dict[str, int]  # number of updates accepted, refused, lost, failed, by the audit log
+    chain: str  # the last digest of the audit log; empty without a log
     problems: list[str]
 
 
 def verify(folder: str | Path) -> Findings:
-    """Return what is in a run folder and everything that does not fit together."""
+    """Return what is in a run folder, and all inconsistencies."""
     folder = Path(folder)
     store = RunFolder.open(folder, write=False)
     with closing(store), reading(folder):
@@ -46,21 +46,22 @@ def verify(folder: str | Path) -> Findings:
                 found, models[round] = found + 1, hashlib.sha256(state.x.tobytes()).hexdigest()
         end = store.audit_end()
         verdicts: Counter[str] = Counter()
-        for number, line, problem in checked(folder, end) if end else ():
+        for number, line, problem in check(folder, end) if end else ():
             if problem:
                 problems.append(f"{FILE}:{number} {problem}.")
             elif line and line["verdict"] == "model":
                 if models.get(line["round"], line["sha256"]) != line["sha256"]:
-                    problems.append(f"{FILE}:{number} tells of another model than the state of round {line['round']}.")
+                    problems.append(f"{FILE}:{number} has another model than the state of round {line['round']}.")
             elif line:
                 verdicts[line["verdict"]] += 1
         return Findings(len(rounds), found, dict(verdicts), end.chain if end else "", problems)
 
 
 def command(*folders: Annotated[Path, Parameter(metavar="RUN")], json: Json = False) -> None:
-    """Check that runs are whole: every round once, states by their digests, the audit log line by line.
+    """Check that runs are intact: every round once, states by their digests, the audit log line by line.
 
-    A run keeps an audit log with `--audit true`. Exit code 1 says that something is wrong, and the first bad line.
+    `--audit true` makes a run keep an audit log. If something is wrong, the exit code is 1 and the first bad line is
+    named.
     """
     if not folders:
         raise BadInput("verify needs at least one run folder, such as: fedweave verify runs/fedavg-20260101-120000")
@@ -78,7 +79,7 @@ def command(*folders: Annotated[Path, Parameter(metavar="RUN")], json: Json = Fa
 
 
 def _sentence(findings: Findings) -> str:
-    parts = [f"{findings.rounds} rounds", f"{findings.states} whole states"]
+    parts = [f"{findings.rounds} rounds", f"{findings.states} intact states"]
     parts += [f"{count} {verdict}" for verdict, count in findings.verdicts.items()]
     log = f"audit log ends with {findings.chain}" if findings.chain else "no audit log"
-    return f"{'broken' if findings.problems else 'whole'}: {', '.join(parts)}; {log}"
+    return f"{'broken' if findings.problems else 'intact'}: {', '.join(parts)}; {log}"

@@ -1,4 +1,4 @@
-"""Data sets, and how they are dealt out to clients."""
+"""Data sets and partitions."""
 
 from fedweave.data import partition as partition
 from fedweave.data import synthetic as synthetic

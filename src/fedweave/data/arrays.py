@@ -10,11 +10,11 @@ import numpy as np
 
 from fedweave.core.settings import BadInput
 from fedweave.data.dataset import Array, Dataset
-from fedweave.data.deal import deal, stratified
+from fedweave.data.deal import deal, stratified_split
 
-TEST_SHARE = 0.2  # of data that comes without a test set
+TEST_SHARE = 0.2  # of data without a test set
 MOST_CLASSES = 1_000_000  # a larger label is an id, not a class
-SPLIT_SEED = 0  # of every split that is part of a data set, so that it is the same everywhere
+SPLIT_SEED = 0  # for splits that belong to a data set, so that they are the same everywhere
 
 
 def from_arrays(
@@ -27,10 +27,10 @@ def from_arrays(
     test_group: Any = None,
     classes: int | None = None,
 ) -> Dataset:
-    """Make a data set of NumPy arrays (or anything ``np.asarray`` takes), one row per sample.
+    """Build a data set from NumPy arrays (or anything ``np.asarray`` takes), one row per sample.
 
     uint8 x of (n, H, W) or (n, C, H, W) are images; all else becomes float32 features, where (n, H, W) also
-    gets a channel axis. Whole-number y are class labels 0.. ; float y are regression targets (classes 0).
+    gets a channel axis. Integer y are class labels 0.. ; float y are regression targets (classes 0).
     ``group`` names each sample's natural client. Without a test set a fixed fifth is set aside, in proportion
     in every group, or in every class when there are no groups.
     """
@@ -52,9 +52,9 @@ def from_arrays(
 
 
 def from_torch(train: Any, test: Any = None, name: str = "torch") -> Dataset:
-    """Make a data set of any map-style torch data set whose items are (tensor, array or image, label).
+    """Build a data set from a map-style torch data set whose items are (tensor, array or image, label).
 
-    Every item is read once, so a random augmentation would be frozen: leave such transforms off.
+    Every item is read once, so a random augmentation would be frozen: leave such transforms out.
     """
     x, y = _collect(train, "train")
     if test is None:
@@ -71,7 +71,7 @@ def build(
     mean: Sequence[float] = (),
     std: Sequence[float] = (),
 ) -> Dataset:
-    """Put checked (x, y, group) parts together; counts classes and measures mean and std when not given."""
+    """Combine checked (x, y, group) parts; classes, mean and std are computed when not given."""
     (x, y, group), (test_x, test_y, test_group) = train, test
     if len(x) == 0 or len(test_x) == 0:
         raise BadInput(f"{name} has {len(x)} training and {len(test_x)} test samples. Both must have some.")
@@ -84,7 +84,7 @@ def build(
 def pixel_stats(x: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and std of each channel of (n, C, H, W) bytes, of pixel / 255, exact to 6 decimals."""
     counts = np.zeros((x.shape[1], 256), np.int64)
-    for start in range(0, len(x), 1000):  # in blocks: counting widens every byte to eight
+    for start in range(0, len(x), 1000):  # in blocks, because counting takes eight bytes per pixel
         for c, row in enumerate(counts):
             row += np.bincount(x[start : start + 1000, c].ravel(), minlength=256)
     value = np.arange(256) / 255
@@ -108,7 +108,7 @@ def imbalance(
     group = None if data.group is None else data.group[kept]
     name = f"{data.name}-imbalanced"
     x, y = data.x[kept], data.y[kept]
-    return dataclasses.replace(data, name=name, x=x, y=y, group=group, source=None)  # not what load gives
+    return dataclasses.replace(data, name=name, x=x, y=y, group=group, source=None)  # no longer what ``load`` returns
 
 
 def _with_split(name: str, x: Array, y: Array, group: Array | None, classes: int | None) -> Dataset:
@@ -116,7 +116,7 @@ def _with_split(name: str, x: Array, y: Array, group: Array | None, classes: int
         raise BadInput(f"{name} has {len(y)} samples; at least 2 are needed to set some aside. Give test_x, test_y.")
     whole = np.zeros(len(y), np.int64)
     strata = group if group is not None else y if y.dtype == np.int64 else whole
-    a, b = stratified(strata, TEST_SHARE, np.random.default_rng(SPLIT_SEED))
+    a, b = stratified_split(strata, TEST_SHARE, np.random.default_rng(SPLIT_SEED))
     groups = (None, None) if group is None else (group[a], group[b])
     return build(name, (x[a], y[a], groups[0]), (x[b], y[b], groups[1]), classes)
 
@@ -160,7 +160,7 @@ def _same_length(n: int, a: str, m: int, b: str) -> None:
 
 
 def _codes(group: Any, test_group: Any, n: int, m: int) -> tuple[Array | None, Array | None]:
-    """Number the group names 0.. in sorted order, the same for training and test."""
+    """Number the group names 0.. in sorted order, consistently for training and test."""
     if group is None:
         return None, None
     group = np.asarray(group).ravel()

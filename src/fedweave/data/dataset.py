@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Dataset:
-    """Samples of all clients together; a partition deals them out by index, nothing is copied per client.
+    """Samples of all clients together; a partition assigns them by index, so nothing is copied per client.
 
     Images stay bytes (uint8, channels first) until a batch needs them: input = (pixel / 255 − mean) / std.
     """
@@ -30,7 +30,7 @@ class Dataset:
     std: tuple[float, ...] = ()
     group: Array | None = None  # (n,) int64 natural client (writer, celebrity) of each training sample
     test_group: Array | None = None
-    source: str | None = None  # what fedweave.data.load was given, if it was; lets a run be resumed from its folder
+    source: str | None = None  # the name given to fedweave.data.load, if any; lets a run be resumed from its folder
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -39,7 +39,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over all samples and labels: what a resumed run compares."""
+        """SHA-256 over all samples and labels; compared when a run is resumed."""
         sha = hashlib.sha256()
         for array in (self.x, self.y, self.test_x, self.test_y):
             sha.update(f"{array.dtype}{array.shape}".encode())
@@ -47,7 +47,7 @@ class Dataset:
         return sha.hexdigest()
 
     def describe(self) -> Any:
-        """Return how a run folder names this data."""
+        """Return how a run folder refers to this data."""
         return self.source or {"type": "arrays", "name": self.name, "digest": self.digest}
 
     def __repr__(self) -> str:

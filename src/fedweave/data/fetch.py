@@ -1,4 +1,4 @@
-"""Publishers' files: found under the data root, checked, and fetched when they are missing."""
+"""Find publishers' files under the data root, check them, and fetch those that are missing."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TIMEOUT = 30.0  # seconds without a byte
 class Offer:
     """What a publisher offers: one file, or an archive to unpack."""
 
-    into: str  # where it goes under the data root: the file, or the folder an archive is unpacked in
-    urls: tuple[str, ...] = ()  # the publisher first, then mirrors; none: it cannot be fetched
+    into: str  # path under the data root: the file, or the folder that an archive is unpacked into
+    urls: tuple[str, ...] = ()  # the publisher first, then mirrors; empty if it cannot be fetched
     checksum: str = ""  # "md5:..." or "sha1:..." of what is downloaded
     archive: bool = False
     only: str = ""  # unpack only members whose name contains this
-    how: str = ""  # how to get it by hand, where that needs saying
+    how: str = ""  # how to get it by hand, where the address is not enough
 
 
 def data_root(root: Path | str | None = None) -> Path:
@@ -39,7 +39,7 @@ def data_root(root: Path | str | None = None) -> Path:
 
 
 def locate(data: str, places: Mapping[str, str], offer: Offer, root: Path | None = None) -> Path:
-    """Return the first place that exists, checked; fetch the offer when none does.
+    """Return the first place that exists after checking it; fetch the offer when none does.
 
     ``places`` maps paths under the data root to their checksums ("" when the publisher gives none).
     """
@@ -66,12 +66,12 @@ def verify(path: Path, checksum: str) -> None:
     if got != expected:
         raise BadInput(
             f"{path} is not the published file: its {kind.upper()} is {got}, expected {expected}. "
-            "Delete it or move it away, then it is fetched again."
+            "Delete or move it to fetch it again."
         )
 
 
 def fetch(offer: Offer, base: Path) -> str:
-    """Bring an offer under ``base``; return why that failed, or nothing."""
+    """Fetch an offer into ``base``; return the reason if that fails, otherwise an empty string."""
     if offer.urls and os.environ.get("FEDWEAVE_OFFLINE", "0") not in ("", "0"):
         return "FEDWEAVE_OFFLINE forbids fetching"
     problems: list[str] = []
@@ -101,14 +101,14 @@ def _fetch(url: str, offer: Offer, base: Path) -> None:
 
 @contextmanager
 def _scratch(folder: Path) -> Generator[Path]:
-    """Give a temporary folder inside ``folder``; afterwards no trace is left but what was moved out of it."""
-    made = [p for p in (folder, *folder.parents) if not os.path.lexists(p)]
+    """Yield a temporary folder inside ``folder`` and remove it, and any folders created for it, afterwards."""
+    created = [p for p in (folder, *folder.parents) if not os.path.lexists(p)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
             yield Path(scratch)
     finally:
-        for path in made:  # deepest first; a folder that holds something stays
+        for path in created:  # deepest first; folders that are not empty stay
             with suppress(OSError):
                 path.rmdir()
 
@@ -137,7 +137,7 @@ def _unpack(file: Path, into: Path, only: str) -> None:
 
 
 def _merge(source: Path, target: Path) -> None:
-    """Move everything to ``target``; what is already there is the user's and stays."""
+    """Move everything to ``target``; files that already exist there are the user's and stay."""
     for path in source.iterdir():
         place = target / path.name
         if not os.path.lexists(place):

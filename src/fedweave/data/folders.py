@@ -28,15 +28,15 @@ def image_folder(folder: Path | str, size: Size | None = None) -> Dataset:
     name = folder.resolve().name
     if not (folder / "train").is_dir() or not _subfolders(folder / "train"):  # "train" may be a class
         classes = class_names(folder)
-        files, y = labelled(folder, classes)
+        files, y = list_images(folder, classes)
         x = read_images(files, size, _channels(files), resize=size is not None)
         return from_arrays(x, y, name=name, classes=len(classes))
     classes = class_names(folder / "train")
     unknown = sorted(set(class_names(folder / "test")) - set(classes))
     if unknown:
         raise BadInput(f"{folder / 'test'} has the class {unknown[0]!r}, which train has not. Add or remove it.")
-    files, y = labelled(folder / "train", classes)
-    test_files, test_y = labelled(folder / "test", classes, may_lack=True)
+    files, y = list_images(folder / "train", classes)
+    test_files, test_y = list_images(folder / "test", classes, may_lack=True)
     channels = _channels([*files, *test_files])
     x = read_images(files, size, channels, resize=size is not None)
     test_x = read_images(test_files, x.shape[2:], channels, resize=size is not None)
@@ -51,8 +51,8 @@ def class_names(folder: Path) -> list[str]:
     return names
 
 
-def labelled(folder: Path, names: Sequence[str], may_lack: bool = False) -> tuple[list[Path], Array]:
-    """Return the image files of ``folder/NAME/*`` and their labels; ``may_lack``: a class may have none."""
+def list_images(folder: Path, names: Sequence[str], may_lack: bool = False) -> tuple[list[Path], Array]:
+    """Return the image files of ``folder/NAME/*`` and their labels; with ``may_lack`` a class may have none."""
     found: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""The idx format of MNIST and its kin: two zeros, a type, the number of axes, the axes, then the values."""
+"""The idx format of MNIST and similar data: two zeros, a type, the number of axes, their lengths, then the values."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def read_idx(path: Path) -> Array:
     except (OSError, EOFError, zlib.error) as e:
         raise BadInput(f"{path} cannot be read: {e}. Get the file again.") from None
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
-        raise BadInput(f"{path} is no idx file of bytes: it begins with {raw[:4].hex()}. Get the file again.")
+        raise BadInput(f"{path} is not an idx file of bytes: it begins with {raw[:4].hex()}. Get the file again.")
     head = 4 + 4 * raw[3]
     shape = tuple(np.frombuffer(raw[4:head], ">u4").tolist())
     if len(shape) != raw[3] or len(raw) != head + int(np.prod(shape)):
         raise BadInput(f"{path} is cut short or too long for its shape {shape}. Get the file again.")
-    return np.frombuffer(raw, np.uint8, offset=head).reshape(shape).copy()  # writable, as torch wants it
+    return np.frombuffer(raw, np.uint8, offset=head).reshape(shape).copy()  # torch needs a writable array

@@ -28,7 +28,7 @@ class Users(NamedTuple):
 
 def femnist(root: Path | None = None) -> Dataset:
     """FEMNIST of LEAF: 62 characters, 28×28 grey, by writer; needs files prepared with LEAF."""
-    train, test = _both("femnist", root)
+    train, test = _read_both("femnist", root)
     groups = _groups(train, test)
     parts = [(_pixels(users), np.array(users.y, np.int64)) for users in (train, test)]
     return build("femnist", (*parts[0], groups[0]), (*parts[1], groups[1]), 62)
@@ -36,7 +36,7 @@ def femnist(root: Path | None = None) -> Dataset:
 
 def celeba(root: Path | None = None) -> Dataset:
     """CelebA of LEAF: smiling or not, 84×84 RGB, by celebrity; needs files prepared with LEAF."""
-    train, test = _both("celeba", root)
+    train, test = _read_both("celeba", root)
     groups = _groups(train, test)
     place = "celeba/raw/img_align_celeba"
     how = f"Unpack img_align_celeba.zip of the CelebA authors as {place} under the data root"
@@ -67,7 +67,7 @@ def _read(file: Path) -> dict[str, tuple[list[Any], list[int]]]:
         users = {u: (content["user_data"][u]["x"], content["user_data"][u]["y"]) for u in content["users"]}
         expected = dict(zip(content["users"], content["num_samples"], strict=True))
     except (OSError, ValueError, KeyError, TypeError) as e:
-        raise BadInput(f"{file} is no LEAF file ({type(e).__name__}: {e}). Prepare it again.") from None
+        raise BadInput(f"{file} is not a LEAF file ({type(e).__name__}: {e}). Prepare it again.") from None
     for user, (x, y) in users.items():
         if not len(x) == len(y) == expected[user]:
             raise BadInput(
@@ -77,7 +77,7 @@ def _read(file: Path) -> dict[str, tuple[list[Any], list[int]]]:
     return users
 
 
-def _both(data: str, root: Path | None) -> tuple[Users, Users]:
+def _read_both(data: str, root: Path | None) -> tuple[Users, Users]:
     parts: list[Users] = []
     for part in ("train", "test"):
         place = f"{data}/{part}"
@@ -91,7 +91,7 @@ def _both(data: str, root: Path | None) -> tuple[Users, Users]:
 
 
 def _groups(train: Users, test: Users) -> list[Array]:
-    """Number users by name, never by position: the files list them in different orders."""
+    """Number users by name, not by position, because the files list them in different orders."""
     number = {name: i for i, name in enumerate(sorted({*train.names, *test.names}))}
     return [np.repeat(np.array([number[n] for n in p.names], np.int64), p.sizes) for p in (train, test)]
 

@@ -1,6 +1,6 @@
-"""Partitions: how one data set is dealt out to clients, as index lists; nothing is copied.
+"""Partitions of a data set among clients, as index lists; nothing is copied.
 
-Every partition is seeded by the generator it is given, deals every training sample at most once, never leaves
+Every partition depends only on the generator it is given, assigns every training sample at most once, never leaves
 a client empty, and gives each client test samples in its own label proportions (natural clients: their own).
 """
 
@@ -17,7 +17,16 @@ from fedweave.core.settings import BadInput, choice, settings
 from fedweave.data.arrays import imbalance as imbalance
 from fedweave.data.dataset import Array, Dataset
 from fedweave.data.deal import Shares as Shares
-from fedweave.data.deal import aligned, apportion, by_group, deal, dirichlet, filled, shared, shuffled_by
+from fedweave.data.deal import (
+    add_test_samples,
+    apportion,
+    by_group,
+    deal,
+    dirichlet,
+    fill_up,
+    share_classes,
+    shuffled_by,
+)
 from fedweave.data.deal import label_counts as label_counts
 
 CLIENTS = 20  # where a written form comes without a number of clients
@@ -26,13 +35,13 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 @settings
 class Partition(ABC):
-    """How a data set is dealt out; ``clients`` is None only where the data says how many there are."""
+    """A rule that divides a data set among clients; ``clients`` is None only where the data determines the number."""
 
     clients: PositiveInt | None
 
     @abstractmethod
     def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
-        """Deal out training and test samples."""
+        """Divide training and test samples among the clients."""
 
 
 @settings
@@ -42,16 +51,16 @@ class IID(Partition):
     clients: PositiveInt
 
     def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
-        _enough(self, data, self.clients)
-        return aligned(data, np.array_split(rng.permutation(len(data.y)), self.clients), rng)
+        _check_size(self, data, self.clients)
+        return add_test_samples(data, np.array_split(rng.permutation(len(data.y)), self.clients), rng)
 
 
 @settings
 class Dirichlet(Partition):
     """Each class is dealt in proportions drawn from Dirichlet(α): small α, few classes per client.
 
-    A client with less than ``min_samples`` is filled up, one sample at a time, from the client that has most,
-    with the label that one has most of.
+    A client with fewer than ``min_samples`` is filled up one sample at a time, each taken from the most common label
+    of the largest client.
     """
 
     clients: PositiveInt
@@ -60,9 +69,9 @@ class Dirichlet(Partition):
 
     def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
         sizes = _class_sizes(self, data)
-        _enough(self, data, self.clients * self.min_samples)
+        _check_size(self, data, self.clients * self.min_samples)
         counts = [apportion(dirichlet(self.alpha, self.clients, rng), int(n)) for n in sizes]
-        return aligned(data, deal(data.y, filled(np.stack(counts, axis=1), self.min_samples), rng), rng)
+        return add_test_samples(data, deal(data.y, fill_up(np.stack(counts, axis=1), self.min_samples), rng), rng)
 
 
 @settings
@@ -75,18 +84,18 @@ class Shards(Partition):
     def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
         _class_sizes(self, data)
         blocks = self.clients * self.per_client
-        _enough(self, data, blocks)
+        _check_size(self, data, blocks)
         shards = np.array_split(shuffled_by(data.y, rng), blocks)
         hands = rng.permutation(blocks).reshape(self.clients, self.per_client)
-        return aligned(data, [np.concatenate([shards[b] for b in hand]) for hand in hands], rng)
+        return add_test_samples(data, [np.concatenate([shards[b] for b in hand]) for hand in hands], rng)
 
 
 @settings
 class Classes(Partition):
     """Each client owns ``low`` classes, or a random number ``low``..``high``; owners share a class equally.
 
-    Classes are drawn at random among those with the fewest owners, so volumes stay even and no class is left
-    out, unless there are more classes than all clients together may own.
+    Classes are drawn at random among those with the fewest owners, so client sizes stay even and no class is left
+    out, unless there are more classes than all clients together can own.
     """
 
     clients: PositiveInt
@@ -99,7 +108,7 @@ class Classes(Partition):
 
     def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
         sizes = _class_sizes(self, data)
-        _enough(self, data, self.clients)
+        _check_size(self, data, self.clients)
         present, most = np.flatnonzero(sizes), self.high or self.low
         if most > len(present):
             raise BadInput(f"{self} asks for {most} classes per client, {data.name} has {len(present)}. Use fewer.")
@@ -108,16 +117,16 @@ class Classes(Partition):
         for mine, k in zip(owned, number, strict=True):
             order = np.lexsort((rng.random(len(present)), owned[:, present].sum(0)))
             mine[present[order[:k]]] = True
-        return aligned(data, deal(data.y, _fair(self, owned, sizes), rng), rng)
+        return add_test_samples(data, deal(data.y, _class_counts(self, owned, sizes), rng), rng)
 
 
 @settings
 class OneClass(Partition):
     """Each client has one class; the clients of a class share it equally.
 
-    ``order``: "mixed" deals the classes around, so every run of C clients owns all of them, and a slow first half of
-    the clients the same classes as a fast second one. "sorted" gives neighbours the same class, so the halves own
-    different ones: what is then forgotten of a half is forgotten for good.
+    With ``order="mixed"`` the classes alternate, so any C consecutive clients own all of them and a slow first half of
+    the clients has the same classes as a fast second half. With "sorted" neighbours own the same class, so the halves
+    have different classes and no client of the other half can make up for one that is lost.
     """
 
     clients: PositiveInt
@@ -125,13 +134,13 @@ class OneClass(Partition):
 
     def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
         sizes = _class_sizes(self, data)
-        _enough(self, data, self.clients)
+        _check_size(self, data, self.clients)
         if self.order == "mixed":
             return Classes(self.clients, 1).split(data, rng)
         present = np.flatnonzero(sizes)
         owned = np.zeros((self.clients, data.classes), bool)
         owned[np.arange(self.clients), present[np.arange(self.clients) * len(present) // self.clients]] = True
-        return aligned(data, deal(data.y, _fair(self, owned, sizes), rng), rng)
+        return add_test_samples(data, deal(data.y, _class_counts(self, owned, sizes), rng), rng)
 
 
 @settings
@@ -160,7 +169,7 @@ class Split(Partition):
         key = rng.permutation(data.classes)[data.y] if data.classes else data.y
         order = shuffled_by(key, rng)
         rest = np.array_split(rng.permutation(order[first:]), others)
-        return aligned(data, [*np.array_split(order[:first], owners), *rest], rng)
+        return add_test_samples(data, [*np.array_split(order[:first], owners), *rest], rng)
 
 
 @settings
@@ -179,31 +188,31 @@ class Natural(Partition):
             groups = np.sort(rng.choice(groups, self.clients, replace=False))
         train = by_group(data.group, groups)
         if data.test_group is None:
-            return aligned(data, train, rng)
+            return add_test_samples(data, train, rng)
         return Shares(train, by_group(data.test_group, groups))
 
 
-def _class_sizes(who: Partition, data: Dataset) -> Array:
+def _class_sizes(partition: Partition, data: Dataset) -> Array:
     if not data.classes:
-        raise BadInput(f"{who} deals by class, {data.name} is regression. Use IID, Split or Natural.")
+        raise BadInput(f"{partition} deals by class, but {data.name} is a regression. Use IID, Split or Natural.")
     return np.bincount(data.y, minlength=data.classes)
 
 
-def _fair(who: Partition, owned: Array, sizes: Array) -> Array:
+def _class_counts(partition: Partition, owned: Array, sizes: Array) -> Array:
     """Return how many samples of each class each client gets; owners share a class equally."""
-    counts = shared(owned, sizes)
+    counts = share_classes(owned, sizes)
     if not counts.any(axis=1).all():
         raise BadInput(
-            f"{who} leaves a client without samples: its classes have fewer samples than owners. "
+            f"{partition} leaves a client without samples: its classes have fewer samples than owners. "
             "Use fewer clients, more classes per client, or more data."
         )
     return counts
 
 
-def _enough(who: Partition, data: Dataset, needed: int) -> None:
+def _check_size(partition: Partition, data: Dataset, needed: int) -> None:
     if len(data.y) < needed:
         raise BadInput(
-            f"{who} needs at least {needed} training samples, {data.name} has {len(data.y)}. "
+            f"{partition} needs at least {needed} training samples, {data.name} has {len(data.y)}. "
             "Use fewer clients or more data."
         )
 
@@ -228,7 +237,7 @@ FORMS = {
 
 
 def forms() -> dict[str, str]:
-    """Return what each written form means."""
+    """Return the meaning of each written form."""
     return {form.form: form.about for form in FORMS.values()}
 
 

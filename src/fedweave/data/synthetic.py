@@ -22,16 +22,16 @@ def regression(
 ) -> Dataset:
     """DELTA's synthetic regression: y = log((A x − b)² / 2), ``samples`` per client; group = client.
 
-    ``slope`` A and ``offset`` b are one number or one per client. x is uniform on ``span``, which must keep
-    away from the singularity b / A; the paper does not name the law of x. ``noise`` is the standard deviation
-    added to y (the paper's gradient noise belongs to training, not to the data). The test set has a fifth as
-    many further samples of each client.
+    ``slope`` A and ``offset`` b are one number or one per client. x is uniform on ``span``, which must not
+    contain the singularity b / A; the paper does not give the distribution of x. ``noise`` is the standard deviation
+    of the noise added to y (the paper's gradient noise belongs to training, not to the data). The test set has a
+    fifth as many further samples of each client.
     """
-    _positive("regression", clients=clients, samples=samples)
-    A, b = _each(slope, clients, "slope"), _each(offset, clients, "offset")
+    _check_positive("regression", clients=clients, samples=samples)
+    A, b = _per_client(slope, clients, "slope"), _per_client(offset, clients, "offset")
     low, high = span
     if not low < high or ((A * low - b) * (A * high - b) <= 0).any():
-        raise BadInput(f"The 'span' parameter of regression must be a range that keeps off b / A. Got {span!r}.")
+        raise BadInput(f"The 'span' parameter of regression must be a range without b / A in it. Got {span!r}.")
     if noise < 0:
         raise BadInput(f"The 'noise' parameter of regression must be at least 0. Got {noise!r}.")
     rng = np.random.default_rng(seed)
@@ -62,7 +62,7 @@ def classification(
     v_k ~ N(B_k, 1), B_k ~ N(0, β), with α and β as standard deviations. Sizes are ``samples`` plus a
     log-normal(4, 2) number; a fifth of each client's samples is test data.
     """
-    _positive("classification", clients=clients, samples=samples, classes=classes, features=features)
+    _check_positive("classification", clients=clients, samples=samples, classes=classes, features=features)
     if alpha < 0 or beta < 0:
         raise BadInput(f"The 'alpha' and 'beta' parameters must be at least 0. Got {alpha!r} and {beta!r}.")
     rng = np.random.default_rng(seed)
@@ -81,24 +81,24 @@ def classification(
 
 
 def quadratics(clients: int = 1000, dim: int = 10, seed: int = 0) -> Dataset:
-    """FedACS's toy example: client m wants x near its own point e_m ~ N(0, I), F_m(x) = ½ ‖x − e_m‖².
+    """FedACS's toy example: client m has the objective F_m(x) = ½ ‖x − e_m‖² with its own point e_m ~ N(0, I).
 
-    For the model ``quadratic``. The points are samples, one per client (partition ``natural``); a client that is dealt
-    several wants their mean. The test samples are the points themselves, so the test loss is the mean objective.
+    For the model ``quadratic``. The points are samples, one per client (partition ``natural``); with several samples a
+    client's optimum is their mean. The test samples are the same points, so the test loss is the mean objective.
     """
-    _positive("quadratics", clients=clients, dim=dim)
+    _check_positive("quadratics", clients=clients, dim=dim)
     x = np.random.default_rng(seed).standard_normal((clients, dim)).astype(np.float32)
     y, each = np.zeros(clients, np.float32), np.arange(clients)
     return Dataset("quadratics", x, y, x, y, 0, group=each, test_group=each)
 
 
-def _positive(caller: str, **values: int) -> None:
+def _check_positive(caller: str, **values: int) -> None:
     wrong = [f"The {k!r} parameter of {caller} must be at least 1. Got {v!r}." for k, v in values.items() if v < 1]
     if wrong:
         raise BadInput(*wrong)
 
 
-def _each(value: float | Sequence[float], clients: int, name: str) -> Array:
+def _per_client(value: float | Sequence[float], clients: int, name: str) -> Array:
     array = np.asarray(value, np.float64)
     if array.shape not in ((), (clients,)) or not np.isfinite(array).all():
         raise BadInput(

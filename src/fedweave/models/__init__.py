@@ -1,4 +1,4 @@
-"""Networks by name: those of the papers and a few standard ones; listing and checking them needs no torch.
+"""Models by name: those of the papers and a few standard ones; listing and checking them needs no torch.
 
 Every classifier returns logits: cross-entropy on logits is the papers' softmax (or log-softmax) followed by
 the negative log likelihood. Every regression model returns one number per sample, shape (n,). No model has
@@ -24,7 +24,7 @@ __all__ = ["build", "check", "default_for", "fitting", "info", "names"]
 
 @dataclass(frozen=True)
 class Need:
-    """What one sample must look like, in words and as a test."""
+    """What one sample must look like, as text and as a test."""
 
     text: str
     met: Callable[[Shape], bool]
@@ -32,7 +32,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Card:
-    """What is known of a model without building it."""
+    """What is known about a model without building it."""
 
     about: str
     need: Need
@@ -48,7 +48,7 @@ ANY = Need("any shape", lambda shape: True)
 VECTOR = Need("a vector, shape (d,)", lambda shape: len(shape) == 1)
 NUMBER = Need("a single number, shape (1,)", lambda shape: shape == (1,))
 
-SUBMODELS = {  # channels of the five convolutions / widths of the two hidden layers; feddd.py says why
+SUBMODELS = {  # channels of the five convolutions, widths of the two hidden layers; see feddd.py
     "feddd_a": (
         "64-128-256-512-512/100-100",
         "64-128-256-256-512/100-100",
@@ -91,7 +91,9 @@ CARDS: dict[str, Card] = {
     "resnet18_bn": Card("ResNet-18 for small images, BatchNorm on batch statistics", _image(9)),
     "linear_regression": Card("Linear regression: one linear layer, one output", ANY, regression=True),
     "log_quadratic": Card("DELTA's synthetic regression: log((a·x − b)²/2), two parameters", NUMBER, regression=True),
-    "quadratic": Card("FedACS's toy: a point near all samples; clients take exact steps", VECTOR, regression=True),
+    "quadratic": Card(
+        "FedACS's toy example: the point closest to all samples; clients take exact steps", VECTOR, regression=True
+    ),
 }
 
 

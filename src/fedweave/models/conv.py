@@ -19,7 +19,7 @@ def cnn_small(shape: Shape, classes: int) -> nn.Module:
 
 
 def cnn2(shape: Shape, classes: int) -> nn.Module:
-    """FedDD Table 2, CNN2: padding 1, since only that gives the 1024 flat inputs printed."""
+    """FedDD Table 2, CNN2: padding 1, the only one that gives the 1024 flat inputs printed."""
     layers, out = stages(shape, [16, 32, 64], kernel=3, padding=1)
     return chain([*layers, *dense(out, [500, 100, classes])])
 
@@ -27,8 +27,8 @@ def cnn2(shape: Shape, classes: int) -> nn.Module:
 def cnn_fedacs_mnist(shape: Shape, classes: int) -> nn.Module:
     """FedACS Table 3, MNIST: C(1,10) - C(10,20) - D - L(50) - L(10).
 
-    Taken literally this is an affine map but for the dropout. As in the other two columns, each convolution
-    gets its ReLU and max-pool, and the hidden layer its ReLU.
+    Taken literally, this is an affine map apart from the dropout. As in the other two columns, each convolution
+    is followed by ReLU and max-pool, and the hidden layer by ReLU.
     """
     layers, out = stages(shape, [10, 20], kernel=3, padding=1)
     return chain([*layers, nn.Dropout(0.2), *dense(out, [50, classes])])
@@ -66,7 +66,7 @@ def cnn_leaf(shape: Shape, classes: int) -> nn.Module:
 def cnn_leaf_celeba(shape: Shape, classes: int) -> nn.Module:
     """LEAF's CelebA network: pooling rounds up (84-42-21-11-6).
 
-    Like LEAF, batch norm uses the statistics of the batch at hand, in training and in evaluation.
+    As in LEAF, batch norm uses the statistics of the current batch, in training and in evaluation.
     """
     layers, out = stages(shape, [32] * 4, kernel=3, padding=1, norm=True, ceil=True)
     return chain([*layers, *dense(out, [classes])])

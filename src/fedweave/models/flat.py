@@ -32,7 +32,7 @@ def linear_regression(shape: Shape, classes: int) -> nn.Module:
 
 
 class Quadratic(nn.Module):
-    """A point x of the samples' space, from which a sample e is ‖x − e‖/√2 away: squared error 0 is ½ ‖x − e‖²."""
+    """A point x in sample space; its output for sample e is ‖x − e‖/√2, so the squared error to 0 is ½ ‖x − e‖²."""
 
     def __init__(self, dim: int):
         super().__init__()
@@ -50,7 +50,7 @@ def quadratic(shape: Shape, classes: int) -> nn.Module:
 class LogQuadratic(nn.Module):
     """DELTA's synthetic regression: y = log((a·x − b)²/2), with trainable θ = (a, b).
 
-    DELTA does not give the start. a ~ U(1, 2) and b ~ U(0, 1) keep a·x − b positive for x > 1,
+    DELTA does not give the initial values. a ~ U(1, 2) and b ~ U(0, 1) keep a·x − b positive for x > 1,
     on the same side of the singularity as the paper's (10, 1) and (8, 2).
     """
 

@@ -1,4 +1,4 @@
-"""Pieces the plain networks share: named chains, convolution stages and dense layers."""
+"""Building blocks of the networks: named chains, convolution stages and dense layers."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def chain(layers: Sequence[nn.Module]) -> nn.Sequential:
 def stages(
     shape: Shape, widths: Sequence[int], kernel: int, padding: int, *, norm: bool = False, ceil: bool = False
 ) -> tuple[list[nn.Module], Shape]:
-    """Return convolution (– batch norm) – 2×2 max-pool – ReLU for each width, and the shape that comes out.
+    """Return convolution (– batch norm) – 2×2 max-pool – ReLU for each width, and the output shape.
 
-    ReLU and max-pool commute, so pooling first gives the papers' functions whichever order they print.
+    ReLU and max-pool commute, so pooling first computes the papers' functions whichever order they print.
     """
     channels, *sides = shape
     layers: list[nn.Module] = []

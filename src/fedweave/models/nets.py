@@ -1,4 +1,4 @@
-"""The one place where a model's name meets the function that builds it."""
+"""The functions that build the models, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The papers' figures and tables, made again with one command each: ``fedweave reproduce ITEM``."""
+"""Reproduce the papers' figures and tables, one command each: ``fedweave reproduce ITEM``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from fedweave.core.settings import BadInput, choice
-from fedweave.papers.common.claims import Outcome, Scale
-from fedweave.papers.common.parallel import Told
+from fedweave.papers.common.claims import Outcome
+from fedweave.papers.common.parallel import Progress
+from fedweave.papers.common.scale import Scale
 
-# Names and what they show; the work itself is imported when it is asked for. A third part narrows an item down.
+# Names and what they show; the code is imported when needed. A third part narrows an item down.
 ITEMS = {
     "fedacs/fig4": "distance from the optimum: four local solvers and FedACS, even, static and dynamic world",
     "fedacs/fig6": "the accuracies of the runs of table1",
@@ -125,11 +126,11 @@ ITEMS = {
 }
 
 
-def reproduce(item: str, scale: Scale = "smoke", told: Told | None = None) -> Outcome:
-    """Make a figure or table again; smoke takes seconds, laptop minutes on two cores, paper is as published."""
+def reproduce(item: str, scale: Scale = "smoke", on_progress: Progress | None = None) -> Outcome:
+    """Reproduce a figure or table; smoke takes seconds, laptop minutes on two cores, paper is as published."""
     if item not in ITEMS:
         raise BadInput(choice("item", item, ITEMS))
     if find_spec("joblib") is None:
         raise BadInput("Reproducing papers needs joblib. Install it with: pip install 'fedweave[papers]'.")
     paper, name, *part = item.split("/")
-    return getattr(import_module(f"fedweave.papers.{paper}"), name)(scale, told, *part)
+    return getattr(import_module(f"fedweave.papers.{paper}"), name)(scale, on_progress, *part)

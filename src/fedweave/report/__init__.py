@@ -1,4 +1,4 @@
-"""Runs made readable: a table for the terminal and one self-contained HTML page."""
+"""Reports on runs: a table for the terminal and one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fedweave.runs.results import Result
 
 
 def write(results: Sequence[Result], path: str | Path) -> Path:
-    """Write the page to ``path`` in one step: a reader sees the old page or the new one, never half of it."""
+    """Write the page to ``path`` atomically: a reader sees the old page or the new one, never half of it."""
     path = Path(path)
-    if path.is_dir():  # whoever cannot have a page is told before it is drawn, which takes seconds
+    if path.is_dir():  # fail before drawing the page, which takes seconds
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")

@@ -1,4 +1,4 @@
-"""Curves of several seeds on one grid: their mean and how far they lie apart."""
+"""Curves of several seeds on one grid: their mean and their range."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Curve = tuple[Array, Array]
 
 @dataclass(frozen=True)
 class Band:
-    """Mean, lowest and highest seed where every seed has a value, and each seed's own curve past that."""
+    """Mean, lowest and highest value where every seed has one, and each seed's own curve after that."""
 
     x: Array
     mean: Array
@@ -34,7 +34,7 @@ def curve(result: Result, x: str, y: str) -> Curve:
 
 
 def step(curve: Curve, grid: Array) -> Array:
-    """Return the last value known at each point of ``grid``; none of them may lie before the first."""
+    """Return the last known value at each point of ``grid``; no point may lie before the curve's first."""
     x, y = curve
     return y[np.searchsorted(x, grid, side="right") - 1]
 
@@ -42,8 +42,8 @@ def step(curve: Curve, grid: Array) -> Array:
 def band(curves: Sequence[Curve]) -> Band | None:
     """Return mean and range over the seeds, None when none of them was evaluated.
 
-    Between two evaluations a seed keeps its last value: nobody has measured anything else. The mean ends
-    where the first seed ends, so an interrupted run cannot bend it.
+    Between two evaluations a seed keeps its last measured value. The mean ends where the shortest seed ends, so
+    that an interrupted run cannot distort it.
     """
     curves = [c for c in curves if c[0].size]
     if not curves:

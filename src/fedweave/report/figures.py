@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 from fedweave.report.clients import Participation
 from fedweave.report.curves import Band, band, curve
 from fedweave.report.summary import Groups
-from fedweave.report.svg import INK, MUTED, Ink, canvas, quiet, to_svg
+from fedweave.report.svg import INK, MUTED, Ink, canvas, simplify, to_svg
 from fedweave.round.measures import LABELS as MEASURES
 from fedweave.runs.results import Array
 
@@ -44,7 +44,7 @@ def curves(groups: Groups, colors: dict[str, Ink], y: str, x: str, target: float
     title, scale = _METRICS[y]
     unit, name = _unit(x, max(_end(b) for b in drawn.values()))
     with canvas(4.7, 3.1) as figure:
-        axes = quiet(figure.add_subplot(), grid="both")
+        axes = simplify(figure.add_subplot(), grid="both")
         axes.set_title(title)
         axes.set_xlabel(_ALONG[x].format(unit=name))
         for method, b in drawn.items():
@@ -57,31 +57,31 @@ def curves(groups: Groups, colors: dict[str, Ink], y: str, x: str, target: float
 
 
 def participation(part: Participation, method: str, ink: Ink, top: float, key: str) -> str:
-    """Return how often each client was asked and heard, most asked first; methods share ``top``."""
+    """Return how often each client was asked and answered, most asked first; methods share the limit ``top``."""
     with canvas(2.7, 1.8) as figure:
-        axes = quiet(figure.add_subplot())
-        asked, heard = _binned(part.asked), _binned(part.heard)
+        axes = simplify(figure.add_subplot())
+        asked, answered = _bin(part.asked), _bin(part.answered)
         edges = np.linspace(0.5, part.asked.size + 0.5, asked.size + 1)
         axes.stairs(100 * asked, edges, fill=True, color=ink.color, alpha=0.28, linewidth=0)
-        axes.stairs(100 * heard, edges, fill=True, color=ink.color, alpha=0.85, linewidth=0)
+        axes.stairs(100 * answered, edges, fill=True, color=ink.color, alpha=0.85, linewidth=0)
         axes.set(xlim=(edges[0], edges[-1]), ylim=(0, 100 * top * 1.04))
         axes.set_title("% of rounds", color=MUTED, fontsize=8.5)
         axes.set_xlabel("clients, most asked first")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=2))
         axes.yaxis.set_major_locator(MaxNLocator(4))
-        label = f"{method}: share of rounds in which each client was asked (light) and heard (dark)"
+        label = f"{method}: share of rounds in which each client was asked (light) and answered (dark)"
         return to_svg(figure, key, label)
 
 
 def labels(counts: Array, names: Sequence[str] | None = None) -> str:
-    """Return clients × classes as a heat map under the clients' sizes."""
+    """Return clients × classes as a heat map, with the clients' sizes above it."""
     n, k = counts.shape
     many = n > MANY_CLIENTS
-    if many:  # in their own order a thousand clients are noise
+    if many:  # unsorted, a thousand clients look like noise
         counts = counts[np.lexsort((-counts.max(1), counts.argmax(1)))]
     with canvas(9.4, 1.7 + min(2.6, 0.17 * k)) as figure:
         grid = figure.add_gridspec(2, 2, height_ratios=(0.8, 0.6 + min(2.6, 0.17 * k)), width_ratios=(80, 1))
-        sizes = quiet(figure.add_subplot(grid[0, 0]))
+        sizes = simplify(figure.add_subplot(grid[0, 0]))
         sizes.stairs(counts.sum(1), np.arange(n + 1) - 0.5, fill=True, color="#8fa3b8", linewidth=0)
         sizes.set_title("Samples per client", fontsize=8.5, color=MUTED)
         sizes.set(xlim=(-0.5, n - 0.5), xticks=[])
@@ -102,20 +102,20 @@ def labels(counts: Array, names: Sequence[str] | None = None) -> str:
 
 
 def class_accuracy(values: dict[str, Array], colors: dict[str, Ink], names: Sequence[str] | None = None) -> str:
-    """Return the accuracy of each class, one dot per method; a heat map where dots would be too many."""
+    """Return the accuracy of each class, one dot per method; a heat map where there would be too many dots."""
     k = len(next(iter(values.values())))
     label = f"Final test accuracy of {k} classes for {', '.join(values)}"
     if k * len(values) > MANY_DOTS:
         return _class_heat(values, names, label)
     with canvas(9.4, 2.7) as figure:
-        axes = quiet(figure.add_subplot())
+        axes = simplify(figure.add_subplot())
         table = 100 * np.array(list(values.values()))
         place = np.arange(k)
         axes.vlines(place, table.min(0), table.max(0), color="#c9ced6", linewidth=1, zorder=1)
-        apart = min(0.06, 0.5 / len(values))  # equal dots side by side, not one on top of the other
+        apart = min(0.06, 0.5 / len(values))  # places equal values side by side
         for i, (method, row) in enumerate(zip(values, table, strict=True)):
             ink, where = colors[method], place + apart * (i - (len(values) - 1) / 2)
-            face = "white" if ink.dash else ink.color  # the second time a colour comes, its dots are hollow
+            face = "white" if ink.dash else ink.color  # hollow dots where a colour is used again
             axes.scatter(where, row, s=28, color=face, edgecolors=ink.color, linewidths=1.1, zorder=2)
         axes.set_title("Test accuracy per class, %")
         axes.set(xlabel="class", xlim=(-0.6, k - 0.4))
@@ -155,7 +155,7 @@ def _draw_band(axes: Axes, b: Band, ink: Ink, unit: float, scale: float, stairs:
 
 
 def _limits(axes: Axes, drawn: dict[str, Band], y: str, scale: float) -> None:
-    """Start x at zero; a loss or a length that spans decades (one method diverged) goes on a log scale."""
+    """Start x at zero; use a log scale for a loss or length that spans decades (one method diverged)."""
     axes.set_xlim(left=0)
     axes.margins(x=0.02)
     lines = [v for b in drawn.values() for v in (b.mean, *(tail for _, tail in b.tails))]
@@ -192,13 +192,13 @@ def _scale_bar(figure: Figure, image: Any, axes: Axes) -> None:
     bar.ax.tick_params(length=0)
 
 
-def _binned(shares: Array, most: int = 200) -> Array:
-    """Average neighbours in rank: a small picture cannot show a thousand steps."""
+def _bin(shares: Array, most: int = 200) -> Array:
+    """Average neighbours in rank, because a small figure cannot show a thousand steps."""
     return shares if shares.size <= most else np.array([part.mean() for part in np.array_split(shares, most)])
 
 
 def _unit(x: str, end: float) -> tuple[float, str]:
-    """Return the largest unit in which the axis still reaches two."""
+    """Return the largest unit in which the axis reaches at least two."""
     return next(((u, name) for u, name in _UNITS[x] if end >= 2 * u), _UNITS[x][-1])
 
 

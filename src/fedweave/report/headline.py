@@ -1,4 +1,4 @@
-"""What the comparison says, in plain words, and no more than the seeds allow."""
+"""The result of a comparison in a few sentences that claim no more than the seeds support."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def headline(rows: Sequence[Row]) -> list[str]:
     """Return a few sentences, the most important first."""
     if not rows:
         return ["There are no runs to report."]
-    told = _single(rows[0]) if len(rows) == 1 else _several(rows)
-    return [sentence for sentence in (*told, *_caveats(rows)) if sentence]
+    sentences = _single(rows[0]) if len(rows) == 1 else _several(rows)
+    return [sentence for sentence in (*sentences, *_caveats(rows)) if sentence]
 
 
 def _single(row: Row) -> list[str]:
@@ -27,8 +27,8 @@ def _single(row: Row) -> list[str]:
         first = f"{row['method']} ran for {_length(row)} and was never evaluated."
     if not row["reached"]:
         return [first, _missed([row])]
-    who = "It" if row["reached"] == row["seeds"] else f"In {row['reached_of']} seeds it"
-    return [first, f"{who} reached {units.goal(row['target'])} in {_cost(row)}."]
+    subject = "It" if row["reached"] == row["seeds"] else f"In {row['reached_of']} seeds it"
+    return [first, f"{subject} reached {units.goal(row['target'])} in {_cost(row)}."]
 
 
 def _several(rows: Sequence[Row]) -> list[str]:
@@ -37,32 +37,32 @@ def _several(rows: Sequence[Row]) -> list[str]:
 
 
 def _race(rows: Sequence[Row]) -> str:
-    """Say who was first at the target in simulated time."""
-    there = [row for row in rows if row["reached"]]
-    first = there[0] if len(there) == 1 else best(there, "seconds_to_target")
+    """Say which method reached the target first in simulated time."""
+    arrived = [row for row in rows if row["reached"]]
+    first = arrived[0] if len(arrived) == 1 else best(arrived, "seconds_to_target")
     if first is None:
         return ""
     goal = units.goal(first["target"])
     some = "" if _share(first) == 1 else f" (in {first['reached_of']} seeds)"
-    if len(there) == 1:
+    if len(arrived) == 1:
         return f"Only {first['method']} reached {goal}{some}: in {_cost(first)}."
     if all(row["seeds"] == 1 for row in rows):
         how = f"{_cost(first)}{_versus(first)}"
         return f"{first['method']} reached {goal} first, in {how}: one seed, so perhaps by chance."
-    # compared among those that got there equally often; the others are named by _missed
-    rivals = [row for row in there if row is not first and _share(row) >= _share(first)]
+    # compared with methods that reached the target at least as often; the others are named by _missed
+    rivals = [row for row in arrived if row is not first and _share(row) >= _share(first)]
     close = [row for row in rivals if not clearly_better(first, row, "seconds_to_target", lower=True)]
     if not close:
         behind = _behind(first, rivals)
         return f"{first['method']} reached {goal} first{some}: in {_cost(first)}{_versus(first)}{behind}."
     if len(close) == len(rivals):
-        told = _and([f"{row['method']} ({_time(row)})" for row in (first, *close)])
-        return f"No clear winner in the simulated time to {goal}: {told} are within the seeds' spread."
-    return f"{_leaders([first, *close], goal)}; which of them is faster, the seeds cannot tell."
+        names = _and([f"{row['method']} ({_time(row)})" for row in (first, *close)])
+        return f"No clear winner in the simulated time to {goal}: {names} are within the seeds' spread."
+    return f"{_leaders([first, *close], goal)}; the seeds do not show which of them is faster."
 
 
 def _behind(first: Row, rivals: Sequence[Row]) -> str:
-    """Return how far off the next one was, when the winner is the baseline and has no ratio of its own."""
+    """Return how much longer the second took, when the winner is the baseline and so has no ratio itself."""
     known = [row for row in rivals if row["time_ratio"] is not None]
     if first["method"] != first["baseline"] or not known:
         return ""
@@ -80,7 +80,7 @@ def _leaders(leaders: Sequence[Row], goal: str) -> str:
 
 
 def _quality(rows: Sequence[Row], quantity: str) -> str:
-    """Say who ended best."""
+    """Say which method ended best."""
     top = best(rows, quantity)
     if top is None:
         return ""
@@ -91,15 +91,15 @@ def _quality(rows: Sequence[Row], quantity: str) -> str:
     rest.sort(key=lambda row: row[quantity], reverse=not lower)
     close = [row for row in rest if not clearly_better(top, row, quantity, lower)]
 
-    def told(row: Row) -> str:
+    def score(row: Row) -> str:
         return f"{row['method']} ({write(row[quantity], row[f'{quantity}_std'])})"
 
     if all(row["seeds"] == 1 for row in rows):
-        return f"{told(top)} has the {name}, then {told(rest[0])}; with one seed each that may be chance."
+        return f"{score(top)} has the {name}, then {score(rest[0])}; with one seed each that may be chance."
     if not close:
-        return f"{told(top)} has the {name}, ahead of {told(rest[0])} by more than the seeds' spread."
+        return f"{score(top)} has the {name}, ahead of {score(rest[0])} by more than the seeds' spread."
     close = close[:3] if len(close) > 4 else close
-    names = _and([told(top), *map(told, close)])
+    names = _and([score(top), *map(score, close)])
     if len(close) == len(rest):
         return f"No clear winner in final test {quantity}: {names} are within the seeds' spread."
     return f"{names} have the {name}, too close for the seeds to tell them apart."
@@ -112,27 +112,31 @@ def _missed(rows: Sequence[Row]) -> str:
     some = [row for row in rows if row["reached"] and _share(row) < 1]
     if len(never) == len(rows) > 1:
         return f"No method reached {goal}."
-    told = [f"{_and(never)} never reached {goal}."] if never else []
+    sentences = [f"{_and(never)} never reached {goal}."] if never else []
     if some and len(rows) > 1:
         counts = _and([f"{row['method']} in {row['reached_of']} seeds" for row in some])
-        told.append(f"Some seeds fell short: {counts} reached {goal}.")
-    return " ".join(told)
+        sentences.append(f"Some seeds fell short: {counts} reached {goal}.")
+    return " ".join(sentences)
 
 
 def _caveats(rows: Sequence[Row]) -> list[str]:
     seeds = max(row["seeds"] for row in rows)
-    told = []
+    sentences = []
     if any(row["calibrated"] for row in rows):
-        told.append("Step lengths are calibrated: every round each method's learning rate is scaled to FedAvg's step.")
+        sentences.append(
+            "Step lengths are calibrated: every round each method's learning rate is scaled to FedAvg's step."
+        )
     if len(rows) > 1 and seeds == 2:
-        told.append("Two seeds give only a rough idea of the spread.")
+        sentences.append("Two seeds give only a rough idea of the spread.")
     if any(row["stalled"] for row in rows):
         which = _some(rows, "stalled")
-        told.append(f"Training stalled ({which}): the direction was all but zero to the end, see the step lengths.")
+        sentences.append(f"Training stalled ({which}): the direction ended close to zero, see the step lengths.")
     if any(row["unfinished"] for row in rows):
         which = _some(rows, "unfinished")
-        told.append(f"Some runs stopped before their last round ({which}): their final numbers are not comparable.")
-    return told
+        sentences.append(
+            f"Some runs stopped before their last round ({which}): their final numbers are not comparable."
+        )
+    return sentences
 
 
 def _some(rows: Sequence[Row], what: str) -> str:

@@ -30,8 +30,8 @@ def page(results: Sequence[Result], title: str | None = None) -> str:
         ("Comparison" if len(rows) > 1 else "Numbers", comparison(rows, colors) if rows else ""),
         ("Learning curves", _curves(groups, colors)),
         ("How clients disagree and the server moves", _measures(groups, colors)),
-        ("Who takes part", _participation(groups, colors)),
-        ("Who holds which labels", _labels(results)),
+        ("Which clients take part", _participation(groups, colors)),
+        ("Which clients hold which labels", _labels(results)),
         ("Accuracy per class", _classes(groups, colors)),
         ("How to repeat it", repeat(groups) if rows else ""),
     ]
@@ -58,7 +58,7 @@ def _header(title: str, rows: Sequence[Row]) -> str:
 
 
 def _scope(rows: Sequence[Row]) -> str:
-    """Return how much was run: 2 seeds, 40 rounds."""
+    """Return the extent of the runs: 2 seeds, 40 rounds."""
     seeds, longest = max(row["seeds"] for row in rows), max(row["rounds_max"] for row in rows)
     return f"{_count(seeds, 'seed')}, {_count(longest, 'round')}"
 
@@ -85,23 +85,23 @@ def _curves(groups: Groups, colors: dict[str, Ink]) -> str:
 
 
 def _measures(groups: Groups, colors: dict[str, Ink]) -> str:
-    """Return the curves of what was measured beside accuracy and loss, each where a run has it."""
+    """Return the curves of measures other than accuracy and loss, where a run has them."""
     drawn = [svg for name in MEASURES if (svg := figures.curves(groups, colors, name, "round"))]
     if not drawn:
         return ""
     note = (
-        "Diversity is √(mean of ‖u‖²) over ‖mean of u‖ (FedAWARE eq. 3): 1 when all clients pull the same way, large "
-        "when their pulls cancel."
+        "Diversity is √(mean of ‖u‖²) over ‖mean of u‖ (FedAWARE eq. 3): 1 when all updates point the same "
+        "way, large when they cancel."
     )
     key = legend(colors) if len(groups) > 1 else ""
     return f'<p class="note">{note}</p>{key}<div class="pair">{"".join(map(_card, drawn))}</div>'
 
 
 def _reading(groups: Groups) -> str:
-    note = "Against time and bytes a model keeps its last measured value until the next evaluation."
+    note = "Against time and bytes, each curve keeps its last measured value until the next evaluation."
     if all(len(runs) == 1 for runs in groups.values()):
         return note
-    lines = "Lines: mean over the seeds. Bands: lowest to highest seed. Thin ends: seeds that ran on alone."
+    lines = "Lines: mean over the seeds. Bands: lowest to highest seed. Thin ends: seeds that ran longer than others."
     return f"{lines} {note}"
 
 
@@ -113,10 +113,10 @@ def _participation(groups: Groups, colors: dict[str, Ink]) -> str:
     cards = ""
     for i, (method, part) in enumerate(parts.items()):
         svg = figures.participation(part, method, colors[method], top, f"participation-{i}")
-        text = f"heard {units.percent(part.answer_rate)} of the times asked"
-        text += f"; {part.never} never asked" if part.never else ""
+        text = f"answered {units.percent(part.answer_rate)} of the requests"
+        text += f"; {part.never_asked} never asked" if part.never_asked else ""
         cards += _card(svg, f"<h3>{swatch(colors[method])}{escape(method)}</h3><p>{text}</p>")
-    note = "Per client, the share of rounds in which the server asked it (light) and heard from it (dark)."
+    note = "Per client, the share of rounds in which the server asked it (light) and it answered (dark)."
     return f'<p class="note">{note}</p><div class="small">{cards}</div>'
 
 
@@ -129,7 +129,7 @@ def _labels(results: Sequence[Result]) -> str:
     (clients, classes), total = counts.shape, int(counts.sum())
     note = f"{_count(total, 'training sample')} on {_count(clients, 'client')}, {classes} classes."
     if not same:
-        note += f" This is seed {run.experiment.get('seed', 'one')}; the others deal the data anew."
+        note += f" This is seed {run.experiment.get('seed', 'one')}; the other seeds partition the data differently."
     return f'<p class="note">{escape(note)}</p>{_card(figures.labels(counts, _names(run)), wide=True)}'
 
 

@@ -1,4 +1,4 @@
-"""A latency plan as a terminal table, a picture and a page."""
+"""A latency plan as a terminal table, a figure and a page."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rich.table import Table
 
 from fedweave.report import units
 from fedweave.report.style import CSS
-from fedweave.report.svg import PALETTE, canvas, quiet, to_svg
+from fedweave.report.svg import PALETTE, canvas, simplify, to_svg
 from fedweave.solve import LatencyPlan
 from fedweave.solve.clients import Clients
 
 Laws = Mapping[str, LatencyPlan]
-SHOWN = 40  # clients in the terminal; a page and JSON have all of them
+SHOWN = 40  # clients shown in the terminal; the page and JSON list all of them
 BAR = 8  # characters of the longest bar
 _MARKS = {"planned": ("o", 26), "norm": ("x", 18), "uniform": ("_", 14)}
 
@@ -79,7 +79,7 @@ def terminal(clients: Clients, laws: Laws) -> Group:
 def picture(clients: Clients, laws: Laws) -> str:
     """Return p against latency as an inline SVG: the plan, norm and uniform selection."""
     with canvas(9.4, 3.6) as figure:
-        axes = quiet(figure.add_subplot(), grid="both")
+        axes = simplify(figure.add_subplot(), grid="both")
         for color, (name, (marker, size)) in zip(PALETTE, _MARKS.items(), strict=False):
             p = laws[name].probability
             some = p > 0
@@ -89,7 +89,7 @@ def picture(clients: Clients, laws: Laws) -> str:
                 scale("log")
         for axis in (axes.xaxis, axes.yaxis):
             if axis.get_scale() == "log":
-                axis.set_major_formatter("{x:g}")  # the usual one is written in mathtext, which is off
+                axis.set_major_formatter("{x:g}")  # the default formatter uses mathtext, which is off
         axes.set_title("Probability of a draw against latency")
         axes.set_xlabel("latency, seconds")
         axes.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
@@ -104,13 +104,13 @@ def page(clients: Clients, laws: Laws, alpha: float, epsilon: float, command: st
     table = _html_table(_LAWS, [_law_cells(name, law, plan) for name, law in laws.items()])
     everyone = _html_table(_CLIENTS, [_client_cells(i, clients, laws) for i in order])
     note = (
-        f"α = {alpha:g}, ε = {epsilon:g}. Expected by the bound of the latency paper: the rounds are bounds up to "
-        "constants, so trust the ratios more than the totals. Every law has the cohort size that suits it best, unless "
-        "one was given."
+        f"α = {alpha:g}, ε = {epsilon:g}. Expected from the latency paper's bound: the rounds are bounds up to "
+        "constants, so trust the ratios more than the totals. Every law uses its best cohort size, unless one was "
+        "given."
     )
     sections = (
         ("The plan against other laws", f'{table}<p class="note">{escape(note)}</p>'),
-        ("Who is asked", f'<figure class="figure wide" tabindex="0">{picture(clients, laws)}</figure>'),
+        ("Which clients are asked", f'<figure class="figure wide" tabindex="0">{picture(clients, laws)}</figure>'),
         ("All clients, fastest first", everyone),
         ("How to repeat it", f"<pre>{escape(command)}</pre>"),
     )
@@ -142,7 +142,7 @@ def _name(column: int) -> str:
 
 
 def write(path: Path, content: str) -> None:
-    """Write the page, or the picture alone, making the folder if need be."""
+    """Write the page or the figure, creating the folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content, encoding="utf-8")
 

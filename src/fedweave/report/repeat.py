@@ -42,7 +42,7 @@ def flatten(value: Any, path: str = "") -> dict[str, str]:
 
 
 def split_settings(groups: Groups) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Return what all runs share, and per method what is its own; seeds are gathered in one line."""
+    """Return the settings that all runs share and those specific to each method; seeds are listed in one line."""
     flats = {m: [flatten(run.experiment) for run in runs] for m, runs in groups.items()}
     every = [flat for members in flats.values() for flat in members]
     keys = list(dict.fromkeys(key for flat in every for key in flat))
@@ -116,7 +116,7 @@ def _date(started: Any) -> str:
 
 
 def _settings(shared: Mapping[str, str], caption: str) -> str:
-    """Return the settings in two columns when they are many."""
+    """Return the settings, in two columns when there are many."""
     half = len(shared) if len(shared) < 8 else -(-len(shared) // 2)
     items = list(shared.items())
     first, second = _pairs(dict(items[:half]), caption), _pairs(dict(items[half:]), "… continued")

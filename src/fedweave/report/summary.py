@@ -39,7 +39,7 @@ def compare_rows(results: Sequence[Result]) -> list[Row]:
     ``<name>_std`` (None with one seed). The ``*_to_target`` means are over the ``reached`` seeds alone.
     ``time_ratio`` is the mean simulated time to the target over that of ``baseline`` (fedavg, or the first
     method); where it is None, or over fewer seeds, ``note`` says why. ``unfinished`` counts the runs
-    that have fewer rounds than their experiment asks for, ``stalled`` those whose steps had all but ended.
+    that have fewer rounds than their experiment asks for, ``stalled`` those whose steps ended close to zero.
     """
     rows = [_row(method, runs) for method, runs in by_method(results).items()]
     base = next((row for row in rows if row["method"] == "fedavg"), rows[0] if rows else None)
@@ -53,7 +53,7 @@ def target_of(results: Iterable[Result]) -> float | None:
 
 
 def clearly_better(a: Row, b: Row, quantity: str, lower: bool = False) -> bool:
-    """Say whether ``a`` beats ``b`` by more than both spreads together; one seed each never does."""
+    """Return whether ``a`` beats ``b`` by more than both spreads together; never true with one seed each."""
     spread = a[f"{quantity}_std"], b[f"{quantity}_std"]
     if a[quantity] is None or b[quantity] is None or None in spread:
         return False
@@ -64,8 +64,8 @@ def clearly_better(a: Row, b: Row, quantity: str, lower: bool = False) -> bool:
 def best(rows: Sequence[Row], quantity: str) -> Row | None:
     """Return the row with the best mean, or None when no two rows can be compared.
 
-    A cost to the target counts only for the methods that reached it most often: the lucky seed of a method
-    that mostly fails is no win.
+    A cost to the target is compared only among the methods that reached it most often: one fast seed of a method
+    that mostly fails does not win.
     """
     known = [row for row in rows if row[quantity] is not None]
     if len(known) < 2:

@@ -1,4 +1,4 @@
-"""From a matplotlib figure to an SVG that can share a page with others, and the colours all of them use."""
+"""Convert matplotlib figures to SVGs that can share a page, and define their common colours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-# Okabe and Ito's colours for all kinds of colour vision, without the yellow that vanishes on white
+# Okabe and Ito's palette for all kinds of colour vision, without the yellow that is invisible on white
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b6b6b")
 DASHES = ("", "5 2", "1.5 1.5", "6 2 1.5 2")
 INK, MUTED, GRID = "#24292f", "#5f6670", "#e4e6ea"
@@ -49,7 +49,7 @@ _METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 @dataclass(frozen=True)
 class Ink:
-    """How one method is drawn, everywhere."""
+    """The colour and dash of one method in all figures."""
 
     color: str
     dash: str  # as in SVG's stroke-dasharray; empty is solid
@@ -61,7 +61,7 @@ class Ink:
 
 
 def inks(methods: Iterable[str]) -> dict[str, Ink]:
-    """Return colour and dash per method; past the palette the colours come again, dashed."""
+    """Return colour and dash per method; past the end of the palette the colours repeat, dashed."""
     n = len(PALETTE)
     return {m: Ink(PALETTE[i % n], DASHES[i // n % len(DASHES)]) for i, m in enumerate(dict.fromkeys(methods))}
 
@@ -75,8 +75,8 @@ def canvas(width: float, height: float) -> Generator[Figure]:
         yield figure
 
 
-def quiet(axes: Axes, grid: str = "y") -> Axes:
-    """Leave only what is read: a faint grid, one axis line, no tick marks."""
+def simplify(axes: Axes, grid: str = "y") -> Axes:
+    """Reduce the axes to a faint grid and one axis line, without tick marks."""
     axes.grid(axis="y" if grid == "y" else "both")
     axes.spines["left"].set_visible(False)
     axes.tick_params(length=0, pad=4)
@@ -85,14 +85,14 @@ def quiet(axes: Axes, grid: str = "y") -> Axes:
 
 
 def to_svg(figure: Figure, key: str, label: str) -> str:
-    """Return the figure as an inline ``<svg>``; ``key`` is unique on its page and starts every id in it."""
+    """Return the figure as an inline ``<svg>``; ``key`` is unique on its page and prefixes every id."""
     text = io.StringIO()
     FigureCanvasSVG(figure).print_svg(text, metadata=_METADATA)
     body = text.getvalue()
     body = body[body.index("<svg") :]
-    # matplotlib's style sheet says "*", which inline would reach the whole page
+    # matplotlib's style sheet selects "*", which would affect the whole page when inline
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", body, flags=re.DOTALL)
-    # a hundredth of a point is finer than any screen, and halves the page
+    # a hundredth of a point is finer than any screen, and the page is half as large
     body = re.sub(r' d="[^"]*"', lambda path: re.sub(r"\d+\.\d{3,}", _short, path[0]), body)
     head, _, body = body.partition(">")
     box = re.search(r'viewBox="([^"]*)"', head)
@@ -109,7 +109,7 @@ def _short(number: re.Match[str]) -> str:
 
 
 def _own_ids(body: str, key: str) -> str:
-    """Keep the ids something refers to, each under the figure's own name, and drop the rest."""
+    """Prefix the ids that something refers to with the figure's key, and drop the others."""
     used = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', body))
     names = {name for pair in used for name in pair if name}
 

@@ -13,7 +13,7 @@ from fedweave.report.svg import Ink
 
 @dataclass(frozen=True)
 class Column:
-    """One quantity of the table; ``ranked`` columns have a best."""
+    """One quantity of the table; in ``ranked`` columns the best value is bold."""
 
     heading: str
     quantity: str
@@ -31,7 +31,7 @@ _UNTIL = (
     Column("simulated time", "seconds_to_target", units.seconds),
     Column("upload", "bytes_to_target", units.size),
 )
-# a run's total cost is no merit: it follows from how many rounds were asked for
+# the total cost of a run is not ranked: it follows from the number of rounds that was set
 _WHOLE = (
     Column("simulated time", "simulated_seconds", units.seconds, ranked=False),
     Column("upload", "bytes_up", units.size, ranked=False),
@@ -53,10 +53,10 @@ def legend(colors: Mapping[str, Ink]) -> str:
 
 
 def comparison(rows: Sequence[Row], colors: Mapping[str, Ink]) -> str:
-    """Return the table; columns nobody has a number for are left out."""
-    aims = any(row["reached"] is not None for row in rows)
+    """Return the table without columns that are empty for all methods."""
+    has_target = any(row["reached"] is not None for row in rows)
     groups = [("At the end", _known(_END, rows)), ("Whole run", _known(_WHOLE, rows))]
-    if aims:
+    if has_target:
         goal = units.goal(next((row["target"] for row in rows if row["target"] is not None), None))
         groups.insert(1, (f"Until {goal}", _known(_UNTIL, rows)))
     groups = [(name, columns) for name, columns in groups if columns or name.startswith("Until")]
@@ -80,7 +80,7 @@ def _known(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
 
 
 def _extra(rows: Sequence[Row]) -> int:
-    """Return how many more columns the target has: reached, and the ratio when there are rivals."""
+    """Return how many more columns the target has: reached, and with several methods the time ratio."""
     return 1 + (len(rows) > 1 and any(row["time_ratio"] is not None for row in rows))
 
 

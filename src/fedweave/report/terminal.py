@@ -12,7 +12,7 @@ from fedweave.report import units
 from fedweave.report.summary import Row, best, compare_rows
 from fedweave.runs.results import Result
 
-Column = tuple[str, str, Callable[[Row], str]]  # heading, the quantity to be best in, how a cell reads
+Column = tuple[str, str, Callable[[Row], str]]  # heading, the quantity that is ranked, the text of a cell
 
 
 def terminal_table(results: Sequence[Result]) -> Table:
@@ -22,7 +22,7 @@ def terminal_table(results: Sequence[Result]) -> Table:
     table.padding, table.pad_edge = (
         (0, 0, 0, 1),
         False,
-    )  # with names and spreads at their longest, 100 columns
+    )  # 100 columns with the longest names and spreads
     table.add_column("method", overflow="fold", max_width=24)
     columns = [c for c in _columns(rows) if any(c[2](row) != units.NONE for row in rows)]
     for heading, _, _ in columns:

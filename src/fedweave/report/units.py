@@ -1,4 +1,4 @@
-"""Numbers as people write them: 84.2 % ± 0.6, 1.9 MB, 3 min 20 s."""
+"""Format numbers with units: 84.2 % ± 0.6, 1.9 MB, 3 min 20 s."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def loss(mean: float | None, std: float | None = None) -> str:
 
 
 def size(mean: float | None, std: float | None = None) -> str:
-    """Return bytes in decimal units, mean and spread in the same one."""
+    """Return bytes in decimal units, mean and spread in the same unit."""
     if mean is None:
         return NONE
-    # 999.9 kB would print as "1000 kB": compare with what will be printed
+    # compare the rounded value, because 999.9 kB would print as "1000 kB"
     name, unit = next(((n, u) for n, u in _BYTES if mean >= 0.9995 * u), ("B", 1.0))
     scaled = mean / unit
     form = ".0f" if name == "B" or scaled >= 100 else ".1f"
@@ -62,7 +62,7 @@ def ratio(value: float | None) -> str:
 
 
 def goal(target: float | None) -> str:
-    """Return the target as in "reached 80 %"; runs with different targets have none to name."""
+    """Return the target as in "reached 80 %"; "the target" where runs have different ones."""
     return "the target" if target is None else f"{100 * target:g} %"
 
 
@@ -71,7 +71,7 @@ def _plus(std: float | None, form: str) -> str:
 
 
 def _span(value: float, beside: float | None = None) -> str:
-    """Write ``value``; next to a larger duration its small units are noise."""
+    """Return ``value`` as text, without small units if it stands beside a larger duration."""
     scale = value if beside is None else beside
     if scale < 59.95 and value < 59.95:
         return f"{value:.2f} s" if scale < 0.995 else f"{value:.1f} s"

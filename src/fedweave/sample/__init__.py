@@ -1,4 +1,4 @@
-"""Who takes part."""
+"""Samplers: which clients take part in a round."""
 
 from fedweave.sample.acs import ACS as ACS
 from fedweave.sample.cluster import ClusterIS as ClusterIS

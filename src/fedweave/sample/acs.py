@@ -1,4 +1,4 @@
-"""FedACS: sample those more who are heard less and do less, so that an anonymous sum minimises the wanted objective."""
+"""FedACS: sample clients with lossy links or little work more often, so that a plain sum meets the true objective."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 @settings
 class ACS(Sampler):
-    """``per_round`` draws with replacement, p_m ∝ ω_m / ((1 − q_m) ‖a_m‖₁) (FedACS eq. 15), anew every round.
+    """``per_round`` draws with replacement, p_m ∝ ω_m / ((1 − q_m) ‖a_m‖₁) (FedACS eq. 15), recomputed every round.
 
-    ``links``: "known" uses this round's true loss rates and steps, as the paper does. "estimated" learns both from what
-    it has seen (``fedweave.sample.estimates``): a real server knows neither.
-    ``effort``: "counted" takes ‖a‖₁ of the steps. "measured" takes what clients really moved, κ = ‖u‖/(η‖g₀‖), smoothed
-    over their visits: where local training saturates, twice the steps are not twice the displacement, and counting
-    over-corrects. Where it does not, κ is ‖a‖₁ and this is FedACS again.
-    A client that is unavailable, never heard (q = 1) or idle (no steps) cannot be represented and is left out; the
+    ``links``: "known" uses this round's true loss rates and steps, as the paper does. "estimated" learns both from past
+    rounds (``fedweave.sample.estimates``), because a real server knows neither.
+    ``effort``: "counted" uses ‖a‖₁ of the steps. "measured" uses how far clients actually moved, κ = ‖u‖/(η‖g₀‖),
+    smoothed over their visits: where local training saturates, twice the steps are not twice the displacement, and
+    counting over-corrects. Where it does not saturate, κ equals ‖a‖₁ and this is FedACS.
+    A client that is unavailable, always lost (q = 1) or idle (no steps) cannot be represented and is left out; the
     others keep their proportions.
     """
 
     per_round: PositiveInt
     links: Literal["known", "estimated"] = "known"
     effort: Literal["counted", "measured"] = "counted"
-    memory: Share = 0.99  # how much of a visit is left after the next one; 1: never forget
-    prior: NonNegativeFloat = 1.0  # visits' worth of belief that a link is like all others
-    floor: Share = 0.05  # smallest believed success rate
+    memory: Share = 0.99  # weight that a visit keeps after the next one; 1 never forgets
+    prior: NonNegativeFloat = 1.0  # weight, in visits, of the assumption that a link is like the average
+    floor: Share = 0.05  # smallest estimated success rate
 
     def init(self, population: Population) -> State:
         return estimates.fresh(population.size) if self._learns else {}
@@ -53,7 +53,7 @@ class ACS(Sampler):
         if self.effort == "measured":
             effort = estimates.mean_effort(state, "reach", effort)
         elif self.links == "estimated":
-            # Steps of this round are not known beforehand either. Before anyone was heard all look alike.
+            # The steps of this round are unknown too; before the first answer all clients are assumed equal.
             effort = estimates.mean_effort(state, "effort", np.full(p.size, view.effort.mean()))
         reach = success * effort
         able = p.available & (reach > 0)

@@ -1,4 +1,4 @@
-"""Cluster-based importance sampling: clients grouped by the length of their updates; some of every group are asked."""
+"""Cluster-based importance sampling: clients are grouped by the norm of their updates and drawn from every group."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fedweave.core.records import Array, Cohort, Population, Replies, State, Vie
 from fedweave.core.roles import Sampler
 from fedweave.core.settings import settings
 from fedweave.data.deal import apportion
-from fedweave.sample.delta import Floor, bounded
-from fedweave.sample.fixed import draw_with_replacement, mean_count, nobody
-from fedweave.sample.importance import believed, renewed
+from fedweave.sample.delta import Floor, probability_with_floor
+from fedweave.sample.fixed import draw_with_replacement, empty_cohort, mean_count
+from fedweave.sample.importance import fill_unknown, update_norms
 
-TURNS = 100  # of k-means at most: it ends by itself long before
+TURNS = 100  # most iterations of k-means, which usually converges much earlier
 
 
 @settings
@@ -25,12 +25,12 @@ class ClusterIS(Sampler):
 
     ``form`` "kmeans": ``clusters`` groups by one-dimensional k-means; each gets at least one draw, the others in
     proportion to its weight Σ ω. E[count] = n_c p(i|c), so that ``InverseProbability`` is the stratified estimator.
-    "bins": clustered sampling of Fraboni et al., their algorithm 1, with these scores, as in the authors' code: the
-    clients' shares of the K draws, longest first, fill K bins of one; each bin draws one client. E[count] = K p.
-    ``norms``: "last" the length of what a client sent last, the mean of those for the never heard; "oracle" has
-    everyone train first. ``floor``: within a group nobody's p is less than this share of an equal one.
-    ``drop_after``: from that round on the draws of the group with the shortest updates go to the one with the longest
-    (the paper's figure 7, "kmeans" only): it is not unbiased any more.
+    "bins": clustered sampling (Fraboni et al., algorithm 1) with these scores, as in the authors' code: the clients'
+    shares of the K draws, largest norm first, fill K bins of size one; each bin draws one client. E[count] = K p.
+    ``norms``: "last" uses the norm of each client's last update, and their mean for clients without one; "oracle" lets
+    every client train first. ``floor``: the least p within a group, as a share of equal probabilities.
+    ``drop_after``: from that round on, the draws of the group with the smallest norms go to the group with the largest
+    (the paper's figure 7, "kmeans" only); the estimator is then biased.
     """
 
     per_round: PositiveInt
@@ -52,20 +52,23 @@ class ClusterIS(Sampler):
         if not (p.available & (p.weight > 0)).any():
             return []
         if self.form == "bins":
-            return _bins(bounded(p.weight * norm, p.available, self.floor), norm, self.per_round)
-        members = [m for m in clustered(norm, p.available, min(self.clusters, self.per_round)) if p.weight[m].any()]
+            return _bins(probability_with_floor(p.weight * norm, p.available, self.floor), norm, self.per_round)
+        members = [
+            m for m in group_by_value(norm, p.available, min(self.clusters, self.per_round)) if p.weight[m].any()
+        ]
         draws = 1 + apportion(np.array([p.weight[m].sum() for m in members]), self.per_round - len(members))
         if self.drop_after is not None and view.round > self.drop_after and len(members) > 1:
             members, draws = members[1:], np.append(draws[1:-1], draws[-1] + draws[0])
         laws = [
-            mean_count(bounded(p.weight * norm, m, self.floor), int(k)) for m, k in zip(members, draws, strict=True)
+            mean_count(probability_with_floor(p.weight * norm, m, self.floor), int(k))
+            for m, k in zip(members, draws, strict=True)
         ]
         return list(zip(laws, draws.tolist(), strict=True))
 
     def _norms(self, state: State, view: View) -> Array:
         if self.norms == "last":
-            return believed(state["norm"])
-        return believed(np.linalg.norm(view.probes.updates(np.arange(view.population.size)), axis=1))
+            return fill_unknown(state["norm"])
+        return fill_unknown(np.linalg.norm(view.probes.updates(np.arange(view.population.size)), axis=1))
 
     def law(self, state: State, view: View) -> Array:
         return np.sum([law for law, _ in self.groups(state, view)], axis=0) + np.zeros(view.population.size)
@@ -73,7 +76,7 @@ class ClusterIS(Sampler):
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
         groups = self.groups(state, view)
         if not groups:
-            return nobody()
+            return empty_cohort()
         count = np.zeros(view.population.size, np.int64)
         for law, draws in groups:
             some = draw_with_replacement(law, draws, rng)
@@ -82,14 +85,14 @@ class ClusterIS(Sampler):
         return Cohort(ids=ids, count=count[ids], expected=np.sum([law for law, _ in groups], axis=0)[ids])
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
-        return {"norm": renewed(state["norm"], cohort, replies)} if self.norms == "last" else state
+        return {"norm": update_norms(state["norm"], cohort, replies)} if self.norms == "last" else state
 
 
-def clustered(values: Array, able: Array, clusters: int) -> list[Array]:
-    """Return masks (N,) of at most ``clusters`` groups of those able, by k-means on the line, smallest values first.
+def group_by_value(values: Array, able: Array, clusters: int) -> list[Array]:
+    """Return masks (N,) of at most ``clusters`` groups of able clients, by one-dimensional k-means, smallest first.
 
-    Lloyd's iteration from evenly spaced centres; on a line the groups are pieces of the sorted values. A centre that
-    nobody is nearest to is no group.
+    Lloyd's iteration from evenly spaced centres; in one dimension the groups are intervals of the sorted values. A
+    centre without nearest clients is dropped.
     """
     points = np.sort(values[able])
     centres = np.linspace(points[0], points[-1], 2 * clusters + 1)[1::2]
@@ -103,7 +106,7 @@ def clustered(values: Array, able: Array, clusters: int) -> list[Array]:
 
 
 def _bins(p: Array, norm: Array, draws: int) -> list[tuple[Array, int]]:
-    """Return K laws of one draw each that sum up to K·p: the line of all shares, longest first, in pieces of one."""
+    """Return K laws of one draw each that sum to K·p: all shares in a row, largest norm first, cut into unit pieces."""
     order = np.argsort(-norm, kind="stable")
     ends = np.append(0.0, (p[order] * draws).cumsum())
     cuts = np.arange(draws + 1) * (ends[-1] / draws)

@@ -1,4 +1,4 @@
-"""FedCS (Nishio and Yonetani): take those whose links are fast, as many as time or a budget allows."""
+"""FedCS (Nishio and Yonetani): the clients with the fastest links, as many as a deadline or budget allows."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from fedweave.core.records import Array, Cohort, Population, State, View
 from fedweave.core.roles import Sampler
 from fedweave.core.settings import settings
-from fedweave.sample.fixed import nobody
+from fedweave.sample.fixed import empty_cohort
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
 @settings
 class Deadline(Sampler):
-    """The clients with the shortest time on the link, as many as one of three limits allows.
+    """The clients with the shortest link times, as many as one of three limits allows.
 
-    ``per_round``: so many. ``keep``: as many as hold this share of all clients' model bytes; FedDD compares FedCS so,
-    under the same budget. ``seconds``: the authors' own rule, a round that fits a deadline when clients compute side by
-    side and upload one after another: add whoever lengthens the round least, as long as it fits; if nobody does, the
-    fastest is asked alone. (The virtual clock lets uploads overlap, so that such a round ends earlier.)
-    With links that do not change it is the same clients every round: what only the others have is never learned.
+    ``per_round``: this number. ``keep``: as many as hold this share of all clients' model bytes, which is how FedDD
+    compares FedCS under the same budget. ``seconds``: the authors' rule, a round that meets a deadline when clients
+    compute in parallel and upload one after another: add the client that lengthens the round least while the round
+    fits; if none fits, ask the fastest alone. (The virtual clock lets uploads overlap, so such a round ends earlier.)
+    With constant links the same clients are chosen every round, so the data of the others is never learned.
     """
 
     per_round: PositiveInt | None = None
@@ -36,37 +36,39 @@ class Deadline(Sampler):
             raise ValueError("Give one of 'per_round', 'keep' and 'seconds' to Deadline.")
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
-        p, there = view.population, np.flatnonzero(view.population.available)
-        if not there.size:
-            return nobody()
+        p, available = view.population, np.flatnonzero(view.population.available)
+        if not available.size:
+            return empty_cohort()
         up, down = link_seconds(p)
         if self.seconds is not None:
-            chosen = within(self.seconds, p.latency[there] - up[there] - down[there], up[there], down[there])
+            chosen = choose_within(
+                self.seconds, p.latency[available] - up[available] - down[available], up[available], down[available]
+            )
         else:
             link = up + down if p.up_rate is not None else p.latency
-            order = np.argsort(link[there], kind="stable")
-            chosen = order[: self.per_round or afforded(_bytes(p)[there][order], self.keep or 1.0)]
-        ids = np.sort(there[chosen])
+            order = np.argsort(link[available], kind="stable")
+            chosen = order[: self.per_round or affordable(_bytes(p)[available][order], self.keep or 1.0)]
+        ids = np.sort(available[chosen])
         return Cohort(ids=ids, count=np.ones(ids.size, np.int64), expected=np.full(ids.size, np.nan))
 
 
 def link_seconds(population: Population) -> tuple[Array, Array]:
-    """Return the seconds (N,) of a whole model up and down; nought where rates are not known."""
+    """Return the seconds (N,) to upload and to download a whole model; zero where rates are unknown."""
     if population.up_rate is None or population.down_rate is None:
         return np.zeros(population.size), np.zeros(population.size)
     bits = 8 * _bytes(population)
     return bits / population.up_rate, bits / population.down_rate
 
 
-def afforded(sizes: Array, keep: float) -> int:
-    """Return how many of these, in this order, hold at most the share ``keep`` of all bytes; one at least."""
+def affordable(sizes: Array, keep: float) -> int:
+    """Return how many of these clients, in order, hold at most the share ``keep`` of all bytes; at least one."""
     return max(int(np.searchsorted(np.cumsum(sizes), keep * sizes.sum() * (1 + 1e-12), side="right")), 1)
 
 
-def within(deadline: float, compute: Array, up: Array, down: Array) -> Array:
-    """Return the clients of FedCS's Algorithm 3: greedily, whoever adds least to the round, while it fits.
+def choose_within(deadline: float, compute: Array, up: Array, down: Array) -> Array:
+    """Return the clients of FedCS's Algorithm 3: greedily add the client that lengthens the round least, while it fits.
 
-    The model goes to all at once, which takes as long as the slowest of them; then all compute, and upload in turn.
+    The model is sent to all at once, which takes as long as the slowest download; all compute, then upload in turn.
     """
     chosen: list[int] = []
     left, elapsed, sent = np.ones(up.size, bool), 0.0, 0.0

@@ -1,15 +1,15 @@
-"""The theoretical samplers of DELTA (Wang, Guo, Lin, Tang): oracles that know what every client would answer.
+"""The theoretical samplers of DELTA (Wang, Guo, Lin, Tang): oracles that know every client's update in advance.
 
-Which weight goes with them. The paper has two. Its text (eq. 7) and its proofs give an update 1/(n m p_i), n draws of m
-clients; line 12 of its algorithms gives n_i/(|S| n p_i), n_i the client's samples. The first is unbiased for equal
-weights, if the draws are with replacement. The second is so for the data's weights only if its n is read as the number
-of *all samples*, not of draws as everywhere else: then both are ω_i/(n p_i), one with ω = 1/m and one with data shares.
-Without replacement neither is: Lemma C.1 takes n p_i for the chance to be in, which it is not when clients are drawn
-one after the other. ``InverseProbability`` weighs by ω_i c_i/E[c_i], which is the first with replacement and
-Horvitz-Thompson without, where these samplers draw so that the chance to be in is known.
+Aggregation weights. The paper has two. Its text (eq. 7) and its proofs weigh an update by 1/(n m p_i), for n draws of m
+clients; line 12 of its algorithms uses n_i/(|S| n p_i), with n_i the client's samples. The first is unbiased for equal
+weights if the draws are with replacement. The second is unbiased for data weights only if n is read as the number of
+*all samples*, not of draws as everywhere else: then both are ω_i/(n p_i), one with ω = 1/m and one with data shares.
+Without replacement neither is unbiased: Lemma C.1 uses n p_i as inclusion probability, which is wrong when clients are
+drawn one after the other. ``InverseProbability`` weighs by ω_i c_i/E[c_i], which equals the first weight with
+replacement and is the Horvitz-Thompson estimator without; these samplers then draw with known inclusion probabilities.
 
-DELTA does not minimise the variance of the update, importance sampling does. It minimises Φ̃ (eq. 11), a bound in which
-a client counts by how far its gradient is from the global one and by its noise, not by its length.
+DELTA does not minimise the variance of the update; importance sampling does. It minimises Φ̃ (eq. 11), a bound in which
+a client counts by the distance of its gradient from the global one and by its noise, not by its norm.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from fedweave import theory
 from fedweave.core.records import Array, Cohort, State, View
 from fedweave.core.roles import Sampler
 from fedweave.core.settings import settings
-from fedweave.sample.fixed import drawn, law_of, proportional
+from fedweave.sample.fixed import draw_from, law_of, proportional
 
 Floor = Annotated[float, Field(ge=0, le=1)]
 
 
-def bounded(score: Array, able: Array, floor: float) -> Array:
-    """Return p ∝ score among those able, none less than ``floor`` times an equal share; zero for the others.
+def probability_with_floor(score: Array, able: Array, floor: float) -> Array:
+    """Return p ∝ score among able clients, at least ``floor`` times an equal share each; zero for the others.
 
-    A score beyond all bounds, of a model that diverges, is as good as the largest.
+    Infinite scores (of a diverging model) are replaced by the largest finite number.
     """
     p, n, known = np.zeros(able.size), int(able.sum()), np.isfinite(score)
     score = np.where(known, score, score[known].max(initial=0.0))
@@ -41,10 +41,10 @@ def bounded(score: Array, able: Array, floor: float) -> Array:
 
 @settings
 class IS(Sampler):
-    """``per_round`` draws, p_i ∝ ω_i ‖ĝ_i‖ (eq. 5), ĝ_i = −u_i/η the sum of the local gradients: everyone trains.
+    """``per_round`` draws, p_i ∝ ω_i ‖ĝ_i‖ (eq. 5), with ĝ_i = −u_i/η the sum of local gradients: all clients train.
 
-    The law of the least update variance; but for the floor it is ``Optimal`` with oracle norms. ``floor``: nobody's p
-    is less than this share of an equal one. With ``replacement`` False the chance to be in is π_i = min(1, c·p_i), with
+    The law of least update variance; apart from the floor it is ``Optimal`` with oracle norms. ``floor``: the least p,
+    as a share of equal probabilities. Without ``replacement`` the inclusion probability is π_i = min(1, c·p_i), with
     Σ π = per_round.
     """
 
@@ -59,10 +59,10 @@ class IS(Sampler):
         p = view.population
         updates = view.probes.updates(np.arange(p.size))[:, : view.layout.parameters]
         score = p.weight * np.linalg.norm(updates, axis=1)
-        return law_of(bounded(score, p.available, self.floor), self.per_round, self.replacement)
+        return law_of(probability_with_floor(score, p.available, self.floor), self.per_round, self.replacement)
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
-        return drawn(self.law(state, view), self.per_round, self.replacement, rng)
+        return draw_from(self.law(state, view), self.per_round, self.replacement, rng)
 
 
 @settings
@@ -70,9 +70,9 @@ class Delta(Sampler):
     """``per_round`` draws, p_i ∝ ω_i √(α₁ ζ_i² + α₂ σ_i²) (eq. 13), from true gradients and variances at the model.
 
     ζ_i = ‖∇F_i − Σ ω ∇F‖, σ_i² the variance of the gradients of the client's batches. Only the ratio of α₁ and α₂
-    matters; the paper uses ½ for both. With a ``smoothness`` L they are those of its theory, α₁ = 20 K² L η and
+    matters; the paper uses ½ for both. With a ``smoothness`` L they follow its theory, α₁ = 20 K² L η and
     α₂ = 5 K L η + η_g/n, for the client's K steps and server steps of ``server_lr``. ``floor`` and ``replacement`` as
-    in ``IS``; without replacement the paper's α differ by a factor m/n in part of Φ̃, which it ignores, and so do we.
+    in ``IS``; without replacement the α differ by a factor m/n in part of Φ̃, which the paper ignores, and so do we.
     """
 
     per_round: PositiveInt
@@ -95,7 +95,7 @@ class Delta(Sampler):
             alphas = theory.delta_alphas(p.steps, view.lr, self.smoothness, self.per_round, self.server_lr)
         variances = view.probes.variances(everyone) if np.any(alphas[1]) else np.zeros(p.size)
         score = p.weight * theory.delta_score(np.linalg.norm(away, axis=1), variances, *alphas)
-        return law_of(bounded(score, p.available, self.floor), self.per_round, self.replacement)
+        return law_of(probability_with_floor(score, p.available, self.floor), self.per_round, self.replacement)
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
-        return drawn(self.law(state, view), self.per_round, self.replacement, rng)
+        return draw_from(self.law(state, view), self.per_round, self.replacement, rng)

@@ -13,7 +13,7 @@ from fedweave.core.settings import BadInput, settings
 
 
 def mean_count(score: Array, draws: int) -> Array:
-    """Return E[count] = K·p of ``draws`` draws with replacement, p ∝ ``score``; nobody has a score, nobody is drawn."""
+    """Return E[count] = K·p of ``draws`` draws with replacement, p ∝ ``score``; all zero if all scores are."""
     total = float(score.sum())
     return score * (draws / total) if total > 0 else score
 
@@ -22,19 +22,19 @@ def draw_with_replacement(law: Array, draws: int, rng: np.random.Generator) -> C
     """Draw ``draws`` times with replacement so that E[count] is ``law`` (N,)."""
     cumulative = law.cumsum()
     if not cumulative.size or cumulative[-1] == 0:
-        return nobody()
-    last = cumulative.searchsorted(cumulative[-1])  # the last client with a chance, should a product round up
+        return empty_cohort()
+    last = cumulative.searchsorted(cumulative[-1])  # the last client with p > 0, in case rounding exceeds the sum
     where = np.minimum(cumulative.searchsorted(rng.random(draws) * cumulative[-1], side="right"), last)
     where.sort()
-    new = np.ones(draws + 1, bool)  # whether a client's run of draws begins here; one more, for where the last one ends
+    new = np.ones(draws + 1, bool)  # whether a client's run of draws begins here; the extra entry ends the last run
     np.not_equal(where[1:], where[:-1], out=new[1:-1])
     starts = new.nonzero()[0]
     ids = where[starts[:-1]]
     return Cohort(ids=ids, count=starts[1:] - starts[:-1], expected=law[ids])
 
 
-def capped(score: Array, total: int) -> Array:
-    """Return π_m = min(1, score_m/c) with c such that they sum to ``total``, or to all that have a score if fewer."""
+def inclusion_probability(score: Array, total: int) -> Array:
+    """Return π_m = min(1, score_m/c) with Σ π = ``total``, or all 1 where fewer clients have a positive score."""
     ascending = np.sort(score[score > 0])
     if ascending.size <= total:
         return (score > 0).astype(float)
@@ -47,43 +47,43 @@ def capped(score: Array, total: int) -> Array:
 
 
 def draw_without_replacement(law: Array, rng: np.random.Generator) -> Cohort:
-    """Draw distinct clients so that each is in with chance ``law`` (N,), at most 1: as many as these sum up to.
+    """Draw distinct clients with the inclusion probabilities ``law`` (N,), at most 1 each; as many as they sum to.
 
-    Systematic sampling in random order: the chances are laid end to end, and a comb of teeth one apart, thrown at
-    random, hits each with just its chance. (Drawing one after the other among those left, as ``rng.choice`` does for
-    p, gives other chances than K·p, which have no closed form.)
+    Systematic sampling in random order: the probabilities are laid end to end, and points one apart with a random
+    offset hit each client with exactly its probability. (Drawing one after the other among the clients left, as
+    ``rng.choice`` does, gives inclusion probabilities other than K·p, without a closed form.)
     """
     order = rng.permutation(law.size)
     ends = law[order].cumsum()
     k = round(float(ends[-1])) if ends.size else 0
     if not k:
-        return nobody()
+        return empty_cohort()
     teeth = (rng.random() + np.arange(k)) * (ends[-1] / k)
-    last = ends.searchsorted(ends[-1])  # the last client with a chance, should a tooth round up
+    last = ends.searchsorted(ends[-1])  # the last client with a chance, in case rounding exceeds the sum
     ids = np.unique(order[np.minimum(ends.searchsorted(teeth, side="right"), last)])
     return Cohort(ids=ids, count=np.ones(ids.size, np.int64), expected=law[ids])
 
 
 def law_of(score: Array, draws: int, replacement: bool) -> Array:
-    """Return E[count] ∝ ``score`` of draws with replacement; without it, in proportion up to certainty."""
-    return mean_count(score, draws) if replacement else capped(score, draws)
+    """Return E[count] ∝ ``score`` for draws with replacement; without replacement, capped at 1."""
+    return mean_count(score, draws) if replacement else inclusion_probability(score, draws)
 
 
-def drawn(law: Array, draws: int, replacement: bool, rng: np.random.Generator) -> Cohort:
-    """Draw by a law that ``law_of`` made."""
+def draw_from(law: Array, draws: int, replacement: bool, rng: np.random.Generator) -> Cohort:
+    """Draw a cohort from a law returned by ``law_of``."""
     return draw_with_replacement(law, draws, rng) if replacement else draw_without_replacement(law, rng)
 
 
 def proportional(score: Array, mass: float, least: float) -> Array:
-    """Return c·score, or ``least`` where that is more, with c such that it sums to ``mass``; equal shares if no score.
+    """Return max(``least``, c·score) with c such that it sums to ``mass``; equal shares if all scores are zero.
 
-    Nobody's chance vanishes, or its weight 1/p would not exist, and it could never be drawn again.
+    No probability vanishes: its weight 1/p would not exist, and the client could never be drawn again.
     """
     n, score = score.size, np.asarray(score, float)
     low, top = np.zeros(n, bool), float(score.max(initial=0.0))
     if top <= 0 or mass <= n * least * (1 + 1e-12):
         return np.full(n, mass / max(n, 1))
-    share = score / top  # sums of very large or small numbers stay finite
+    share = score / top  # keeps sums of very large or small numbers finite
     while True:  # each turn lifts at least one client to the floor
         p = np.where(low, least, share * ((mass - least * low.sum()) / share[~low].sum()))
         lifted = low | (p < least)
@@ -92,14 +92,14 @@ def proportional(score: Array, mass: float, least: float) -> Array:
         low = lifted
 
 
-def nobody() -> Cohort:
+def empty_cohort() -> Cohort:
     """Return the empty cohort."""
     return Cohort(ids=np.empty(0, np.int64), count=np.empty(0, np.int64), expected=np.empty(0))
 
 
 @settings
 class Everyone(Sampler):
-    """Full participation of whoever is available."""
+    """Full participation of all available clients."""
 
     def law(self, state: State, view: View) -> Array:
         return view.population.available.astype(float)
@@ -111,7 +111,7 @@ class Everyone(Sampler):
 
 @settings
 class Uniform(Sampler):
-    """``per_round`` distinct clients, all equally likely (all who are available, if fewer): E[count] = K/N."""
+    """``per_round`` distinct clients, all equally likely (all available ones if fewer): E[count] = K/N."""
 
     per_round: PositiveInt
 
@@ -121,16 +121,16 @@ class Uniform(Sampler):
         return {}
 
     def law(self, state: State, view: View) -> Array:
-        there = view.population.available
-        return there * min(self.per_round / max(there.sum(), 1), 1.0)
+        available = view.population.available
+        return available * min(self.per_round / max(available.sum(), 1), 1.0)
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
-        there = np.flatnonzero(view.population.available)
-        if not there.size:
-            return nobody()
-        k = min(self.per_round, there.size)
-        ids = np.sort(rng.choice(there, k, replace=False))
-        return Cohort(ids=ids, count=np.ones(k, np.int64), expected=np.full(k, k / there.size))
+        available = np.flatnonzero(view.population.available)
+        if not available.size:
+            return empty_cohort()
+        k = min(self.per_round, available.size)
+        ids = np.sort(rng.choice(available, k, replace=False))
+        return Cohort(ids=ids, count=np.ones(k, np.int64), expected=np.full(k, k / available.size))
 
 
 @settings

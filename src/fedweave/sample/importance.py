@@ -1,4 +1,4 @@
-"""Optimal sampling (Chen, Horváth, Richtárik): ask those whose updates are large."""
+"""Optimal sampling (Chen, Horváth, Richtárik): prefer clients with large updates."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pydantic import PositiveInt
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
 from fedweave.core.roles import Sampler
 from fedweave.core.settings import settings
-from fedweave.sample.fixed import capped, draw_with_replacement, mean_count
+from fedweave.sample.fixed import draw_with_replacement, inclusion_probability, mean_count
 
-SMALLEST = 1e-12  # of the mean norm: nobody's chance is zero, or its weight 1/p would not exist
+SMALLEST = 1e-12  # of the mean norm: with p = 0 the weight 1/p would not exist
 
 
 @settings
 class Optimal(Sampler):
     """``per_round`` draws with replacement, p_m ∝ ω_m ‖u_m‖ (the OS baseline of FedACS, with InverseProbability).
 
-    ``form``: "multinomial" is FedACS eq. 20. "poisson" is the original: everyone decides alone, with chances π that sum
-    to ``per_round`` and minimise the variance, π_m = min(1, ω_m ‖u_m‖/c). E[count] = π: the same aggregator fits.
-    ``norms``: "last" uses the norm each client sent last, and the mean of those for clients never heard from. "oracle"
-    has everybody train first, which costs N trainings a round and no server could do.
+    ``form``: "multinomial" is FedACS eq. 20. "poisson" is the original: independent draws with probabilities π that sum
+    to ``per_round`` and minimise the variance, π_m = min(1, ω_m ‖u_m‖/c). E[count] = π, so the same aggregator fits.
+    ``norms``: "last" uses the norm of each client's last update, and their mean for clients without one. "oracle" lets
+    every client train first, which costs N trainings a round and is impossible on a real server.
     """
 
     per_round: PositiveInt
@@ -40,9 +40,9 @@ class Optimal(Sampler):
         if self.norms == "oracle":
             norm = np.linalg.norm(view.probes.updates(np.arange(p.size)), axis=1)
         else:
-            norm = believed(state["norm"])
+            norm = fill_unknown(state["norm"])
         score = p.weight * np.maximum(norm, SMALLEST * max(norm.mean(), 1e-30)) * p.available
-        return (mean_count if self.form == "multinomial" else capped)(score, self.per_round)
+        return (mean_count if self.form == "multinomial" else inclusion_probability)(score, self.per_round)
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
         law = self.law(state, view)
@@ -54,16 +54,16 @@ class Optimal(Sampler):
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
         if self.norms == "oracle":
             return state
-        return {"norm": renewed(state["norm"], cohort, replies)}
+        return {"norm": update_norms(state["norm"], cohort, replies)}
 
 
-def believed(norm: Array) -> Array:
-    """Return each client's last norm (N,), and the mean of those for the clients never heard from."""
+def fill_unknown(norm: Array) -> Array:
+    """Return each client's last norm (N,), with their mean for clients without one."""
     seen = np.isfinite(norm)
     return np.where(seen, norm, norm[seen].mean() if seen.any() else 1.0)
 
 
-def renewed(norm: Array, cohort: Cohort, replies: Replies) -> Array:
+def update_norms(norm: Array, cohort: Cohort, replies: Replies) -> Array:
     """Return the last norms (N,) after a round."""
     after, ok = norm.copy(), replies.received
     after[cohort.ids[ok]] = np.linalg.norm(replies.updates[ok], axis=1)

@@ -1,9 +1,9 @@
-"""Latency-optimal selection (Chen, Zhou, Zhang, Sun, Poor): a trial, a plan, and then the planned law.
+"""Latency-optimal selection (Chen, Zhou, Zhang, Sun, Poor): trial rounds, a plan, then draws by the plan.
 
-Which estimator goes with it. Eq. 4 of the paper sums models, Σ c d/(M p) y. Its weights sum to one on average only, so
-its variance contains that of their total, times ‖x‖². Lemma 3 bounds it by the updates alone, which is wrong: step (c)
-subtracts what is not the mean. Summing updates, x + Σ c d/(M p) (y − x), has the same mean, and for it the lemma holds
-and with it the objective of the plan. That is ``InverseProbability``, which the methods here use; ``Models`` is eq. 4.
+The estimator. Eq. 4 of the paper sums models, Σ c d/(M p) y. Its weights sum to one only on average, so its variance
+contains that of their total, times ‖x‖². Lemma 3 bounds it by the updates alone, which is wrong: step (c) subtracts
+something that is not the mean. Summing updates, x + Σ c d/(M p) (y − x), has the same mean; for it the lemma holds, and
+so does the objective of the plan. That is ``InverseProbability``, which the methods here use; ``Models`` is eq. 4.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fedweave.sample.fixed import draw_with_replacement, mean_count
 from fedweave.solve import latency_plan
 
 Share = Annotated[float, Field(gt=0, le=1)]
-SMALLEST = 1e-3  # of the mean: a client whose gradient vanished once is not taken for one that has nothing to say
-LEAST_ALPHA = 1e-3  # of the data's part of the bound: eq. 27 is a difference and may come out negative
+SMALLEST = 1e-3  # of the mean: one vanishing gradient must not make a client seem useless for good
+LEAST_ALPHA = 1e-3  # of the data's part of the bound: eq. 27 is a difference and may be negative
 
 
 @settings
@@ -38,7 +38,7 @@ class UniformDraws(Sampler):
 
 
 class Estimates(NamedTuple):
-    """What the trial teaches (section III-F)."""
+    """What is estimated in the trial rounds (section III-F)."""
 
     square: Array  # (N,) G_i², mean squared norm of a client's stochastic gradients
     latency: Array  # (N,) δ_i, mean seconds
@@ -47,24 +47,24 @@ class Estimates(NamedTuple):
 
 @settings
 class LatencyOptimal(Sampler):
-    """``per_round`` draws with replacement: p = ω for ``trial`` rounds, then the plan that promises the least time.
+    """``per_round`` draws with replacement: p = ω for ``trial`` rounds, then the plan of least expected time.
 
-    The plan (``fedweave.solve.latency_plan``) needs three things, all learned in the trial (III-F) from what clients
-    report anyway, and training goes on from the model that the trial has made.
+    The plan (``fedweave.solve.latency_plan``) needs three quantities, all estimated in the trial (III-F) from what
+    clients report anyway; training continues from the model that the trial produced.
     G_i²: the mean squared norm of the first stochastic gradient of a client's visits, at the global model. Gradients
-    change during training by more than clients differ, so each is taken relative to the cohort of its round; a client
-    never heard from gets the mean.
-    δ_i, ``latency``: "known" as announced, averaged over rounds; "observed" from the client's own visits, the mean of
-    those seen for the others; "equal" plans as if all were equally fast: norm selection, p ∝ ω G (Corollary 3).
-    α̃ = √t ε_t − (1/M) Σ ω G² (eq. 27), averaged over the rounds t of the trial, with ε_t the training loss, as the
-    paper has it, or with ``progress`` "gradient" the smallest mean squared gradient so far, of which eq. 23 speaks. It
-    may come out negative and is kept at a small positive share of the other term. ``alpha`` sets it instead, or
-    ``boldness``, in units of that term: α = boldness (1/M) Σ ω G². Nought minds the data only; the larger it is, the
-    more a plan leans towards the fast.
+    change more during training than they differ between clients, so each is taken relative to the cohort of its round;
+    a client that has not answered gets the mean.
+    δ_i, ``latency``: "known" averages the announced latencies over rounds; "observed" uses each client's own visits and
+    their mean for the others; "equal" assumes equal latencies, which is norm selection, p ∝ ω G (Corollary 3).
+    α̃ = √t ε_t − (1/M) Σ ω G² (eq. 27), averaged over the rounds t of the trial, with ε_t the training loss, as in the
+    paper, or with ``progress`` "gradient" the smallest mean squared gradient so far, to which eq. 23 refers. It may be
+    negative and is then replaced by a small positive share of the second term. ``alpha`` sets it instead, or
+    ``boldness`` does in units of that term: α = boldness (1/M) Σ ω G². At zero only the data counts; the larger it is,
+    the more the plan prefers fast clients.
 
-    ``replan``: plan again after every so many rounds, for latencies and gradients that drift (a visit fades by
-    ``memory`` with each later one). ``cohort`` "planned" also chooses M, among 1 … N, for ``epsilon``. ``floor``: p is
-    at least this share of ω, so that no weight ω/(M p) exceeds 1/(M·floor).
+    ``replan``: plan again after this many rounds, for latencies and gradients that drift (each later visit multiplies
+    earlier ones by ``memory``). ``cohort`` "planned" also chooses M, among 1 … N, for ``epsilon``. ``floor``: p is at
+    least this share of ω, so that no weight ω/(M p) exceeds 1/(M·floor).
     """
 
     per_round: PositiveInt
@@ -107,27 +107,29 @@ class LatencyOptimal(Sampler):
     def _remember(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
         after = {name: values.copy() for name, values in state.items()}
         asked, seconds = cohort.ids, replies.seconds
-        if self.latency == "known":  # everyone announces how long it would take
+        if self.latency == "known":  # every client announces its latency
             asked, seconds = np.arange(view.population.size), view.population.latency
         _fade(after, "waited", "seconds", asked, seconds, self.memory)
         ok = replies.received & np.isfinite(replies.first_gradient)
         if not ok.any():
             return after
-        spoke, square = cohort.ids[ok], replies.first_gradient[ok] ** 2
-        weight = view.population.weight[spoke] * cohort.count[ok] / cohort.expected[ok]  # of a mean over all clients
+        answered, square = cohort.ids[ok], replies.first_gradient[ok] ** 2
+        weight = (
+            view.population.weight[answered] * cohort.count[ok] / cohort.expected[ok]
+        )  # estimates a mean over all clients
         level = float(weight @ square / weight.sum())
-        _fade(after, "heard", "square", spoke, square / level if level > 0 else np.ones(spoke.size), self.memory)
-        if not after["planned"].any():  # in the trial p = ω, which eq. 26 takes for granted
+        _fade(after, "heard", "square", answered, square / level if level > 0 else np.ones(answered.size), self.memory)
+        if not after["planned"].any():  # in the trial p = ω, as eq. 26 assumes
             after["rounds"] += 1
             after["level"] += level
             after["smallest"] = np.minimum(after["smallest"], level)
             loss = float(weight @ replies.loss[ok] / weight.sum())
-            told = self.progress == "loss" and np.isfinite(loss)
-            after["progress"] += np.sqrt(view.round) * (loss if told else after["smallest"])
+            has_loss = self.progress == "loss" and np.isfinite(loss)
+            after["progress"] += np.sqrt(view.round) * (loss if has_loss else after["smallest"])
         return after
 
     def estimates(self, state: State, weight: Array) -> Estimates:
-        """Return what is believed of the clients, from the state and their weights ω."""
+        """Return the current estimates, from the state and the clients' weights ω."""
         relative = np.maximum(_mean(state, "square", "heard"), SMALLEST)
         rounds = max(float(state["rounds"][0]), 1.0)
         square = relative * float(state["level"][0]) / rounds / float(weight @ relative)
@@ -142,8 +144,8 @@ class LatencyOptimal(Sampler):
         square, latency, alpha = self.estimates(state, weight)
         factor, sizes = weight**2 * square, [self.per_round] if self.cohort == "given" else None
         if not (np.isfinite(factor).all() and factor.any() and np.isfinite(alpha)):
-            return state  # a model at rest or out of bounds teaches nothing about its clients
-        latency = np.maximum(latency, SMALLEST**2 * latency.max())  # nobody answers in no time
+            return state  # zero or infinite gradients carry no information about the clients
+        latency = np.maximum(latency, SMALLEST**2 * latency.max())  # the plan needs latencies > 0
         plan = latency_plan(latency, factor, alpha, self.epsilon, sizes, floor=self.floor * weight)
         law = {"probability": plan.probability, "draws": np.array([plan.cohort_size])}
         return {**state, **law, "planned": np.array([float(view.round)])}
@@ -156,7 +158,7 @@ def _fade(state: dict[str, Array], visits: str, total: str, ids: Array, values: 
 
 
 def _mean(state: State, total: str, visits: str) -> Array:
-    """Return the mean over a client's visits; for those never met the mean of the others."""
+    """Return the mean over each client's visits; clients without visits get the mean of the others."""
     seen = state[visits] > 0
     mean = np.divide(state[total], state[visits], out=np.ones(seen.size), where=seen)
     return np.where(seen, mean, mean[seen].mean() if seen.any() else 1.0)

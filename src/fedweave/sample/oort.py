@@ -1,4 +1,4 @@
-"""Oort (Lai, Zhu, Madhyastha, Chowdhury): those from whom most is still to be learned, unless they are too slow."""
+"""Oort (Lai, Zhu, Madhyastha, Chowdhury): prefer clients with a high loss, unless they are too slow."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
 from fedweave.core.roles import Sampler
 from fedweave.core.settings import settings
-from fedweave.sample.deadline import afforded
-from fedweave.sample.fixed import nobody
+from fedweave.sample.deadline import affordable
+from fedweave.sample.fixed import empty_cohort
 
 Share = Annotated[float, Field(gt=0, le=1)]
-CLIP = 0.98  # quantile of the utilities above which they count alike
-UNCERTAIN = 0.1  # weight of how long ago a client was heard
+CLIP = 0.98  # quantile of the utilities at which they are clipped
+UNCERTAIN = 0.1  # weight of the time since a client's last answer
 
 
 @settings
@@ -23,15 +23,15 @@ class Oort(Sampler):
     """``per_round`` clients, or as many as hold the share ``keep`` of all model bytes, by utility.
 
     Utility is samples × loss, scaled to 0 … 1 between the least and a high quantile, plus √(0.1 ln r / last visit) so
-    that no one is forgotten; times (T/t)^α for whoever takes t > T seconds, ``straggler`` α = 2. Clients above
-    ``cutoff`` of the utility that would just be taken are drawn in proportion to it.
-    A share of the cohort, 0.9 at first and less by ``fades`` each round down to ``explore``, goes to clients never
-    heard from, larger and faster ones first, as long as there are any.
-    T is the duration within which the share ``fastest`` of the clients is done (None: as many as are asked). Each time
-    the utility gained in ``pace`` rounds is within a tenth of that of the ``pace`` before, T is relaxed by 0.05 of the
-    clients; when it changes more than fivefold, tightened (their pacer).
-    Their utility has the root mean square of the samples' losses; a reply here has the mean over the local steps, which
-    is smaller where losses differ within a client.
+    that no client is forgotten; times (T/t)^α for clients that take t > T seconds, ``straggler`` α = 2. Clients with at
+    least ``cutoff`` times the utility of the last client that fits are drawn in proportion to their utility.
+    A share of the cohort, 0.9 at first and multiplied by ``fades`` each round down to ``explore``, goes to clients that
+    have never answered, larger and faster ones first, as long as there are any.
+    T is the duration within which the share ``fastest`` of the clients is done (None: as many as are asked). When the
+    utility gained in ``pace`` rounds is within a tenth of that of the ``pace`` rounds before, T is relaxed by 0.05 of
+    the clients; when it changes more than fivefold, it is tightened (Oort's pacer).
+    Oort's utility uses the root mean square of the samples' losses; here it is the mean over the local steps, which is
+    smaller where losses differ within a client.
     """
 
     per_round: PositiveInt | None = None
@@ -42,7 +42,7 @@ class Oort(Sampler):
     cutoff: Share = 0.7
     fastest: Share | None = None
     pace: PositiveInt = 20
-    window: PositiveFloat = 5.0  # how many more than wanted of the unseen are considered
+    window: PositiveFloat = 5.0  # new clients considered, as a multiple of the number wanted
     law_known: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -54,48 +54,48 @@ class Oort(Sampler):
         return {
             "utility": np.zeros(population.size),
             "duration": np.full(population.size, np.nan),
-            "heard": np.zeros(population.size),  # round of the last answer, 0: never
+            "heard": np.zeros(population.size),  # round of the last answer, 0 if none
             "fastest": np.array([min(self.fastest or share, 1.0)]),
-            "gained": np.zeros(2 * self.pace),  # utility of those asked again, round by round, the newest last
+            "gained": np.zeros(2 * self.pace),  # utility of clients asked again, per round, the newest last
         }
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
         p = view.population
-        there = np.flatnonzero(p.available)
-        if not there.size:
-            return nobody()
-        k = min(self.per_round or max(round((self.keep or 1) * there.size), 1), there.size)
+        available = np.flatnonzero(p.available)
+        if not available.size:
+            return empty_cohort()
+        k = min(self.per_round or max(round((self.keep or 1) * available.size), 1), available.size)
         score = self._scores(state, view)
-        new = there[state["heard"][there] == 0]
-        known = there[state["heard"][there] > 0]
+        new = available[state["heard"][available] == 0]
+        known = available[state["heard"][available] > 0]
         share = max(0.9 * self.fades ** (view.round - 1), self.explore)
         fresh = min(max(round(share * k), k - known.size), new.size)
-        again = _drawn(known, score, k - fresh, self._worthy(score[known], k - fresh), rng)
-        picked = np.concatenate([again, _drawn(new, score, fresh, int(self.window * fresh), rng)])
+        again = _draw_best(known, score, k - fresh, self._count_eligible(score[known], k - fresh), rng)
+        picked = np.concatenate([again, _draw_best(new, score, fresh, int(self.window * fresh), rng)])
         if self.keep is not None and p.model_bytes is not None:
             order = np.argsort(-score[picked], kind="stable")
-            budget = self.keep * p.model_bytes[there].sum() / max(p.model_bytes[picked].sum(), 1)
-            picked = picked[order][: afforded(p.model_bytes[picked][order], min(budget, 1.0))]
+            budget = self.keep * p.model_bytes[available].sum() / max(p.model_bytes[picked].sum(), 1)
+            picked = picked[order][: affordable(p.model_bytes[picked][order], min(budget, 1.0))]
         ids = np.sort(picked)
         return Cohort(ids=ids, count=np.ones(ids.size, np.int64), expected=np.full(ids.size, np.nan))
 
     def _scores(self, state: State, view: View) -> Array:
-        """Return the utility of every client (N,): known ones by what they sent, others by the size of their data."""
-        p, heard = view.population, state["heard"] > 0
+        """Return the utility of every client (N,): by its last answer, or by the size of its data without one."""
+        p, known = view.population, state["heard"] > 0
         score = p.samples.astype(float)
-        if heard.any():
-            gain = state["utility"][heard]
+        if known.any():
+            gain = state["utility"][known]
             least, top = 0.999 * gain.min(), np.quantile(gain, CLIP)
             scaled = (np.minimum(gain, top) - least) / max(gain.max() - least, 1e-4)
-            score[heard] = scaled + np.sqrt(UNCERTAIN * np.log(view.round) / state["heard"][heard])
+            score[known] = scaled + np.sqrt(UNCERTAIN * np.log(view.round) / state["heard"][known])
         duration = np.where(np.isnan(state["duration"]), p.latency, state["duration"])
         preferred = np.quantile(duration, state["fastest"][0]) if state["fastest"][0] < 1 else np.inf
         slow = duration > preferred
         score[slow] *= (preferred / duration[slow]) ** self.straggler
         return score
 
-    def _worthy(self, score: Array, k: int) -> int:
-        """Return how many of the known are good enough to be drawn: those above a share of the k-th."""
+    def _count_eligible(self, score: Array, k: int) -> int:
+        """Return how many known clients may be drawn: those above the share ``cutoff`` of the k-th utility."""
         if not 0 < k < score.size:
             return score.size
         return int(np.count_nonzero(score >= self.cutoff * np.sort(score)[-k]))
@@ -119,8 +119,8 @@ class Oort(Sampler):
         return {"utility": utility, "duration": duration, "heard": heard, "fastest": fastest, "gained": gained}
 
 
-def _drawn(ids: Array, score: Array, k: int, best: int, rng: np.random.Generator) -> Array:
-    """Return k of the ``best`` clients of these, drawn without replacement in proportion to their scores."""
+def _draw_best(ids: Array, score: Array, k: int, best: int, rng: np.random.Generator) -> Array:
+    """Draw k of the ``best`` of these clients without replacement, in proportion to their scores."""
     if k <= 0:
         return ids[:0]
     order = ids[np.argsort(-score[ids], kind="stable")][: max(best, k)]

@@ -1,4 +1,4 @@
-"""Power-of-Choice (Cho, Wang, Joshi): ask a few more how they do, and train those that do worst."""
+"""Power-of-Choice (Cho, Wang, Joshi): ask candidates for their loss, and train those with the largest."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pydantic import PositiveInt
 from fedweave.core.records import Cohort, State, View
 from fedweave.core.roles import Sampler
 from fedweave.core.settings import settings
-from fedweave.sample.fixed import nobody
+from fedweave.sample.fixed import empty_cohort
 
 
 @settings
 class PowerOfChoice(Sampler):
     """Of ``candidates`` clients (twice ``per_round`` unless given) the ``per_round`` with the largest loss.
 
-    Candidates are drawn without replacement, all equally likely as DELTA does, or by ``among`` "weights" in proportion
-    to ω as the original does. They get the model and measure its loss on all their data, which costs a download and a
-    pass each. A greedy choice: nobody knows E[count], and a plain average of the chosen is biased to large losses.
+    Candidates are drawn without replacement, all equally likely as in DELTA, or with ``among`` "weights" in proportion
+    to ω as in the original. They receive the model and measure its loss on all their data, which costs a download and
+    a pass each. The choice is greedy: E[count] is unknown, and a plain average is biased towards large losses.
     """
 
     per_round: PositiveInt
@@ -36,12 +36,14 @@ class PowerOfChoice(Sampler):
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
         p = view.population
-        there = np.flatnonzero(p.available & ((p.weight > 0) | (self.among == "equal")))
-        if not there.size:
-            return nobody()
-        weight = p.weight[there] / p.weight[there].sum() if self.among == "weights" else None
-        asked = rng.choice(there, min(self.candidates or 2 * self.per_round, there.size), replace=False, p=weight)
-        loss = np.nan_to_num(view.probes.losses(asked), nan=np.inf)  # a model that fails is the worst there is
+        available = np.flatnonzero(p.available & ((p.weight > 0) | (self.among == "equal")))
+        if not available.size:
+            return empty_cohort()
+        weight = p.weight[available] / p.weight[available].sum() if self.among == "weights" else None
+        asked = rng.choice(
+            available, min(self.candidates or 2 * self.per_round, available.size), replace=False, p=weight
+        )
+        loss = np.nan_to_num(view.probes.losses(asked), nan=np.inf)  # NaN counts as the largest loss
         order = np.lexsort((rng.random(asked.size), -loss))  # ties are broken at random
         ids = np.sort(asked[order[: self.per_round]])
         return Cohort(

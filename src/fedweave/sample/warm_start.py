@@ -1,4 +1,4 @@
-"""A beginning in which everyone is asked once, and then any sampler."""
+"""A warm start in which every client is asked once, before any other sampler takes over."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import PositiveInt
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
 from fedweave.core.roles import Sampler
 from fedweave.core.settings import settings
-from fedweave.sample.fixed import nobody
+from fedweave.sample.fixed import empty_cohort
 
 ASKED = "asked_at_first"
 
@@ -17,8 +17,8 @@ ASKED = "asked_at_first"
 class FirstEveryone(Sampler):
     """Ask every client once in the first ``rounds`` rounds, then draw as ``sampler`` does.
 
-    One round asks all of them together. More rounds share them out in random groups without repetition, as even as can
-    be: with N/K rounds no round is larger than the K that ``sampler`` asks. Nobody waits for who is unavailable then.
+    One round asks all of them together. With more rounds they are divided into random groups of nearly equal size: with
+    N/K rounds no round is larger than the K that ``sampler`` asks. Clients that are unavailable then are skipped.
     """
 
     sampler: Sampler
@@ -26,7 +26,7 @@ class FirstEveryone(Sampler):
 
     @property
     def law_known(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether the sampler that follows knows its law; the beginning does."""
+        """Whether ``sampler`` knows its law; the warm start does."""
         return self.sampler.law_known
 
     def required_fields(self) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ class FirstEveryone(Sampler):
         return left * (self._share(view, left) / max(left.sum(), 1))
 
     def _share(self, view: View, left: Array) -> int:
-        """Return how many of those left are asked now: as many as in each of the rounds to come."""
+        """Return how many of the clients left are asked now, with equal numbers in the remaining rounds."""
         return -(-int(left.sum()) // (self.rounds - view.round + 1))
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
@@ -54,7 +54,7 @@ class FirstEveryone(Sampler):
         left = view.population.available & ~state[ASKED]
         k = self._share(view, left)
         if not k:
-            return nobody()
+            return empty_cohort()
         ids = np.sort(rng.choice(np.flatnonzero(left), k, replace=False))
         return Cohort(ids=ids, count=np.ones(k, np.int64), expected=np.full(k, k / left.sum()))
 

@@ -1,7 +1,7 @@
-"""Whom to ask, how many and how often, so that training is over soonest (latency paper, problems P2 to P4).
+"""Probabilities and cohort size that minimise the expected training time (latency paper, problems P2 to P4).
 
 With draws p, cohort size M, latencies δ and data factors B_i = (d_i G_i)², a round lasts A(p, M) = E max δ seconds and
-T = R(p, M)²/ε² rounds are needed, R = α + (1/M) Σ B_i/p_i. We minimise A·T over the simplex, for each M in question.
+T = R(p, M)²/ε² rounds are needed, R = α + (1/M) Σ B_i/p_i. We minimise A·T over the simplex, for each allowed M.
 
 A is concave in p, so log A lies below its tangent in p; log R lies below its tangent in R, which is convex in p. With
 both,
@@ -9,10 +9,10 @@ both,
     Σ_k g_k p_k + b_k/p_k,   g = ∇A/A,   b = 2B/(M R),
 
 is, up to a constant, a separable convex function that touches log(A R²) at the current p and lies above it elsewhere.
-Its minimiser p_k = √(b_k/(ν + g_k)) is never worse: monotone, without line search, O(N) a step. The problem itself is
-not convex, and its local minima are real: where α outweighs the data factors it pays either to ignore latencies, or to
-all but leave out everyone from some client on, and no small step leads from one to the other. So the search starts from
-one point per such cut as well as from norm and uniform selection.
+Its minimiser p_k = √(b_k/(ν + g_k)) is never worse: the iteration is monotone, without line search, O(N) per step. The
+problem is not convex and has distinct local minima: where α outweighs the data factors, a good plan either ignores
+latencies or hardly ever asks any client slower than some cut, and no small steps lead from one to the other. So the
+search starts from one point per such cut as well as from norm and uniform selection.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
 from fedweave.theory import expected_round_seconds, rounds_needed, some_draw
 
-CUTS = 64  # starting points that hardly ask the slow, at most; all there are among twice as many clients
-TAILS = (1.0, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-5)  # how many of these slow they ask in a round, on average
-STEPS, SETTLED = 5000, 1e-13  # most steps, and the relative decrease that ends them earlier
-HEATS = ((6, 12), (40, 4), (STEPS, 1))  # after so many steps only so many starting points go on
-ENTRIES = 2**18  # of one matrix of starting points
-COARSE = 14  # cohort sizes to begin the search with
-WORTH = 2e-4  # another cohort size is solved if it promises to be better by this share
+CUTS = 64  # most starting points that hardly ask slow clients; every cut is tried for up to twice as many clients
+TAILS = (1.0, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-5)  # mean number of clients beyond the cut asked in a round
+STEPS, SETTLED = 5000, 1e-13  # most steps, and the relative decrease at which they end earlier
+HEATS = ((6, 12), (40, 4), (STEPS, 1))  # (steps, number of starting points that continue after them)
+ENTRIES = 2**18  # largest matrix of starting points
+COARSE = 14  # cohort sizes solved first
+WORTH = 2e-4  # another cohort size is solved if it is predicted to be better by this share
 
 
 class LatencyPlan(NamedTuple):
-    """Whom to ask, how many per round, and what that is expected to cost."""
+    """Sampling probabilities and cohort size, with their expected cost."""
 
     probability: Array  # (N,) of each of the M draws, with replacement; client order as given
     cohort_size: int  # M
@@ -61,26 +61,26 @@ def latency_plan(
     """Return the plan with the least expected training time (problem P2 of the latency paper).
 
     ``latency`` δ_i > 0 in seconds, ``data_factor`` B_i = (d_i G_i)² >= 0, ``alpha`` = 2LΓ >= 0, ``epsilon`` > 0 the
-    squared gradient to reach. ``cohort_sizes`` are the M allowed, [M] for a given one, by default 1 … N: of many, a
-    coarse grid is solved and then what promises to be better, or with ``exhaustive`` all. ``floor`` is a least
-    probability, for everyone or one per client: it caps the weights d/(M p). A client with B = 0 changes nothing in
-    the bound and is never asked. The probabilities are a stationary point, the best of many starts; nobody proves
-    that it is the global one.
+    squared gradient to reach. ``cohort_sizes`` are the allowed M, [M] for a given one, by default 1 … N: of many, a
+    coarse grid is solved and then the sizes predicted to be better, or all of them with ``exhaustive``. ``floor`` is a
+    least probability, common or per client: it caps the weights d/(M p). A client with B = 0 does not affect the bound
+    and is never asked. The probabilities are a stationary point, the best from many starts; it is not proved to be the
+    global minimum.
     """
-    delta, B, sizes, least = _checked(latency, data_factor, alpha, epsilon, cohort_sizes, floor)
+    delta, B, sizes, least = _check(latency, data_factor, alpha, epsilon, cohort_sizes, floor)
     useful = np.flatnonzero(B > 0)
     order = useful[np.argsort(delta[useful], kind="stable")]
     fleet = Fleet(delta[order], B[order], float(alpha), least[order])
     M, p = _search(fleet, sizes, float(epsilon), exhaustive)
     probability = np.zeros(delta.size)
     probability[order] = p
-    return evaluated(probability, delta, B, alpha, epsilon, M)
+    return evaluate_plan(probability, delta, B, alpha, epsilon, M)
 
 
-def evaluated(
+def evaluate_plan(
     probability: Array, latency: Array, data_factor: Array, alpha: float, epsilon: float, cohort_size: int
 ) -> LatencyPlan:
-    """Return what given probabilities and a given cohort size are expected to cost, as a plan."""
+    """Return the plan with given probabilities and cohort size and its expected cost."""
     rounds = rounds_needed(probability, data_factor, cohort_size, alpha, epsilon)
     seconds = expected_round_seconds(probability, latency, cohort_size)
     return LatencyPlan(probability, cohort_size, rounds, seconds, rounds * seconds)
@@ -97,7 +97,7 @@ class Fleet:
 
     @cached_property
     def gap(self) -> Array:
-        """δ_k − δ_{k−1}, from δ_0 = 0: E max is the sum of these times the chance that somebody is as late."""
+        """δ_k − δ_{k−1}, from δ_0 = 0: E max sums these times the probability that a client as slow as k is drawn."""
         return np.diff(self.latency, prepend=0.0)
 
     def seconds(self, p: Array, M: int) -> Array:
@@ -105,11 +105,11 @@ class Fleet:
         return some_draw(_late(p), M) @ self.gap
 
     def bound(self, p: Array, M: int) -> Array:
-        """R, whose square goes with the rounds needed."""
+        """R; the rounds needed are proportional to its square."""
         return self.alpha + (self.data_factor / p).sum(-1) / M
 
     def cost(self, p: Array, M: int) -> Array:
-        """log(A R²), what is minimised."""
+        """log(A R²), the objective."""
         return np.log(self.seconds(p, M)) + 2 * np.log(self.bound(p, M))
 
     def total(self, p: Array, M: int, epsilon: float) -> float:
@@ -121,12 +121,12 @@ class Fleet:
         late, R = _late(p), self.bound(p, M)[..., None]
         A = (some_draw(late, M) @ self.gap)[..., None]
         slope = M * self.gap * (1 - late) ** (M - 1)
-        slope[..., 0] = 0.0  # somebody is always drawn; it would cancel below, with a loss of digits
+        slope[..., 0] = 0.0  # some client is always drawn; keeping the term would only lose digits
         after = _tangent_minimiser(2 * self.data_factor / (M * R), np.cumsum(slope, -1) / A, self.floor)
         return after, (np.log(A) + 2 * np.log(R))[..., 0]
 
     def descend(self, p: Array, M: int, steps: int = STEPS) -> Array:
-        """Return where the steps lead from ``p``."""
+        """Return the p that the steps reach from ``p``."""
         before = np.inf
         for _ in range(steps):
             after, cost = self.step(p, M)
@@ -149,7 +149,7 @@ class Fleet:
 
     @cached_property
     def starts(self) -> list[Array]:
-        """Norm, uniform, and two that prefer fast clients gently."""
+        """Norm and uniform selection, and two that moderately prefer fast clients."""
         norm = np.sqrt(self.data_factor)
         return [self._feasible(s) for s in (norm, np.ones(norm.size), norm / self.latency, norm / self.latency**0.5)]
 
@@ -157,10 +157,10 @@ class Fleet:
         return self.floor + (1 - self.floor.sum()) * score / score.sum(-1, keepdims=True)
 
     def _cuts(self, M: int) -> Iterable[Array]:
-        """Yield norm selection with the slowest clients, together, at the best of the chances ``TAILS``, per cut."""
+        """Yield norm selection per cut, with the slower clients scaled to the best of the frequencies ``TAILS``."""
         norm, n = np.sqrt(self.data_factor), self.latency.size
         late, tail = _late(norm / norm.sum()), np.divide(TAILS, M + 1)[:, None]
-        if n > 2 * CUTS:  # evenly, and ever closer to the end: a straggler may be one in a hundred thousand
+        if n > 2 * CUTS:  # evenly, and denser towards the end: there may be a single straggler
             places = np.rint([*np.linspace(1, n - 1, CUTS // 2), *(n - np.geomspace(1, n - 1, CUTS // 2))])
         else:
             places = np.arange(1, n)
@@ -170,33 +170,33 @@ class Fleet:
 
 
 def _late(p: Array) -> Array:
-    """Return the chance that a draw is this client or a slower one; summed from the end, where it is small."""
+    """Return the probability that a draw is this client or a slower one; summed from the end, where it is small."""
     return np.minimum(np.cumsum(p[..., ::-1], -1)[..., ::-1], 1.0)
 
 
 def _tangent_minimiser(b: Array, g: Array, floor: Array) -> Array:
     """Minimise Σ g p + b/p over Σ p = 1, p >= floor: p = max(floor, √(b/(ν + g))) with ν such that they sum to one.
 
-    Clients that would fall below their floor are put there, which makes ν larger and all others smaller: nobody ever
-    has to be taken off the floor again.
+    Clients below their floor are set to it, which increases ν and decreases all others, so a client at its floor
+    stays there.
     """
     if floor.sum() >= 1 - 1e-12:
         return np.broadcast_to(floor, b.shape)
     free = np.ones(b.shape, bool)
     while True:
         mass = 1 - np.where(free, 0.0, floor).sum(-1, keepdims=True)
-        p = np.where(free, _equalised(np.where(free, b, 0.0), g, mass), floor)
+        p = np.where(free, _scale_to_mass(np.where(free, b, 0.0), g, mass), floor)
         low = p < floor
         if not low.any():
             return p
         free &= ~low
 
 
-def _equalised(b: Array, g: Array, mass: Array) -> Array:
+def _scale_to_mass(b: Array, g: Array, mass: Array) -> Array:
     """Return √(b/(ν + g)) with the ν at which it sums to ``mass``.
 
     h(ν) = Σ √(b/(ν + g)) to the power −2 is a power mean of ν + g: increasing and concave, so Newton's steps from the
-    left never pass the root, and they are exact where all g are equal. ν is counted from −min g, without cancellation.
+    left never pass the root, and they are exact where all g are equal. ν is measured from −min g to avoid cancellation.
     """
     g = np.where(b > 0, g, np.inf)
     g = g - g.min(-1, keepdims=True)
@@ -214,7 +214,7 @@ def _equalised(b: Array, g: Array, mass: Array) -> Array:
 
 
 def _search(fleet: Fleet, sizes: Sequence[int], epsilon: float, exhaustive: bool) -> tuple[int, Array]:
-    """Return the best M and its p: of all sizes, or of a coarse grid and whatever then looks better than all known."""
+    """Return the best M and its p: among all sizes, or among a coarse grid and the sizes predicted to be better."""
     solved, totals = dict[int, Array](), dict[int, float]()
     todo = list(sizes) if exhaustive or len(sizes) <= COARSE else _spread(sizes)
     while todo:
@@ -222,7 +222,7 @@ def _search(fleet: Fleet, sizes: Sequence[int], epsilon: float, exhaustive: bool
             nearest = sorted(solved, key=lambda m: abs(math.log(m / M)))[:2]
             solved[M] = fleet.solve(M, [solved[m] for m in nearest])
         totals = {M: fleet.total(p, M, epsilon) for M, p in solved.items()}
-        todo = [] if len(solved) == len(sizes) else _promising(fleet, solved, sizes, epsilon, min(totals.values()))
+        todo = [] if len(solved) == len(sizes) else _next_sizes(fleet, solved, sizes, epsilon, min(totals.values()))
     best = min(sorted(totals), key=totals.__getitem__)
     return best, solved[best]
 
@@ -233,15 +233,15 @@ def _spread(sizes: Sequence[int]) -> list[int]:
     return sorted({sizes[int(np.argmin(np.abs(np.asarray(sizes) - M)))] for M in wanted})
 
 
-def _promising(
+def _next_sizes(
     fleet: Fleet, solved: Mapping[int, Array], sizes: Sequence[int], epsilon: float, best: float
 ) -> list[int]:
     """Return the size with the least predicted total, if it is not solved yet.
 
-    Between solved sizes log A and log R are smooth in log M, the total with its whole number of rounds is not: so those
-    two are interpolated and the total follows.
+    Between solved sizes log A and log R are smooth in log M, but the total with its whole number of rounds is not, so
+    those two are interpolated and the total is computed from them.
     """
-    from scipy.interpolate import CubicSpline  # takes half a second to load
+    from scipy.interpolate import CubicSpline  # imported here because it takes half a second
 
     known = sorted(solved)
     both = [(math.log(fleet.seconds(solved[M], M)), math.log(fleet.bound(solved[M], M))) for M in known]
@@ -253,7 +253,7 @@ def _promising(
     return [M] if total.min() < best * (1 - WORTH) else []
 
 
-def _checked(
+def _check(
     latency: Array,
     data_factor: Array,
     alpha: float,
@@ -261,7 +261,7 @@ def _checked(
     cohort_sizes: Iterable[int] | None,
     floor: float | Array,
 ) -> tuple[Array, Array, list[int], Array]:
-    """Return the inputs as arrays, or say everything that is wrong with them."""
+    """Return the inputs as arrays; report all problems at once."""
     delta, B = np.asarray(latency, float), np.asarray(data_factor, float)
     if delta.ndim != 1 or delta.shape != B.shape or not delta.size:
         raise BadInput(f"latency and data_factor must be one number per client each. Got {delta.shape} and {B.shape}.")
@@ -284,7 +284,7 @@ def _checked(
     if not sizes or any(int(M) != M or M < 1 for M in sizes):
         problems.append(f"cohort_sizes must be whole numbers >= 1. Got {sizes}.")
     if not problems and not (B > 0).any():
-        problems.append("data_factor is 0 for every client: nobody can teach the model anything.")
+        problems.append("data_factor is 0 for every client: no client contributes to the model.")
     if not problems and least[B > 0].sum() > 1 + 1e-12:
         problems.append(f"floor must leave something to choose: its sum must be at most 1. It is {least[B > 0].sum()}.")
     if problems:

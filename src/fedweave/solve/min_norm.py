@@ -1,14 +1,14 @@
 """The shortest convex combination of given points: FedAWARE eq. 8, and FedMGDA+ with bounded weights.
 
-min λ'Qλ over Σλ = 1 and lo ≤ λ ≤ hi, where Q is the points' Gram matrix. It is solved exactly on Q alone, however long
-the points are. Three ideas keep that fast and safe:
+min λ'Qλ over Σλ = 1 and lo ≤ λ ≤ hi, where Q is the points' Gram matrix. It is solved exactly from Q alone, whatever
+the dimension of the points. Three ideas make this fast and robust:
 
-- Points are made unit vectors and the weights carry their lengths, so scales from 1e-12 to 1e12 may meet in one set.
+- Points are scaled to unit vectors and the weights carry their lengths, so lengths from 1e-12 to 1e12 can be mixed.
 - Each step is proximal, + ε/2 ‖λ − λ_before‖²: equal or dependent points then leave no singular system, and the steps
-  converge to an exact solution, usually at once. Of several weights with the same point it finds some near ``prior``.
-- A proximal step exchanges whole blocks of variables between "free" and "at a bound" (Júdice and Pires), a few Cholesky
-  factorisations even for a thousand points. Where blocks go in circles, which they do when few points carry the
-  solution, it walks from face to face as Wolfe's algorithm does, which always ends and is cheap exactly there.
+  converge to an exact solution, usually at once. Among weights with the same point it finds some near ``prior``.
+- A proximal step exchanges whole blocks of variables between "free" and "at a bound" (Júdice and Pires), which takes a
+  few Cholesky factorisations even for a thousand points. Where the blocks cycle, as happens when few points carry the
+  solution, it moves from face to face as Wolfe's algorithm does, which always terminates and is cheap in that case.
 
 The certificate of optimality is ⟨d, p_i⟩ ≥ ‖d‖² for every point: the gap ‖d‖² − min_i ⟨d, p_i⟩ bounds ‖d − d*‖².
 """
@@ -24,7 +24,7 @@ from fedweave.core.records import Array
 
 ROUNDING = np.finfo(float).eps
 ACCURACY = 1e-13  # of a reduced cost, relative to ‖d‖²
-PROXIMAL = 1e-9  # ε, relative to unit vectors: far above rounding, far below what matters
+PROXIMAL = 1e-9  # ε, relative to unit vectors: far above rounding, far below the needed accuracy
 LARGEST_RIDGE = 1e-3
 MOST_STEPS = 40
 FREE, LOW, HIGH = 0, -1, 1
@@ -44,8 +44,8 @@ def min_norm_weights(gram: ArrayLike, prior: ArrayLike | None = None, deviation:
     zero = size == 0
     if zero.all() or deviation == 0:
         return prior
-    if deviation is None and zero.any():  # nothing is shorter than a zero vector
-        return _normalised(np.where(zero, np.maximum(prior, ROUNDING), 0.0))
+    if deviation is None and zero.any():  # a zero vector is the shortest
+        return _normalise(np.where(zero, np.maximum(prior, ROUNDING), 0.0))
     size = np.where(zero, size[~zero].min(), size)
     scale = size.min() / size
     H = Q / size / size[:, None]
@@ -57,7 +57,7 @@ def min_norm_weights(gram: ArrayLike, prior: ArrayLike | None = None, deviation:
     if deviation is None:
         lo, hi = np.zeros(n), np.full(n, np.inf)
     weights = scale * _proximal(_Problem(H, scale, lo, hi), prior.copy())
-    return _normalised(np.maximum(weights, 0))
+    return _normalise(np.maximum(weights, 0))
 
 
 def min_norm_point(
@@ -69,7 +69,7 @@ def min_norm_point(
         raise ValueError(f"points must be a matrix, one point per row. Got shape {P.shape}.")
     if not np.isfinite(P).all():
         raise ValueError(f"points must be finite. Row {int(np.argwhere(~np.isfinite(P))[0][0])} is not.")
-    unit = max(np.abs(P).max(), np.finfo(float).tiny)  # so that squares neither overflow nor vanish
+    unit = max(np.abs(P).max(), np.finfo(float).tiny)  # so that squares neither overflow nor underflow
     weights = min_norm_weights((P / unit) @ (P / unit).T, prior, deviation)
     return weights, weights @ P
 
@@ -97,7 +97,10 @@ class _Step(NamedTuple):
         free = np.flatnonzero(side == FREE)
         rest = self.pull[free] - (self.A[free] @ y if y.any() else 0.0)
         block = self.A if free.size == y.size else self.A[np.ix_(free, free)]
-        from scipy.linalg import cho_factor, cho_solve  # a third of the time that importing fedweave would take
+        from scipy.linalg import (
+            cho_factor,
+            cho_solve,
+        )  # imported here because it takes a third of the import time of fedweave
 
         factor = cho_factor(block, lower=True, check_finite=False)
         along, base = cho_solve(factor, np.column_stack([scale[free], rest]), check_finite=False).T
@@ -108,7 +111,7 @@ class _Step(NamedTuple):
         return y, cost
 
     def misplaced(self, side: Array, y: Array, cost: Array) -> tuple[Array, Array, Array]:
-        """Return which free variables are below or above their bounds, and which bounded ones want to leave them."""
+        """Return which free variables are below or above their bounds, and which bounded ones should be released."""
         _, _, lo, hi = self.problem
         slack, noise = 4 * ROUNDING * np.abs(y).max(), 4 * ROUNDING * max(np.abs(y).sum(), np.abs(self.pull).max())
         free = side == FREE
@@ -116,7 +119,7 @@ class _Step(NamedTuple):
         return free & (y < lo - slack), free & (y > hi + slack), leaves
 
     def by_blocks(self, side: Array) -> tuple[Array, Array] | None:
-        """Exchange all misplaced variables at once until there are none; None when that goes in circles."""
+        """Exchange all misplaced variables at once until there are none; None if the exchange cycles."""
         fewest, patience = side.size + 1, 3
         while (side == FREE).any():
             y, cost = self.on_face(side)
@@ -139,7 +142,9 @@ class _Step(NamedTuple):
             best, cost = self.on_face(side)
             below, above, leaves = self.misplaced(side, best, cost)
             blocked = np.flatnonzero(below | above)
-            if not blocked.size or np.count_nonzero(side == FREE) == 1:  # the sum alone decides a single one
+            if (
+                not blocked.size or np.count_nonzero(side == FREE) == 1
+            ):  # a single free variable is determined by the sum
                 y = best
                 if not leaves.any():
                     break
@@ -149,7 +154,7 @@ class _Step(NamedTuple):
             bound = np.where(below, lo, hi)[blocked]
             ways = (bound - y[blocked]) / (best - y)[blocked]
             first = int(ways.argmin())
-            if blocked[first] == released and ways[first] <= 0:  # only rounding wanted it free
+            if blocked[first] == released and ways[first] <= 0:  # it was released only because of rounding
                 side[released] = LOW if below[released] else HIGH
                 break
             y = y + max(ways[first], 0.0) * (best - y)
@@ -182,15 +187,15 @@ def _proximal(problem: _Problem, x: Array) -> Array:
             break
         if missed <= 1:
             break
-        if step > 2:  # nearly dependent points: with this ridge the steps would creep
+        if step > 2:  # nearly dependent points: a smaller ridge avoids tiny steps
             ridge = max(ridge / 10, least)
     return found
 
 
 def _shortfall(problem: _Problem, x: Array, noise: float) -> float:
-    """Return by how many tolerances the certificate is missed: ⟨d, p⟩ ≥ ‖d‖² for all points p of the feasible hull.
+    """Return the violation of the certificate ⟨d, p⟩ ≥ ‖d‖² for all points p of the feasible hull, in tolerances.
 
-    ``noise`` is how well the entries of H are known.
+    ``noise`` is the accuracy of the entries of H.
     """
     d = problem.H @ x
     norm2 = max(float(x @ d), 0.0)
@@ -203,7 +208,7 @@ def _shortfall(problem: _Problem, x: Array, noise: float) -> float:
 
 
 def _vertex(problem: _Problem, cost: Array) -> tuple[Array, Array]:
-    """Return the feasible point of least linear cost: everything low, then high in order of cost until the sum is 1."""
+    """Return the feasible point of least linear cost: all at ``lo``, then ``hi`` by cost until the sum is 1."""
     _, scale, lo, hi = problem
     order = np.argsort(cost / scale, kind="stable")
     left = 1 - scale @ lo
@@ -241,8 +246,8 @@ def _prior(prior: ArrayLike | None, n: int) -> Array:
         raise ValueError(f"prior must be one weight per point, {n}. Got shape {p.shape}.")
     if not np.isfinite(p).all() or (p < 0).any() or not abs(p.sum() - 1) < 1e-6:
         raise ValueError(f"prior must be weights >= 0 that sum to 1. The sum is {float(p.sum())}.")
-    return _normalised(p)
+    return _normalise(p)
 
 
-def _normalised(weights: Any) -> Array:
+def _normalise(weights: Any) -> Array:
     return weights / weights.sum()

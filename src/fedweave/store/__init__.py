@@ -1,1 +1,1 @@
-"""Where a run is kept."""
+"""The run folder: experiment, manifest, rows, states, audit log and lock."""

@@ -1,8 +1,8 @@
-"""An audit log: one line for every client that was asked, each with a digest of itself and of all that came before.
+"""The audit log: one line per client asked, each with a digest of itself and of all lines before it.
 
-Whoever edits, drops or moves a line breaks the chain at that line; whoever cuts the end misses the digest that the
-database has. The chain begins with the experiment's settings. Keep the last digest elsewhere (``fedweave verify``
-prints it), and nobody can write the whole log anew either.
+Editing, dropping or moving a line breaks the chain at that line; cutting the end contradicts the digest in the
+database. The chain starts from the experiment's settings. Keep a copy of the last digest elsewhere (``fedweave
+verify`` prints it) to detect a log that was rewritten as a whole.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ FILE = "audit.jsonl"
 
 
 class End(NamedTuple):
-    """How far a log goes: its bytes, and the digest of its last line."""
+    """The end of a log: its length in bytes, and the digest of its last line."""
 
     bytes: int
     chain: str
 
 
 class Audit:
-    """Writes the log of one run; lines wait until the state of their round is saved."""
+    """Writes the log of one run; lines are buffered until the state of their round is saved."""
 
     def __init__(self, folder: Path):
         self._path = folder / FILE
         self._waiting: list[tuple[int, list[str]]] = []
-        self.end = End(0, beginning(folder))
+        self.end = End(0, initial_digest(folder))
 
     def note(self, round: int, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Keep one round's lines, to be written with its state."""
+        """Buffer one round's lines; they are written with its state."""
         self._waiting.append((round, [text_of({"round": round, **line}) for line in lines]))
 
     def write(self, round: int) -> End:
-        """Append what waits, up to this round, and return how far the log goes now."""
+        """Append the buffered lines up to this round and return the new end of the log."""
         lines = [line for r, some in self._waiting for line in some if r <= round]
         if not lines:
             self._waiting = []
@@ -51,7 +51,7 @@ class Audit:
         content = "".join(text).encode()
         with self._path.open("ab") as file:
             crash_point("audit opened")
-            file.truncate(self.end.bytes)  # of a line that the disk had no room for
+            file.truncate(self.end.bytes)  # removes part of a line left by a full disk
             file.write(content)
             file.flush()
             crash_point("audit written")
@@ -61,8 +61,8 @@ class Audit:
         return self.end
 
     def rewind(self, end: End | None) -> None:
-        """Forget what was written after ``end``: the rounds are done again. Without one, everything."""
-        self.end = end or End(0, beginning(self._path.parent))
+        """Remove what was written after ``end``, because those rounds run again; without ``end``, remove everything."""
+        self.end = end or End(0, initial_digest(self._path.parent))
         self._waiting = []
         if self._path.exists():
             crash_point("audit rewinding")
@@ -70,14 +70,14 @@ class Audit:
                 file.truncate(self.end.bytes)
 
 
-def beginning(folder: Path) -> str:
-    """Return what the first line is chained to: the digest of the settings that the run began with."""
+def initial_digest(folder: Path) -> str:
+    """Return the digest that the first line is chained to: that of the run's original settings."""
     settings = folder / "experiment.json"
     return hashlib.sha256(settings.read_bytes() if settings.is_file() else b"").hexdigest()
 
 
 def text_of(line: Mapping[str, Any]) -> str:
-    """Return a line as it is written, but for its digest."""
+    """Return a line as it is written, without its digest."""
     return json.dumps(line, sort_keys=True)
 
 
@@ -86,21 +86,21 @@ def digest_of(chain: str, text: str) -> str:
     return hashlib.sha256(f"{chain}\n{text}".encode()).hexdigest()
 
 
-def checked(folder: Path, end: End) -> Iterator[tuple[int, dict[str, Any] | None, str]]:
-    """Yield (number, line, problem) for the lines of a log up to its recorded end; a problem is the last to come."""
-    chain = beginning(folder)
+def check(folder: Path, end: End) -> Iterator[tuple[int, dict[str, Any] | None, str]]:
+    """Yield (number, line, problem) for each line up to the recorded end of the log; stop at the first problem."""
+    chain = initial_digest(folder)
     path = folder / FILE
     content = path.read_bytes() if path.is_file() else b""
     lines = content[: end.bytes].split(b"\n")
     for number, text in enumerate(lines[:-1], 1):
         try:
             line = json.loads(text)
-            told = line.pop("chain")
+            recorded = line.pop("chain")
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             yield number, None, "is not a line of an audit log"
             return
         chain = digest_of(chain, text_of(line))
-        if told != chain:
+        if recorded != chain:
             yield number, line, "does not follow from the lines before it"
             return
         yield number, line, ""

@@ -1,4 +1,4 @@
-"""The database of a run: opened to be written, or read wherever it lies."""
+"""Open the database of a run, to write it or to read it (also from a read-only folder)."""
 
 from __future__ import annotations
 
@@ -16,33 +16,39 @@ NAME = "run.sqlite"
 
 
 def connect(folder: Path | None, write: bool = True) -> sqlite3.Connection:
-    """Return the database of a run folder; without a folder, one in memory."""
+    """Open the database of a run folder; without a folder, one in memory."""
     if folder is not None and not write and not os.access(folder, os.W_OK):
-        return _copied(folder)
+        return _copy_to_memory(folder)
     db = sqlite3.connect(":memory:" if folder is None else folder / NAME, isolation_level=None)
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=FULL")
     return db
 
 
-def _copied(folder: Path) -> sqlite3.Connection:
-    """Return a copy in memory: SQLite does not read a database with a log where it cannot write beside it."""
+def _copy_to_memory(folder: Path) -> sqlite3.Connection:
+    """Return a copy in memory, because SQLite cannot read a database in WAL mode from a read-only folder."""
     memory = sqlite3.connect(":memory:", isolation_level=None)
-    with tempfile.TemporaryDirectory(prefix="fedweave-") as place:
+    with tempfile.TemporaryDirectory(prefix="fedweave-") as temporary:
         for name in (NAME, f"{NAME}-wal"):
             with suppress(FileNotFoundError):
-                shutil.copyfile(folder / name, Path(place) / name)
-        with closing(sqlite3.connect(Path(place) / NAME)) as copy:
+                shutil.copyfile(folder / name, Path(temporary) / name)
+        with closing(sqlite3.connect(Path(temporary) / NAME)) as copy:
             copy.backup(memory)
     return memory
 
 
 @contextmanager
 def reading(folder: Path) -> Generator[None]:
-    """Say in one sentence that the rows of a run are damaged."""
+    """Raise errors of reading a damaged database as one sentence (BadInput)."""
     try:
         yield
     except BadInput:
         raise
-    except (sqlite3.DatabaseError, TypeError, ValueError, LookupError, ArithmeticError) as e:  # values of any kind
+    except (
+        sqlite3.DatabaseError,
+        TypeError,
+        ValueError,
+        LookupError,
+        ArithmeticError,
+    ) as e:  # damaged rows can hold any value
         raise BadInput(f"{str(folder / NAME)!r} cannot be read: {e}.") from None

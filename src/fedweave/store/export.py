@@ -1,4 +1,4 @@
-"""The rows of a run as CSV or Parquet files, for whatever people like to open."""
+"""Export the rows of a run as CSV or Parquet files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write_tables(folder: Path, rounds: Columns, clients: Columns, to: Literal["c
 
 
 def _flat(columns: Columns) -> dict[str, Array]:
-    """Return the columns with the accuracy of each class as a column of its own."""
+    """Return the columns with one column per class in place of ``class_accuracy``."""
     flat = {name: column for name, column in columns.items() if column.ndim == 1}
     per_class = columns["class_accuracy"]
     return {**flat, **{f"class_{c}_accuracy": per_class[:, c] for c in range(per_class.shape[1])}}

@@ -1,4 +1,4 @@
-"""One writer per run folder: a lock that the system gives back when its holder dies, however it dies."""
+"""One writer per run folder: a lock that the operating system releases when its process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedweave.tables.files import storing
 
 
 def take(folder: Path) -> IO[str]:
-    """Return the lock of a folder, held until it is closed; refuse while another process holds it."""
+    """Lock a folder until the returned file is closed; refuse while another process holds the lock."""
     with storing(folder / ".lock"):
         file = (folder / ".lock").open("a+")
     try:

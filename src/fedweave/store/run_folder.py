@@ -1,8 +1,8 @@
 """A run is a folder: the experiment, a manifest, rows in SQLite, and the newest states.
 
-What was written is what was committed: a state file is complete on disk (temporary name, fsync, rename, fsync of the
-folder) before the SQLite transaction with its rows and its digest commits. So after a crash at any moment the last
-committed state and the rows up to its round are there, and nothing beyond.
+A state file is complete on disk (temporary name, fsync, rename, fsync of the folder) before the SQLite transaction with
+its rows and its digest commits. So after a crash at any moment the folder holds the last committed state and the rows
+up to its round, and nothing later.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from fedweave.store import lock
 from fedweave.store.audit import FILE as AUDIT_LOG
 from fedweave.store.audit import Audit, End
 from fedweave.store.database import connect, reading
-from fedweave.store.states import Tables, each_table, intact, pack, unpack
+from fedweave.store.states import Tables, is_intact, map_tables, pack, unpack
 from fedweave.tables.files import storing, writable, write_file
 from fedweave.tables.rows import Where
 
-SAVE_SECONDS = 2.0  # a state is written at most this often, and always at the end: writing must not slow short rounds
-SAVE_SHARE = 0.2  # ... nor take more than this share of the time, where tables are large
+SAVE_SECONDS = 2.0  # least time between two saves, so that short rounds stay fast; the last state is always saved
+SAVE_SHARE = 0.2  # largest share of the time spent on saving, where tables are large
 KEEP = 2
 
 ROUNDS = {
@@ -46,14 +46,14 @@ CLIENTS = {
 
 FAILURES = {"round": "INTEGER", "kind": "TEXT", "client": "INTEGER", "why": "TEXT", "traceback": "TEXT"}
 MEASURES = {"round": "INTEGER", "name": "TEXT", "value": "REAL"}
-AUDIT = {"round": "INTEGER PRIMARY KEY", "bytes": "INTEGER", "chain": "TEXT"}  # how far the log goes
+AUDIT = {"round": "INTEGER PRIMARY KEY", "bytes": "INTEGER", "chain": "TEXT"}  # the end of the log
 STATES = {"round": "INTEGER PRIMARY KEY", "file": "TEXT", "sha256": "TEXT"}
 
 ROWS = ("rounds", "clients", "failures", "measures", "audit")
 
 
 class RunFolder:
-    """The store of one run; without a folder it lives in memory and keeps no states."""
+    """The stored rows and states of one run; without a folder, rows are kept in memory and states are not kept."""
 
     def __init__(self, folder: Path | None, write: bool = True):
         self.folder = folder
@@ -70,14 +70,16 @@ class RunFolder:
             body = ", ".join(f'"{c}" {kind}' for c, kind in columns.items())
             self._db.execute(f"CREATE TABLE IF NOT EXISTS {name} ({body}{tail})")
         if "abandoned" not in {column for _, column, *_ in self._db.execute("PRAGMA table_info(rounds)")}:
-            self._db.execute("ALTER TABLE rounds ADD COLUMN abandoned INTEGER DEFAULT 0")  # a run of an older version
+            self._db.execute(
+                "ALTER TABLE rounds ADD COLUMN abandoned INTEGER DEFAULT 0"
+            )  # runs of older versions lack it
         self._tables = Tables(folder)
         self._audit = Audit(folder) if folder else None
         self._next_save = time.monotonic() + SAVE_SECONDS
 
     @classmethod
     def create(cls, folder: Path | None, experiment: Mapping[str, Any], manifest: Mapping[str, Any]) -> RunFolder:
-        """Start a new run; a folder that is in use is refused."""
+        """Start a new run; refuse a folder that is in use."""
         if folder is None:
             return cls(None)
         refuse_used(folder, "run.sqlite")
@@ -85,7 +87,7 @@ class RunFolder:
             name: (json.dumps(content, indent=1) + "\n").encode()
             for name, content in (("experiment.json", experiment), ("manifest.json", manifest))
         }
-        # Made under another name and renamed: a run folder is either all there or not there.
+        # Created under another name, then renamed: a run folder is either complete or absent.
         new = folder.with_name(f".{folder.name}.new")
         with writable(folder):
             shutil.rmtree(new, ignore_errors=True)
@@ -103,7 +105,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, folder: Path, write: bool = True) -> RunFolder:
-        """Open an existing run, to continue it or only to read."""
+        """Open an existing run, to continue it or only to read it."""
         if not (folder / "run.sqlite").is_file() or not (folder / "experiment.json").is_file():
             raise BadInput(f"{str(folder)!r} is not a run folder: it has no run.sqlite and experiment.json.")
         with reading(folder):
@@ -122,7 +124,7 @@ class RunFolder:
     ) -> None:
         """Add one round's rows; they become durable with the next saved state.
 
-        What ``row`` has beside the columns that every run has are measures: each run has its own.
+        Entries of ``row`` that are not columns of every run are stored as measures, which differ from run to run.
         """
         if not self._db.in_transaction:
             self._db.execute("BEGIN IMMEDIATE")
@@ -145,7 +147,7 @@ class RunFolder:
         self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", rows)
 
     def save(self, state: ServerState, *, always: bool = False) -> None:
-        """Make everything up to ``state`` durable, if the last time was long enough ago."""
+        """Make everything up to ``state`` durable, if the last save was long enough ago."""
         begin = time.monotonic()
         if not always and begin < self._next_save:
             return
@@ -161,7 +163,7 @@ class RunFolder:
         self._next_save = now + max(SAVE_SECONDS, (now - begin) * (1 / SAVE_SHARE - 1))
 
     def _write(self, folder: Path, state: ServerState) -> None:
-        """Write the state's tables and file, and their entry in the database, not yet committed."""
+        """Write the state's tables and file, and their database entry without committing it."""
         self._tables.keep(state)
         crash_point("tables kept")
         content, name = pack(state), f"state-{state.round:06d}.safetensors"
@@ -173,7 +175,7 @@ class RunFolder:
         with storing(folder / "run.sqlite"):
             if not self._db.in_transaction:
                 self._db.execute("BEGIN IMMEDIATE")
-            for table in ROWS:  # a signal may have struck while a round was being added
+            for table in ROWS:  # a signal may have interrupted a later round while its rows were being added
                 self._db.execute(f"DELETE FROM {table} WHERE round > ?", (state.round,))
             if end and end.bytes:
                 self._db.execute("INSERT OR REPLACE INTO audit VALUES (?, ?, ?)", (state.round, *end))
@@ -192,24 +194,24 @@ class RunFolder:
         self._tables.forget(lambda round: round not in left)
 
     def start(self, state: ServerState, tables: Where) -> ServerState:
-        """Return the state that a new run begins with, its tables kept where they are wanted."""
+        """Return the initial state of a new run with its tables in memory or on disk, as asked."""
         return self._tables.moved(state, tables)
 
     def load_state(self, tables: Where | None = "ram") -> ServerState | None:
         """Return the last committed state, checked against its digests; None when no round was finished.
 
-        Its tables come in memory or stay on disk; ``None`` leaves them out, for those who only read results.
+        Its tables are loaded into memory or stay on disk; ``None`` leaves them out, which is enough to read results.
         """
         assert self.folder is not None
         with reading(self.folder):
             found = list(self.states())
         states = {r: state for r, _, state in found if state is not None}
         if tables is None:
-            states = {r: each_table(state, lambda *_: None) for r, state in states.items()}
+            states = {r: map_tables(state, lambda *_: None) for r, state in states.items()}
         else:
             states = self._tables.restore(states)
         for round, name, _ in found:
-            if round in states and intact(states[round]):
+            if round in states and is_intact(states[round]):
                 return self._tables.moved(states[round], tables) if tables else states[round]
             what = f"The state of round {round} ({self.folder / name})"
             warnings.warn(f"{what} is missing or damaged; trying the one before.", stacklevel=2)
@@ -218,7 +220,7 @@ class RunFolder:
         return None
 
     def rewind(self, round: int) -> None:
-        """Forget everything after ``round``, the state that a run goes on from."""
+        """Remove everything after ``round``, the round that a run continues from."""
         for table in (*ROWS, "states"):
             crash_point("rewinding")
             self._db.execute(f"DELETE FROM {table} WHERE round > ?", (round,))
@@ -227,12 +229,12 @@ class RunFolder:
             self._audit.rewind(self.audit_end())
 
     def audit_end(self) -> End | None:
-        """Return how far the audit log goes, of a run that keeps one."""
+        """Return the recorded end of the audit log; None when the run has no log."""
         found = self._db.execute("SELECT bytes, chain FROM audit ORDER BY round DESC LIMIT 1").fetchone()
         return End(*found) if found else None
 
     def states(self) -> Iterator[tuple[int, str, ServerState | None]]:
-        """Yield the states that are kept, newest first, as (round, file, state); None for one that is not whole."""
+        """Yield the stored states, newest first, as (round, file, state); the state is None where it is damaged."""
         assert self.folder is not None
         for round, name, sha in self._db.execute("SELECT * FROM states ORDER BY round DESC").fetchall():
             file = self.folder / name
@@ -247,18 +249,18 @@ class RunFolder:
         out = {c: np.array(v, _DTYPES[kinds[c].split()[0]]) for c, v in found.items() if c != "class_accuracy"}
         if "class_accuracy" in found:
             lists = [json.loads(text) for text in found["class_accuracy"]]
-            classes = max(map(len, lists), default=0)  # a round that was not evaluated has none
+            classes = max(map(len, lists), default=0)  # a round without evaluation has an empty list
             filled = [each or [None] * classes for each in lists]
             out["class_accuracy"] = np.array(filled, float).reshape(len(lists), classes)
         return {**out, **self._measures(out["round"])} if table == "rounds" else out
 
     def failures(self) -> list[tuple[int, str, Failure]]:
-        """Return why answers were not used and rounds abandoned: (round, refused | failed | abandoned, failure)."""
+        """Return why answers were rejected or rounds abandoned: (round, refused | failed | abandoned, failure)."""
         rows = self._db.execute("SELECT * FROM failures ORDER BY rowid").fetchall()
         return [(round, kind, Failure(*rest)) for round, kind, *rest in rows]
 
     def _measures(self, rounds: Array) -> dict[str, Array]:
-        """Return the measures as columns, nan in the rounds that have none."""
+        """Return the measures as columns, NaN in rounds without a value."""
         where, out = {r: i for i, r in enumerate(rounds.tolist())}, dict[str, Array]()
         for round, name, value in self._db.execute("SELECT * FROM measures ORDER BY rowid"):
             if round in where:
@@ -266,7 +268,7 @@ class RunFolder:
         return out
 
     def close(self) -> None:
-        """Close the database; rows after the last saved state are dropped."""
+        """Close the database and drop rows added after the last saved state."""
         self._db.close()
         if self._lock is not None:
             self._lock.close()
@@ -276,7 +278,7 @@ _DTYPES = {"INTEGER": np.int64, "REAL": np.float64, "TEXT": object}
 
 
 def refuse_used(folder: Path, mark: str) -> None:
-    """Refuse a folder that holds anything; one with the file ``mark`` can be resumed."""
+    """Refuse a folder that is not empty; if it holds the file ``mark``, the error suggests to resume it."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         way = f"`fedweave resume {folder}` continues it" if (folder / mark).exists() else "choose another --out"
         raise BadInput(f"The folder {str(folder)!r} already exists and is not empty: {way}.")

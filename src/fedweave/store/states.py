@@ -1,8 +1,8 @@
-"""A state as safetensors bytes, and its tables in files of slots beside it. No pickle anywhere.
+"""A server state as safetensors bytes, with its tables in slot files beside it. No pickle anywhere.
 
-A state file says in which slot each row of a table lies. A row is written once, to ``rows-<part>.<name>.bin``, and its
-slot is not used again before the last kept state that refers to it is forgotten: so a save costs the rows that changed
-since the one before, and whatever is interrupted, the kept states are whole.
+A state file records the slot of each table row. A row is written once, to ``rows-<part>.<name>.bin``, and its slot is
+reused only after every stored state that refers to it is deleted. So a save writes only the rows that changed since the
+last one, and an interruption never damages the stored states.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ RENAMED = {"trust": "refusals"}  # parts of states in format 1
 
 
 class Saved(NamedTuple):
-    """A table as a state file has it: where the rows lie, not the rows."""
+    """A table as stored in a state file: the slots of its rows, without their values."""
 
     dim: int
     precision: Precision
-    slot: Array  # (N,) −1: never written
+    slot: Array  # (N,) −1 where never written
     scale: Array  # (N,)
     check: Array  # (N,) CRC-32 of the stored bytes
 
 
 def pack(state: ServerState) -> bytes:
-    """Return a state as bytes: flat arrays, tables by their slots, and round and clock exactly, as text."""
+    """Return a state as bytes: flat arrays, tables by their slots, and round and clock as text, which is exact."""
     arrays, tables = {"x": state.x}, {}
     for key, value in _entries(state):
         if isinstance(value, Rows):
@@ -51,7 +51,7 @@ def pack(state: ServerState) -> bytes:
 
 
 def unpack(content: bytes) -> ServerState:
-    """Return the state in these bytes; its tables are ``Saved``. Whatever else they are is refused as BadInput."""
+    """Return the state in these bytes, with its tables as ``Saved``; refuse any other content (BadInput)."""
     try:
         return _unpacked(content)
     except (SafetensorError, LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as e:
@@ -90,23 +90,23 @@ def _saved(rows: Rows) -> Saved:
 
 
 def place_of(row: Held | Place | None) -> Place | None:
-    """Return where a row lies on disk, if it does."""
+    """Return a row's place on disk, None if it has none."""
     return row.kept if isinstance(row, Held) else row
 
 
-def each_table(state: ServerState, change: Callable[[str, Any], Any]) -> ServerState:
-    """Return the state with its tables changed; those that become None are left out."""
+def map_tables(state: ServerState, change: Callable[[str, Any], Any]) -> ServerState:
+    """Return the state with ``change(key, table)`` in place of each table; tables that become None are left out."""
 
-    def changed(part: str) -> dict[str, Any]:
+    def change_part(part: str) -> dict[str, Any]:
         entries: Mapping[str, Any] = getattr(state, part)
         new = {n: change(f"{part}.{n}", v) if isinstance(v, Rows | Saved) else v for n, v in entries.items()}
         return {n: v for n, v in new.items() if v is not None}
 
-    return state._replace(**{part: changed(part) for part in PARTS})
+    return state._replace(**{part: change_part(part) for part in PARTS})
 
 
 class Tables:
-    """The row files of one run folder, and which places its kept states need. Without a folder, files without names."""
+    """The row files of one run folder and the places its stored states use; without a folder, temporary files."""
 
     def __init__(self, folder: Path | None):
         self._folder = folder
@@ -121,11 +121,11 @@ class Tables:
         return self._files[key]
 
     def moved(self, state: ServerState, where: Where) -> ServerState:
-        """Return the state with its tables in memory, or in the files of this folder."""
-        return each_table(state, lambda key, rows: rows.moved(self._file(key, rows) if where == "disk" else None))
+        """Return the state with its tables in memory or in the files of this folder."""
+        return map_tables(state, lambda key, rows: rows.moved(self._file(key, rows) if where == "disk" else None))
 
     def keep(self, state: ServerState) -> None:
-        """Write the rows that are not on disk yet, and keep all rows of this state until its round is forgotten."""
+        """Write the rows that are not on disk yet, and keep all rows of this state until ``forget`` drops its round."""
         places: list[Place] = []
         for key, rows in _entries(state):
             if isinstance(rows, Rows):
@@ -136,18 +136,18 @@ class Tables:
         self._kept[state.round] = places
 
     def forget(self, gone: Callable[[int], bool]) -> None:
-        """Let go of the states of these rounds: their slots may be written again."""
+        """Release the states of these rounds; their slots may be reused."""
         self._kept = {round: places for round, places in self._kept.items() if not gone(round)}
 
     def restore(self, states: Mapping[int, ServerState]) -> dict[int, ServerState]:
-        """Return states as they were unpacked with their tables on disk, and keep all of them."""
+        """Return unpacked states with their tables opened on disk, and keep the rows of all of them."""
         everything: dict[str, Saved] = {}
         for state in states.values():
             for key, saved in _entries(state):
                 if isinstance(saved, Saved):
                     before = everything.get(key, saved)
                     everything[key] = saved._replace(slot=np.union1d(before.slot, saved.slot))
-        # One place per slot, whatever the number of states that share it: the slot is free when the place is gone.
+        # One place per slot, however many states share it: the slot is freed when its place is garbage-collected.
         places = {(p.file, p.slot): p for kept in self._kept.values() for p in kept}
 
         def open(key: str, saved: Saved) -> Rows:
@@ -158,17 +158,17 @@ class Tables:
             rows = [places.get((file, slot)) for slot in saved.slot.tolist()]
             return Rows(rows, saved.dim, saved.precision, "disk", file)
 
-        opened = {round: each_table(state, open) for round, state in states.items()}
+        opened = {round: map_tables(state, open) for round, state in states.items()}
         for state in opened.values():
             self.keep(state)
         return opened
 
 
-def intact(state: ServerState) -> bool:
-    """Return whether every row of the state's tables is on disk as it was written."""
+def is_intact(state: ServerState) -> bool:
+    """Return whether every table row of the state is on disk as it was written."""
     for _, rows in _entries(state):
         if isinstance(rows, Rows):
             scratch = np.empty(rows.dim, rows.stored)
-            if not all(place is None or place.intact(scratch) for place in map(place_of, rows.rows)):
+            if not all(place is None or place.is_intact(scratch) for place in map(place_of, rows.rows)):
                 return False
     return True

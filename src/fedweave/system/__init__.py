@@ -1,4 +1,4 @@
-"""The simulated worlds: how uneven compute and links are."""
+"""Systems: the clients' compute, links and availability, simulated or measured."""
 
 from fedweave.system.measured import Measured as Measured
 from fedweave.system.traces import Trace as Trace

@@ -1,4 +1,4 @@
-"""The world of a real fleet: links and seconds are what the server has seen of them."""
+"""The world of a real fleet, as observed by its server: loss rates and latencies."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Share = Annotated[float, Field(gt=0, le=1)]
 class Measured(System):
     """Loss rates and latencies as observed: every failed visit of a client counts, whatever the reason.
 
-    A visit fades by ``memory`` with each later one; ``prior`` visits' worth of belief says that a link is like all
-    others; no link is believed to be worse than ``floor``. Before anything was seen all links are perfect and equal.
+    Each later visit multiplies earlier ones by ``memory``; the average link counts as ``prior`` visits of each client;
+    no estimated success rate is below ``floor``. Before the first observation all links are perfect and equal.
     """
 
     memory: Share = 0.99
@@ -32,15 +32,15 @@ class Measured(System):
         return base
 
     def fresh(self, clients: int) -> State:
-        """Return the memory of a server that has seen nothing."""
+        """Return the initial estimates, before any observation."""
         return {name: np.zeros(clients) for name in ("asked", "heard", "seconds")}
 
     def visited(self, seen: State, ids: Array, heard: Array, seconds: Array) -> State:
-        """Return the memory after these clients were asked."""
+        """Return the estimates after these clients were asked."""
         return estimates.visited(seen, ids, self.memory, asked=np.ones(ids.size), heard=heard, seconds=seconds)
 
     def known(self, base: Population, seen: State) -> Population:
-        """Return the clients as they have shown themselves; the unknown are taken for average."""
+        """Return the clients with estimated loss rates and latencies; unobserved clients get the average."""
         asked = seen["asked"] > 0
         if not asked.any():
             return base

@@ -35,7 +35,7 @@ class Trace(System):
     """
 
     path: Path
-    sha256: str = ""  # of the file, filled in: a run that is resumed must find the same world
+    sha256: str = ""  # of the file, set on creation: a resumed run must find the same world
 
     def __post_init__(self) -> None:
         found = hashlib.sha256(_content(self.path)).hexdigest()
@@ -44,17 +44,17 @@ class Trace(System):
             raise ValueError(f"The trace file {str(path)!r} has changed: its SHA-256 was {self.sha256}, it is {found}.")
         object.__setattr__(self, "path", path)
         object.__setattr__(self, "sha256", found)
-        read_trace(path, found)  # a broken file is an error now, not in round 7
+        read_trace(path, found)  # report a broken file now, not in the middle of a run
 
     def population(self, base: Population, round: int, seed: int) -> Population:
         last, columns = read_trace(self.path, self.sha256)
-        if last >= base.size:  # now, not in the round that first speaks of it
+        if last >= base.size:  # now, not in the round of its first row
             raise BadInput(f"{self.path}: client {last} is in the trace, but there are only {base.size} clients.")
         changed = {}
         for name, column in columns.items():
             values = np.array(getattr(base, name))
             so_far = slice(np.searchsorted(column.round, round, side="right"))
-            values[column.client[so_far]] = column.value[so_far]  # in order of rounds: later ones win
+            values[column.client[so_far]] = column.value[so_far]  # rows are sorted by round, so later ones win
             changed[name] = values
         return replace(base, **changed)
 
@@ -69,7 +69,7 @@ class _Column(NamedTuple):
 
 @cache
 def read_trace(path: Path, sha256: str) -> tuple[int, dict[str, _Column]]:
-    """Return the last client and the columns as fields of Population; ``sha256`` makes an edited file another one."""
+    """Return the last client and the columns as fields of Population; ``sha256`` identifies the file in the cache."""
     rows = _rows(path)
     columns = {}
     for name in ("available", "steps", "loss_rate", "seconds"):
@@ -92,9 +92,9 @@ def _content(path: Path) -> bytes:
 
 
 def _rows(path: Path) -> list[_Row]:
-    """Return the rows in order of rounds; every error names line and column, all of them at once."""
+    """Return the rows sorted by round; report all errors at once, with line and column."""
     try:
-        text = _content(path).decode("utf-8-sig")  # spreadsheets put a mark in front
+        text = _content(path).decode("utf-8-sig")  # spreadsheets write a byte-order mark
     except UnicodeDecodeError as e:
         raise BadInput(f"{path}: the trace file cannot be read: {e}.") from None
     with io.StringIO(text, newline="") as file:
@@ -129,7 +129,7 @@ _CHECKS: dict[str, tuple[Callable[[str], float], Callable[[float], bool], str]] 
 
 def _row(where: str, cells: dict[Any, Any], problems: list[str]) -> _Row:
     values: dict[str, float] = {}
-    for beyond in cells.pop(None, ()):  # where csv puts the cells that no column names
+    for beyond in cells.pop(None, ()):  # where csv puts cells without a column
         problems.append(f"{where}: there is a cell beyond the last column. Got {beyond!r}.")
     for column, text in cells.items():
         if text is None or not text.strip():

@@ -1,4 +1,4 @@
-"""Clients at the end of radio links: seconds from cycles, bytes and rates (FedDD section 4.1 and table 4)."""
+"""Clients with radio links: seconds from cycles, bytes and rates (FedDD section 4.1 and table 4)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Population
 from fedweave.core.roles import System
 from fedweave.core.settings import BadInput, settings
-from fedweave.system.worlds import in_order
+from fedweave.system.worlds import check_range
 
-Range = Annotated[tuple[PositiveFloat, PositiveFloat], AfterValidator(in_order)]
+Range = Annotated[tuple[PositiveFloat, PositiveFloat], AfterValidator(check_range)]
 
 
 def shannon_rate(bandwidth: Array | float, power: Array | float, gain: Array | float, noise: float) -> Array:
@@ -23,7 +23,7 @@ def shannon_rate(bandwidth: Array | float, power: Array | float, gain: Array | f
 
 
 def compute_seconds(base: Population, cycles: Array, frequency: Array) -> Array:
-    """Return c b / f (FedDD eq. 7), b the samples that a client goes through in the round.
+    """Return c b / f (FedDD eq. 7), with b the samples that a client processes in the round.
 
     The paper calls b the batch size of one epoch; a round has several epochs, and all their samples count here.
     """
@@ -31,8 +31,8 @@ def compute_seconds(base: Population, cycles: Array, frequency: Array) -> Array:
     return cycles * passes * base.samples / frequency
 
 
-def _linked(base: Population, compute: Array, up: Array, down: Array) -> Population:
-    """Return the clients with their links; ``latency`` is that of a whole model down and up (eqs 9, 11 and 12)."""
+def _add_links(base: Population, compute: Array, up: Array, down: Array) -> Population:
+    """Return the clients with their links; ``latency`` is for a whole model down and up (eqs 9, 11 and 12)."""
     if base.model_bytes is None:
         raise BadInput("A wireless world needs the size of the model. Give Population.model_bytes.")
     latency = compute + 8 * base.model_bytes / up + 8 * base.model_bytes / down
@@ -43,8 +43,8 @@ def _linked(base: Population, compute: Array, up: Array, down: Array) -> Populat
 class Wireless(System):
     """Rates, processors and cycles per sample are drawn once for each client, uniform on their ranges.
 
-    The defaults are FedDD's table 4. Its rates are low: a model of a megabyte takes half an hour to two hours; times
-    are compared, so that only their ratios matter. ``fading``: rates are drawn anew every round.
+    The defaults are FedDD's table 4. Its rates are low: a model of a megabyte takes half an hour to two hours; only
+    ratios of times matter in comparisons. ``fading``: rates are redrawn every round.
     """
 
     up_rate: Range = (1e3, 5e3)  # bit/s
@@ -54,17 +54,19 @@ class Wireless(System):
     fading: bool = False
 
     def population(self, base: Population, round: int, seed: int) -> Population:
-        device, link = _luck(base.size, 2, 2, round if self.fading else 0, seed)
-        frequency, cycles = (_within(ends, u) for ends, u in zip((self.frequency, self.cycles), device, strict=True))
-        up, down = (_within(ends, u) for ends, u in zip((self.up_rate, self.down_rate), link, strict=True))
-        return _linked(base, compute_seconds(base, cycles, frequency), up, down)
+        device, link = _uniform_numbers(base.size, 2, 2, round if self.fading else 0, seed)
+        frequency, cycles = (
+            _scale_to_range(ends, u) for ends, u in zip((self.frequency, self.cycles), device, strict=True)
+        )
+        up, down = (_scale_to_range(ends, u) for ends, u in zip((self.up_rate, self.down_rate), link, strict=True))
+        return _add_links(base, compute_seconds(base, cycles, frequency), up, down)
 
 
 @settings
 class Shannon(System):
-    """As Wireless, with the rates of Shannon's formula from bandwidth, power, gain and noise (FedDD eqs 8 and 10).
+    """As Wireless, with rates by Shannon's formula from bandwidth, power, gain and noise (FedDD eqs 8 and 10).
 
-    Gain (the same both ways) is drawn once for each client, uniform in decibels; ``fading``: anew every round.
+    Gain (the same both ways) is drawn once for each client, uniform in decibels; with ``fading``, every round.
     """
 
     up_bandwidth: PositiveFloat = 1e6  # Hz
@@ -78,20 +80,22 @@ class Shannon(System):
     fading: bool = False
 
     def population(self, base: Population, round: int, seed: int) -> Population:
-        device, (u,) = _luck(base.size, 2, 1, round if self.fading else 0, seed)
-        frequency, cycles = (_within(ends, d) for ends, d in zip((self.frequency, self.cycles), device, strict=True))
+        device, (u,) = _uniform_numbers(base.size, 2, 1, round if self.fading else 0, seed)
+        frequency, cycles = (
+            _scale_to_range(ends, d) for ends, d in zip((self.frequency, self.cycles), device, strict=True)
+        )
         gain = self.gain[0] * (self.gain[1] / self.gain[0]) ** u
         up = shannon_rate(self.up_bandwidth, self.power, gain, self.noise)
         down = shannon_rate(self.down_bandwidth, self.server_power, gain, self.noise)
-        return _linked(base, compute_seconds(base, cycles, frequency), up, down)
+        return _add_links(base, compute_seconds(base, cycles, frequency), up, down)
 
 
-def _luck(clients: int, device: int, link: int, round: int, seed: int) -> tuple[Array, Array]:
-    """Return uniform numbers: of the devices, drawn once, and of the links, drawn at ``round`` (0: once)."""
+def _uniform_numbers(clients: int, device: int, link: int, round: int, seed: int) -> tuple[Array, Array]:
+    """Return uniform numbers for the devices, drawn once, and for the links, drawn at ``round`` (0: once)."""
     first = rng_for(seed, 0, Stream.SYSTEM)
     devices, links = first.random((device, clients)), first.random((link, clients))
     return devices, rng_for(seed, round, Stream.SYSTEM).random((link, clients)) if round else links
 
 
-def _within(ends: tuple[float, float], u: Array) -> Array:
+def _scale_to_range(ends: tuple[float, float], u: Array) -> Array:
     return ends[0] + (ends[1] - ends[0]) * u

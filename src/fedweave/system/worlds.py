@@ -1,4 +1,4 @@
-"""The simulated worlds of the papers: how much each client works, how long it takes, how often its answer is lost."""
+"""The simulated worlds of the papers: each client's work, latency and loss rate."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from fedweave.core.roles import System
 from fedweave.core.settings import settings
 
 
-def in_order(ends: tuple[float, float]) -> tuple[float, float]:
-    """Return a range, or refuse one whose high end comes first."""
+def check_range(ends: tuple[float, float]) -> tuple[float, float]:
+    """Return a range; refuse one whose high end comes first."""
     if ends[0] > ends[1]:
         raise ValueError(f"must be a range, the low end first. Got {ends} instead.")
     return ends
 
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
-Counts = Annotated[tuple[PositiveInt, PositiveInt], AfterValidator(in_order)]
-Rates = Annotated[tuple[Rate, Rate], AfterValidator(in_order)]
-Seconds = Annotated[tuple[NonNegativeFloat, PositiveFloat], AfterValidator(in_order)]
+Counts = Annotated[tuple[PositiveInt, PositiveInt], AfterValidator(check_range)]
+Rates = Annotated[tuple[Rate, Rate], AfterValidator(check_range)]
+Seconds = Annotated[tuple[NonNegativeFloat, PositiveFloat], AfterValidator(check_range)]
 Unit = Literal["steps", "epochs"]
 
 
 def steps_of(epochs: Array, samples: Array, batch_size: Array) -> Array:
-    """Return the local steps of so many passes over the data; the last, partial batch of a pass is a step too."""
+    """Return the local steps of this many passes over the data; the last, partial batch of a pass counts as a step."""
     return np.maximum(np.rint(epochs * np.ceil(samples / batch_size)), 1).astype(np.int64)
 
 
@@ -38,8 +38,8 @@ def _work(amount: Array, unit: Unit, base: Population) -> Array:
     return steps_of(amount, base.samples, base.batch_size) if unit == "epochs" else amount.astype(np.int64)
 
 
-@lru_cache(maxsize=16)  # the same every round, and cheap rounds would feel it
-def _even(ends: tuple[float, float], clients: int) -> Array:
+@lru_cache(maxsize=16)  # the same every round, and cheap rounds would be slower without
+def _evenly_spaced(ends: tuple[float, float], clients: int) -> Array:
     values = np.linspace(*ends, clients)
     values.setflags(write=False)
     return values
@@ -57,7 +57,7 @@ def _halves(slow: tuple[float, float], fast: tuple[float, float], clients: int) 
 
 @settings
 class Uniform(System):
-    """Nothing but the data differs: the nominal work, no losses, the same seconds for everyone.
+    """Clients differ only in their data: nominal work, no losses, equal latencies.
 
     With work counted in epochs and uneven data this is FedAWARE's "Hybrid" setting.
     """
@@ -81,8 +81,8 @@ class Static(System):
     step_seconds: PositiveFloat = 0.1
 
     def population(self, base: Population, round: int, seed: int) -> Population:
-        steps = _work(np.rint(_even(self.work, base.size)), self.unit, base)
-        loss_rate = _even(self.loss_rate, base.size)
+        steps = _work(np.rint(_evenly_spaced(self.work, base.size)), self.unit, base)
+        loss_rate = _evenly_spaced(self.loss_rate, base.size)
         return replace(base, steps=steps, loss_rate=loss_rate, latency=steps * self.step_seconds)
 
     @classmethod
@@ -106,9 +106,9 @@ class Dynamic(System):
     step_seconds: PositiveFloat = 0.1
 
     def population(self, base: Population, round: int, seed: int) -> Population:
-        luck, chance = borrow(seed, round, Stream.SYSTEM).random((2, base.size))
+        uniform, chance = borrow(seed, round, Stream.SYSTEM).random((2, base.size))
         low, span = _halves(self.slow_work, self.fast_work, base.size)
-        work = low + np.floor(luck * (span + 1))  # whole numbers, both ends included
+        work = low + np.floor(uniform * (span + 1))  # whole numbers, both ends included
         low, span = _halves(self.slow_loss, self.fast_loss, base.size)
         loss_rate = low + chance * span
         steps = _work(work, self.unit, base)
@@ -144,7 +144,7 @@ class HybridPlus(System):
 class Latency(System):
     """Each client has its own seconds per participation, drawn once, uniform on ``seconds`` (latency paper).
 
-    ``law`` "lognormal" has the same least and the same mean, and a tail without end: logarithms spread by ``sigma``.
+    ``law`` "lognormal" has the same minimum and mean, but a heavy tail; ``sigma`` is the spread of the logarithms.
     """
 
     seconds: Seconds = (0.0, 1.0)
@@ -155,11 +155,11 @@ class Latency(System):
         (low, high), rng = self.seconds, rng_for(seed, 0, Stream.SYSTEM)
         if self.law == "lognormal":
             draws = np.exp(self.sigma * rng.standard_normal(base.size) - self.sigma**2 / 2) / 2
-        else:  # 1 − U lies in (0, 1]: a latency of exactly zero would make a client free
+        else:  # 1 − U lies in (0, 1]: no latency is exactly zero
             draws = 1 - rng.random(base.size)
         return replace(base, latency=low + (high - low) * draws)
 
     @classmethod
     def heavy_tailed(cls) -> Any:
-        """Log-normal seconds: one client in ten is at least 3.6 times as slow as the middle one."""
+        """Log-normal seconds: one client in ten is at least 3.6 times as slow as the median."""
         return cls(law="lognormal")

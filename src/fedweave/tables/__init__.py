@@ -1,1 +1,1 @@
-"""One vector per client, in memory or on disk, and files that are written whole or not at all."""
+"""Tables with one vector per client, in memory or on disk, and atomic files."""

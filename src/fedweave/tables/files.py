@@ -1,4 +1,4 @@
-"""Files that are either the old ones or the whole new ones, and one sentence when a disk does not want to."""
+"""Atomic writes with one-sentence errors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fedweave.core.crash_points import crash_point
 from fedweave.core.settings import BadInput
 
 
-class NotStored(OSError):  # noqa: N818 - it says what happened, as FileNotFoundError does
+class NotStored(OSError):  # noqa: N818 - named for what happened, like FileNotFoundError
     """A run could not be written; what was saved before is intact."""
 
 
 @contextmanager
 def writable(path: Path) -> Generator[None]:
-    """Say in one sentence that what the user named cannot be written."""
+    """Raise errors of writing a path that the user named as one sentence (BadInput)."""
     try:
         yield
     except OSError as e:
@@ -28,7 +28,7 @@ def writable(path: Path) -> Generator[None]:
 
 @contextmanager
 def storing(path: Path | None, size: int | None = None) -> Generator[None]:
-    """Say which file of a run could not be written, how many bytes it has and how many are free."""
+    """Raise errors of writing a file of a run as one sentence: the file, the bytes needed and the bytes free."""
     try:
         yield
     except NotStored:
@@ -48,7 +48,7 @@ def _room(path: Path | None, size: int | None) -> str:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write ``content`` so that after a crash the file is either the old one or the whole new one."""
+    """Write a file atomically: after a crash it holds either the old content or all of the new one."""
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("wb") as file:
         crash_point("file opened")

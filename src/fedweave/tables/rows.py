@@ -1,10 +1,9 @@
-"""One vector per client: a table of N rows that never changes, so that states can share what did not change.
+"""An immutable table with one vector per client; successive states share the rows that did not change.
 
-``replaced`` returns another table. Both share the untouched rows, the new ones are written beside the old ones, and a
-row is gone when no table refers to it any more: going back to an older state is always possible and copies nothing.
-Rows that were never written are zero and take no space. The algebra passes over the table once, in pieces of fixed size
-over the machine's cores; each piece is summed in the same order whoever computes it, so the bits do not depend on the
-cores.
+``replaced`` returns a new table that shares the untouched rows with the old one. A row is freed when no table refers to
+it any more, so an older state stays available at no cost. Rows that were never written are zero and take no space.
+Products read the table once, in pieces of fixed size spread over the cores; pieces are summed in a fixed order, so the
+bits do not depend on the number of cores.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ Where = Literal["ram", "disk"]
 STORED: dict[str, np.dtype] = {  # bfloat16 is the upper half of a float32
     name: np.dtype("uint16" if name == "bfloat16" else name) for name in ("float64", "float32", "float16", "bfloat16")
 }
-COLUMNS, BLOCK = 2**15, 128  # of one piece: 16 MB of float32 per core, and long enough reads from a disk
-WORTHWHILE = 2**20  # entries below which threads cost more than they give
+COLUMNS, BLOCK = 2**15, 128  # one piece: 16 MB of float32 per core, with long contiguous reads from disk
+WORTHWHILE = 2**20  # entries below which threads cost more than they save
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
 class Held:
-    """One row in memory, and its copy in a run folder once it was saved there."""
+    """One row in memory, with the place of its copy in the run folder once it is saved."""
 
     __slots__ = ("kept", "scale", "stored")
 
@@ -45,7 +44,7 @@ class Held:
 
 
 class Rows:
-    """A table of N rows; ``rows[ids]`` are copies. Numbers come out as float32 whatever they are stored in."""
+    """A table of N rows; ``rows[ids]`` returns copies, as float32 whatever the stored precision."""
 
     __slots__ = ("_file", "_rows", "_written", "dim", "precision", "where")
     precision: Precision
@@ -54,7 +53,7 @@ class Rows:
     def __init__(
         self, rows: Sequence[Held | Place | None], dim: int, precision: Precision, where: Where, file: SlotFile | None
     ):
-        """Use ``Rows.zeros``; a table on disk has a ``file`` for new rows."""
+        """Wrap stored rows; use ``Rows.zeros`` to create a table. ``file`` takes the new rows of a table on disk."""
         self._rows, self.dim, self.precision, self.where, self._file = rows, dim, precision, where, file
         self._written: Array | None = None
 
@@ -62,8 +61,8 @@ class Rows:
     def zeros(cls, n: int, dim: int, dtype: Precision = "float32", where: Where = "ram") -> Rows:
         """Return a table of zeros, which takes no space yet.
 
-        "float16" rows are scaled by a power of two so that their largest entry fits. "float64" is for exact worlds and
-        comes out as it is.
+        "float16" rows are scaled by a power of two so that their largest entry fits. "float64" is for exact worlds
+        (quadratics) and is returned as float64.
         """
         return cls([None] * n, dim, dtype, where, SlotFile(None, dim, STORED[dtype]) if where == "disk" else None)
 
@@ -74,7 +73,7 @@ class Rows:
 
     @property
     def rows(self) -> Sequence[Held | Place | None]:
-        """The rows as they are kept, None where never written: for the store."""
+        """The rows as stored, None where never written; used by the run folder."""
         return self._rows
 
     @property
@@ -92,7 +91,7 @@ class Rows:
 
     @property
     def out(self) -> np.dtype:
-        """The type of the numbers that come out."""
+        """The type of the numbers returned."""
         return np.dtype(np.float64 if self.precision == "float64" else np.float32)
 
     def __repr__(self) -> str:
@@ -136,10 +135,12 @@ class Rows:
         ids, n = np.asarray(ids), len(self._rows)
         if np.shape(values) != (ids.size, self.dim):
             raise ValueError(f"Rows of shape {(ids.size, self.dim)} are needed for {ids.size} ids. Got {values.shape}.")
-        ascending = ids if (ids[1:] > ids[:-1]).all() else np.unique(ids)  # as in a cohort; np.unique is slow for a few
+        ascending = (
+            ids if (ids[1:] > ids[:-1]).all() else np.unique(ids)
+        )  # cohorts are sorted; np.unique is slow for few ids
         if ids.size and (ascending[0] < 0 or ascending[-1] >= n or ascending.size < ids.size):
             raise ValueError(f"The ids of rows must be distinct and in 0 … {n - 1}. Got {ids}.")
-        if values.size < WORTHWHILE:  # in one go; larger ones row by row, so that no second copy of all is made
+        if values.size < WORTHWHILE:  # larger arrays are converted row by row, to avoid a second copy of everything
             values = np.asarray(values, self.out)
         places = [self._file.take() if self._file else None for _ in ids]
 
@@ -156,13 +157,13 @@ class Rows:
             rows[i] = row
         return Rows(rows, self.dim, self.precision, self.where, self._file)
 
-    # Where it is kept
+    # Memory and disk
 
     def moved(self, file: SlotFile | None) -> Rows:
-        """Return the same table in ``file``, or in memory; what is there already is not copied."""
+        """Return the same table in ``file``, or in memory without one; a table already in ``file`` is not copied."""
         if file is self._file:
             return self
-        held = (self._held(row) for row in self._rows)  # one after another: a table can be larger than memory
+        held = (self._held(row) for row in self._rows)  # one at a time: a table can be larger than memory
         rows = list(held) if file is None else [row and file.put(row.stored, row.scale) for row in held]
         return Rows(rows, self.dim, self.precision, "disk" if file else "ram", file)
 
@@ -172,7 +173,7 @@ class Rows:
         return row
 
     def keep(self, file: SlotFile) -> None:
-        """Write the rows in memory that ``file`` does not have yet to it."""
+        """Write to ``file`` the rows in memory that it does not have yet."""
         for row in self._rows:
             if isinstance(row, Held) and (row.kept is None or row.kept.file is not file):
                 row.kept = file.put(row.stored, row.scale)
@@ -180,12 +181,12 @@ class Rows:
     # Algebra
 
     def dot(self, U: Array) -> Array:
-        """Return U @ table.T (k, N) in float64, reading the table once; products of a piece are taken in float32."""
+        """Return U @ table.T (k, N) in float64, reading the table once; each piece is multiplied in float32."""
         U = np.asarray(U, self.out)
         return self._products(lambda columns: U[:, columns], U.shape[0])
 
     def gram(self, ids: Array) -> Array:
-        """Return table[ids] @ table.T (k, N) in float64, without a copy of the rows."""
+        """Return table[ids] @ table.T (k, N) in float64, without copying the rows."""
         chosen = self._chosen(ids)
 
         def left(columns: slice) -> Array:
@@ -227,10 +228,10 @@ class Rows:
         return out
 
     def _over_columns(self, work: Callable[[slice, Array], T], rows: int) -> Iterator[T]:
-        """Do the work on every range of columns, each with a buffer of its own, and yield the results in order."""
+        """Apply ``work`` to every range of columns, each with its own buffer, and yield the results in order."""
         size, buffers = min(BLOCK, rows) * min(COLUMNS, self.dim), SimpleQueue[Array]()
 
-        def borrowed(columns: slice) -> T:
+        def work_with_buffer(columns: slice) -> T:
             try:
                 buffer = buffers.get_nowait()
             except Empty:
@@ -239,13 +240,13 @@ class Rows:
             buffers.put(buffer)
             return result
 
-        return _in_order(borrowed, _pieces(self.dim, COLUMNS), rows * self.dim)
+        return _in_order(work_with_buffer, _pieces(self.dim, COLUMNS), rows * self.dim)
 
     def _chosen(self, ids: Array) -> list[Held | Place | None]:
         return [self._rows[i] for i in np.asarray(ids).tolist()]
 
     def _load(self, rows: Sequence[Held | Place | None], columns: slice, buffer: Array) -> Array:
-        """Return these columns of the rows, in the buffer."""
+        """Load these columns of the rows into the buffer and return them."""
         shape = len(rows), columns.stop - columns.start
         block = buffer[: shape[0] * shape[1]].reshape(shape)
         self._fill(rows, columns.start, block)
@@ -257,7 +258,7 @@ class Rows:
         if self.where == "ram":
             zero = np.zeros(end - begin, self.stored)
             lines = [zero if row is None else row.stored[begin:end] for row in cast("Sequence[Held | None]", rows)]
-            np.concatenate([*lines, zero[:0]], out=raw.reshape(-1))  # the last one for a table without rows
+            np.concatenate([*lines, zero[:0]], out=raw.reshape(-1))  # the empty array allows a table without rows
         else:
             scratch = out if self.stored == self.out else np.empty(out.shape, self.stored)
             for row, line in zip(cast("Sequence[Place | None]", rows), scratch, strict=True):
@@ -274,7 +275,7 @@ class Rows:
 
 
 def encode(row: Array, precision: Precision) -> tuple[Array, float]:
-    """Return a float32 row as it is stored, and the power of two that it was divided by (float16 alone)."""
+    """Return a float32 row as stored, and the power of two that it was divided by (1 unless float16)."""
     if precision == "float16":
         top = float(np.abs(row).max(initial=0.0))
         power = max(int(np.frexp(top)[1]) - 15, -126) if 0 < top < np.inf else 0  # the largest entry in [2¹⁴, 2¹⁵]
@@ -287,12 +288,12 @@ def encode(row: Array, precision: Precision) -> tuple[Array, float]:
 
 
 def _pieces(total: int, size: int) -> list[slice]:
-    """Cut 0 … total into slices of one size; the last one may be smaller."""
+    """Cut 0 … total into slices of equal size; the last one may be smaller."""
     return [slice(i, min(i + size, total)) for i in range(0, total, size)]
 
 
 def _in_order(work: Callable[[S], T], items: Sequence[S], entries: int) -> Iterator[T]:
-    """Yield work(item) of each item in order, computed by as many threads as there are cores, few results ahead."""
+    """Yield work(item) in order, computed by one thread per core; only a few results are held ahead."""
     if entries < WORTHWHILE or len(items) < 2:
         yield from map(work, items)
         return
@@ -301,7 +302,7 @@ def _in_order(work: Callable[[S], T], items: Sequence[S], entries: int) -> Itera
     with ThreadPoolExecutor(threads) as pool:
         ahead: deque[Any] = deque()
         for item in items:
-            ahead.append(pool.submit(copy_context().run, work, item))  # what warns here, warns there
+            ahead.append(pool.submit(copy_context().run, work, item))  # keeps np.errstate
             if len(ahead) > threads:
                 yield ahead.popleft().result()
         while ahead:

@@ -1,7 +1,7 @@
-"""A file of slots, one vector each: what is written once is never changed while somebody may still read it.
+"""A file of slots, each holding one vector that does not change while anything refers to it.
 
-A slot belongs to a ``Place``. It becomes free when the last reference to its place is gone, so whoever wants a vector
-to stay, a living state or a kept checkpoint, just holds on to the place.
+A slot belongs to a ``Place`` and becomes free when the last reference to that place is dropped. A state or a checkpoint
+keeps a vector by keeping its place.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from fedweave.tables.files import storing
 
 
 class SlotFile:
-    """Slots of ``dim`` numbers. Without a path it is a temporary file without a name, made when first needed."""
+    """Slots of ``dim`` numbers; without a path, an unnamed temporary file that is created when first needed."""
 
     def __init__(self, path: Path | None, dim: int, dtype: np.dtype, used: Iterable[int] = ()):
-        """Open the file; the slots in ``used`` have places already, all other content is forgotten."""
+        """Open the file; the slots in ``used`` already have places, all others are free."""
         self.path, self.dim, self.dtype = path, dim, dtype
         taken = set(used)
         self._slots = max(taken, default=-1) + 1
@@ -56,7 +56,7 @@ class SlotFile:
         return file
 
     def take(self) -> Place:
-        """Return a free slot, to be written before anybody is told of it."""
+        """Reserve a free slot; write it before passing the place on."""
         with self._lock:
             if not self._free:
                 self._free.append(self._slots)
@@ -70,8 +70,8 @@ class SlotFile:
         return place
 
     def give_back(self, slot: int) -> None:
-        """Make a slot free again; places call this when they are gone."""
-        self._free.append(slot)  # one atomic operation: it may run in any thread and between any two statements
+        """Free a slot; called when its place is garbage-collected."""
+        self._free.append(slot)  # atomic: finalizers run in any thread, between any two statements
 
     def write(self, slot: int, stored: Array) -> None:
         """Write one vector."""
@@ -91,7 +91,7 @@ class SlotFile:
                 raise BadInput(f"The table {str(self.path)!r} ends too early: it is damaged.")
             view, at = view[done:], at + done
 
-    # Without positioned reads and writes (Windows) the position of the file is shared, so one at a time.
+    # Without positioned reads and writes (Windows) the file position is shared, so a lock serialises access.
 
     def _write(self, view: memoryview, at: int) -> int:
         if hasattr(os, "pwrite"):
@@ -110,7 +110,7 @@ class SlotFile:
             return file.readinto(view)  # pyright: ignore[reportAttributeAccessIssue]
 
     def sync(self) -> None:
-        """Wait until everything written is on the disk."""
+        """Flush everything written to disk."""
         with storing(self.path):
             crash_point("rows being synced")
             if self._opened is not None:
@@ -130,17 +130,17 @@ class Place:
         self.file.give_back(self.slot)
 
     def write(self, stored: Array, scale: float) -> None:
-        """Write the vector of this place; once."""
+        """Write the vector of this place; call it only once."""
         self.file.write(self.slot, stored)
         self.scale, self.check = scale, zlib.crc32(stored.data)
 
     def read(self, begin: int, out: Array) -> Array:
-        """Fill ``out`` with the entries from ``begin`` on, as they are stored."""
+        """Fill ``out`` with the stored entries from ``begin`` on."""
         self.file.read(self.slot, begin, out)
         return out
 
-    def intact(self, scratch: Array) -> bool:
-        """Return whether the file still holds what was written."""
+    def is_intact(self, scratch: Array) -> bool:
+        """Return whether the file still holds what was written, by its checksum."""
         try:
             return zlib.crc32(self.read(0, scratch).data) == self.check
         except BadInput:

@@ -1,7 +1,7 @@
-"""Where workers come from: a process that has loaded torch once and forks them, so that each starts in milliseconds.
+"""The zygote: a process that loads torch once and forks workers, so that each starts in milliseconds.
 
-It shares what it loaded with all of them, which saves memory too. A nursery that nobody needed for a while ends by
-itself, as it does when the main process is gone; the next worker then comes from a new one.
+Workers share what it has loaded, which also saves memory. The zygote ends when it is idle for a while or when the main
+process ends; the next worker then comes from a new one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from contextlib import suppress
 from multiprocessing.connection import Pipe, wait
 from typing import Any, Protocol
 
-FORKS = sys.platform == "linux"  # elsewhere system libraries may not survive a fork; there each worker is a new program
+FORKS = sys.platform == "linux"  # elsewhere system libraries may not survive a fork, and each worker is a new program
 IDLE_SECONDS = 120.0
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 class Process(Protocol):
-    """What the main process knows of a worker; ``subprocess.Popen`` is one."""
+    """A worker as the main process sees it; ``subprocess.Popen`` is one."""
 
     returncode: int | None
 
@@ -35,46 +35,46 @@ class Process(Protocol):
     def kill(self) -> None: ...
 
 
-class Forked:
-    """A worker that a nursery forked; the nursery tells its number, and in the end its exit code, through a pipe."""
+class ForkedProcess:
+    """A worker forked by the zygote, which reports its process id and later its exit code through a pipe."""
 
-    def __init__(self, news: int):
-        """Hear of the worker through the pipe ``news``; EOFError says that the nursery is gone."""
-        self._news, self._owner = open(news, "rb", buffering=0), os.getpid()  # noqa: SIM115 - open until it ends
+    def __init__(self, reports: int):
+        """Read the worker's process id from the pipe ``reports``; raise EOFError if the zygote has ended."""
+        self._reports, self._owner = open(reports, "rb", buffering=0), os.getpid()  # noqa: SIM115 - open until it ends
         self.returncode: int | None = None
         try:
-            if not (word := self._news.readline()):
+            if not (line := self._reports.readline()):
                 raise EOFError
         except BaseException:
-            self._news.close()
+            self._reports.close()
             raise
-        self.pid, self._handle = int(word), None
-        with suppress(OSError):  # a number may come to mean another process; old systems know nothing better
+        self.pid, self._handle = int(line), None
+        with suppress(OSError):  # process ids can be reused; old systems have no handles
             self._handle = os.pidfd_open(self.pid)
 
     def poll(self) -> int | None:
-        """Return the exit code, or None while it lives."""
+        """Return the exit code, or None while it runs."""
         with suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code, once there is one."""
+        """Wait for the end and return the exit code."""
         if self.returncode is None:
-            self.returncode = self._ended(timeout)
-            self._news.close()
+            self.returncode = self._read_exit_code(timeout)
+            self._reports.close()
             if self._handle is not None:
                 os.close(self._handle)
         return self.returncode
 
-    def _ended(self, timeout: float | None) -> int:
-        if self._owner != os.getpid():  # a fork of the main process: the worker is none of its business
+    def _read_exit_code(self, timeout: float | None) -> int:
+        if self._owner != os.getpid():  # in a fork of the main process, which does not own the worker
             return 0
-        if not wait([self._news.fileno()], timeout):
+        if not wait([self._reports.fileno()], timeout):
             raise subprocess.TimeoutExpired("worker", timeout or 0)
-        if word := self._news.readline():
-            return int(word)
-        self._kill()  # without its nursery nobody would know when it ends
+        if line := self._reports.readline():
+            return int(line)
+        self._kill()  # the zygote has ended, so no exit code would ever be reported
         return -signal.SIGKILL
 
     def kill(self) -> None:
@@ -90,43 +90,43 @@ class Forked:
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
 
-class Nursery:
-    """The main process's end of a nursery."""
+class Zygote:
+    """The zygote as the main process sees it."""
 
     def __init__(self) -> None:
-        """Start the process; it takes seconds until it has loaded torch, in which there is other work to do."""
+        """Start the process; it loads torch, which takes seconds, while the main process goes on."""
         self.owner = os.getpid()
         self._socket, theirs = socket.socketpair()
         self.process = _program("zygote_main", theirs.fileno(), str(IDLE_SECONDS))
         theirs.close()
 
-    def fork(self, pipe: int) -> Forked:
-        """Return a worker that serves ``pipe``, with this process's folder, paths and environment as they are now."""
+    def fork(self, pipe: int) -> ForkedProcess:
+        """Return a worker that serves ``pipe``, with this process's current folder, paths and environment."""
         outputs = [n for n in (1, 2) if _is_open(n)]
         here = {"outputs": outputs, "path": [p or os.getcwd() for p in sys.path], "environment": _environment()}
         message = json.dumps(here).encode()
         message = len(message).to_bytes(4) + message
-        news, theirs = os.pipe()
+        reports, theirs = os.pipe()
         folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
         try:
             sent = socket.send_fds(self._socket, [message], [pipe, theirs, folder, *outputs])
             self._socket.sendall(message[sent:])
         except BaseException as e:
-            os.close(news)
+            os.close(reports)
             if isinstance(e, ConnectionError):
-                raise self._ended() from None
-            self.close()  # it may have heard half a word
+                raise self._exit_error() from None
+            self.close()  # it may have received half a message
             raise
         finally:
             os.close(theirs)
             os.close(folder)
         try:
-            return Forked(news)
+            return ForkedProcess(reports)
         except EOFError:
-            raise self._ended() from None
+            raise self._exit_error() from None
 
-    def _ended(self) -> RuntimeError:
-        return RuntimeError(f"No worker process can be started: what starts them ended with {self.process.wait()}.")
+    def _exit_error(self) -> RuntimeError:
+        return RuntimeError(f"No worker process can be started: the zygote ended with code {self.process.wait()}.")
 
     def close(self) -> None:
         """End it; its workers end with their pipes."""
@@ -140,12 +140,12 @@ class Nursery:
             self.process.wait()
 
 
-_nursery: Nursery | None = None  # one for all pools of this process: that is what it is for
+_zygote: Zygote | None = None  # one for all pools of this process
 _one_at_a_time = threading.RLock()
 
 
 def _after_fork() -> None:
-    """Let a fork of the main process start workers, whatever another thread was about to do."""
+    """Let a fork of the main process start workers, even if another thread held the lock."""
     global _one_at_a_time
     _one_at_a_time = threading.RLock()
 
@@ -154,52 +154,52 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def prepare() -> None:
-    """See to it that a nursery is there or on its way."""
+    """Start the zygote unless it is running."""
     if FORKS:
         _current()
 
 
-def _current() -> Nursery:
-    global _nursery
+def _current() -> Zygote:
+    global _zygote
     with _one_at_a_time:
-        if not _nursery or _nursery.owner != os.getpid() or _nursery.process.poll() is not None:
+        if not _zygote or _zygote.owner != os.getpid() or _zygote.process.poll() is not None:
             close()
-            _nursery = Nursery()
-        return _nursery
+            _zygote = Zygote()
+        return _zygote
 
 
 @atexit.register
 def close() -> None:
-    """End the nursery."""
-    global _nursery
-    if _nursery:
-        _nursery.close()
-    _nursery = None
+    """End the zygote."""
+    global _zygote
+    if _zygote:
+        _zygote.close()
+    _zygote = None
 
 
 def start() -> tuple[Process, Any]:
     """Return a new worker and this end of its pipe."""
     ours, theirs = Pipe()
     try:
-        return (_forked(theirs.fileno()) if FORKS else _program("worker_main", theirs.fileno())), ours
+        return (_fork(theirs.fileno()) if FORKS else _program("worker_main", theirs.fileno())), ours
     except BaseException:
-        ours.close()  # a worker that has begun all the same sees it
+        ours.close()  # a worker that has started nevertheless sees the closed pipe
         raise
     finally:
         theirs.close()
 
 
-def _forked(pipe: int) -> Process:
+def _fork(pipe: int) -> Process:
     with _one_at_a_time:
         try:
             return _current().fork(pipe)
-        except RuntimeError:  # it had just ended, being idle
+        except RuntimeError:  # it has just ended because it was idle
             return _current().fork(pipe)
 
 
 def _program(name: str, descriptor: int, *arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-P", "-m", f"fedweave.engine.pool.{name}", str(descriptor), *arguments]
-    # The child inherits what is blocked: Ctrl-C is not for it, from the start.
+    # The child inherits the signal mask, so Ctrl-C never reaches it.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=_environment(), pass_fds=[descriptor])

@@ -1,4 +1,4 @@
-"""The main program of a nursery: load torch, and fork a worker whenever the main process asks for one."""
+"""The main program of the zygote: load torch, and fork a worker whenever the main process asks for one."""
 
 from __future__ import annotations
 
@@ -18,54 +18,54 @@ from fedweave.engine.pool import worker_main
 
 
 def main(descriptor: int, idle_seconds: float) -> None:
-    """Be a nursery for the one at the other end of the socket ``descriptor``."""
-    while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:  # closed outputs: what arrives must not take their numbers
+    """Serve the process at the other end of the socket ``descriptor``."""
+    while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:  # occupy closed outputs, so that no received file gets 0 … 2
         continue
     os.close(lowest)
     gc.collect()
-    gc.freeze()  # collections in the children would write to, and so copy, what they share
-    if (pipe := _birth(socket.socket(fileno=descriptor), idle_seconds)) is not None:
-        worker_main.main(pipe)  # and end as a program of its own would
+    gc.freeze()  # garbage collection in the children would write to shared memory and so copy it
+    if (pipe := _fork_workers(socket.socket(fileno=descriptor), idle_seconds)) is not None:
+        worker_main.main(pipe)  # in a child, which ends as a separate program would
 
 
-def _birth(requests: socket.socket, idle_seconds: float) -> int | None:
-    """Fork whenever asked; return the pipe to serve in every child, and None in the nursery when it is time to end."""
+def _fork_workers(requests: socket.socket, idle_seconds: float) -> int | None:
+    """Fork on request; return the pipe to serve in every child, and None in the zygote when it should end."""
     woken, wake = socket.socketpair()
     wake.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})  # the main process may have blocked it
-    news: dict[int, int] = {}  # where to tell of each child
+    reports: dict[int, int] = {}  # child -> the pipe for its exit code
     while True:
-        ready = wait([requests, woken], None if news else idle_seconds)
+        ready = wait([requests, woken], None if reports else idle_seconds)
         if not ready:
             return None
         if woken in ready:
             woken.recv(4096)
-            _tell(news)
+            _report_exits(reports)
         if requests in ready:
             size, descriptors, _, _ = socket.recv_fds(requests, 4, 5)
-            message = _received(requests, int.from_bytes(size))
+            message = _receive(requests, int.from_bytes(size))
             if not message:
                 return None
-            pipe, tell, *rest = descriptors
+            pipe, report, *rest = descriptors
             if not (child := os.fork()):
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for other in (requests, woken, wake):
                     other.close()
-                for other in (tell, *news.values()):
+                for other in (report, *reports.values()):
                     os.close(other)
-                _settle(*rest, **json.loads(message))
+                _adopt(*rest, **json.loads(message))
                 return pipe
             for other in (pipe, *rest):
                 os.close(other)
-            news[child] = tell
-            _write(tell, child)
+            reports[child] = report
+            _write(report, child)
 
 
-def _received(requests: socket.socket, size: int) -> bytes:
-    """Return so many bytes, or none if the other end is gone."""
+def _receive(requests: socket.socket, size: int) -> bytes:
+    """Return ``size`` bytes, or none if the other end is closed."""
     found = b""
     while len(found) < size:
         if not (more := requests.recv(size - len(found))):
@@ -74,34 +74,34 @@ def _received(requests: socket.socket, size: int) -> bytes:
     return found
 
 
-def _tell(news: dict[int, int]) -> None:
-    """Tell of the children that have ended."""
-    while news:
+def _report_exits(reports: dict[int, int]) -> None:
+    """Report the exit codes of the children that have ended."""
+    while reports:
         child, status = os.waitpid(-1, os.WNOHANG)
         if not child:
             return
-        if (tell := news.pop(child, None)) is not None:
-            _write(tell, os.waitstatus_to_exitcode(status))
-            os.close(tell)
+        if (report := reports.pop(child, None)) is not None:
+            _write(report, os.waitstatus_to_exitcode(status))
+            os.close(report)
 
 
-def _write(tell: int, number: int) -> None:
+def _write(report: int, number: int) -> None:
     with suppress(BrokenPipeError):
-        os.write(tell, f"{number}\n".encode())
+        os.write(report, f"{number}\n".encode())
 
 
-def _settle(where: int, *streams: int, outputs: list[int], path: list[str], environment: dict[str, str]) -> None:
-    """Take over where the main process is, what it sees, and randomness of one's own, as a new program would have."""
+def _adopt(folder: int, *streams: int, outputs: list[int], path: list[str], environment: dict[str, str]) -> None:
+    """Adopt the parent's working directory, environment and streams; reseed."""
     os.environ.clear()
     os.environ.update(environment)
-    os.fchdir(where)
+    os.fchdir(folder)
     for stream, number in zip(streams, outputs, strict=True):
         os.dup2(stream, number)
-    for descriptor in (where, *streams):
+    for descriptor in (folder, *streams):
         os.close(descriptor)
     sys.path[:] = path
     importlib.invalidate_caches()
-    np.random.seed()  # noqa: NPY002 - the one of users' modules that draw without a seed
+    np.random.seed()  # noqa: NPY002 - the generator of users' modules that draw without a seed
 
 
 if __name__ == "__main__":

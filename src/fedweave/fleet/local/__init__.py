@@ -1,1 +1,1 @@
-"""Fleets on this machine: in one process, or as processes on loopback."""
+"""Local fleets: in one process, or as processes on the loopback interface."""

@@ -1,4 +1,4 @@
-"""The demonstration: a fleet of processes on this machine that trains, loses nodes, and is gone afterwards."""
+"""The demo: a fleet of processes on this machine that trains, loses nodes, and is removed afterwards."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from fedweave.fleet.local.processes import Processes
 from fedweave.runs.results import Result
 from fedweave.store.run_folder import RunFolder
 
-KILL_ROUND = 2  # the first round has shown that all is well
+KILL_ROUND = 2  # after one undisturbed round
 ASKS = re.compile(r"fedweave: round (\d+) asks clients ([\d ]+)")
 OURS = re.compile(r"fedweave: (.*)")
 
 
-class Shown(NamedTuple):
-    """What a demonstration leaves behind."""
+class DemoResult(NamedTuple):
+    """The result of a demo, and what went wrong on purpose."""
 
     result: Result
     killed: list[int]
-    reasons: list[tuple[int, str]]  # (round, why an answer was not used)
+    reasons: list[tuple[int, str]]  # (round, why an answer was rejected)
 
 
 def demonstrate(
@@ -33,8 +33,8 @@ def demonstrate(
     kill: int,
     secure: bool,
     out: Path | None,
-    told: Callable[[str], None],
-) -> Shown:
+    on_line: Callable[[str], None],
+) -> DemoResult:
     """Run a method on a fleet of processes; ``kill`` nodes are killed while round 2 waits for them."""
     from fedweave.runs.loop import load_result
 
@@ -42,7 +42,7 @@ def demonstrate(
         raise BadInput(f"--out: {str(out)!r} already exists; choose another.")
     killed: list[int] = []
     kind = "TLS and node keys" if secure else "no encryption"
-    told(f"starting a SuperLink and {nodes} SuperNodes on this machine, {kind}")
+    on_line(f"starting a SuperLink and {nodes} SuperNodes on this machine, {kind}")
     with Processes(nodes, secure=secure) as fleet:
         app = fleet.folder / "demo"
         write_app(app, method)
@@ -50,17 +50,17 @@ def demonstrate(
 
         def line(text: str) -> None:
             if ours := OURS.search(text):
-                told(ours[1])
+                on_line(ours[1])
             if (asks := ASKS.search(text)) and int(asks[1]) == KILL_ROUND:
                 for client in [int(c) for c in asks[2].split()][:kill]:
                     fleet.kill(client)
                     killed.append(client)
-                    told(f"killed the node of client {client} in round {KILL_ROUND}")
+                    on_line(f"killed the node of client {client} in round {KILL_ROUND}")
 
         fleet.run(app, {**config, "out": str(folder)}, line)
         result = load_result(folder)
         store = RunFolder.open(folder, write=False)
         reasons = [(round, str(failure)) for round, _, failure in store.failures()]
         store.close()
-        told("stopping the fleet")
-    return Shown(result, killed, reasons)
+        on_line("stopping the fleet")
+    return DemoResult(result, killed, reasons)

@@ -1,4 +1,4 @@
-"""A fleet in one process: Flower's grid without processes or sockets, for rehearsals, tests and benchmarks."""
+"""A fleet in one process: Flower's grid without processes or sockets, for trial runs, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Fate = Literal["", "raises", "dead", "silent"]
 class LocalGrid(Grid):
     """Nodes that run a ClientApp inside this process, each with its own ``Context``.
 
-    A message is handled when it is pushed, and its answer waits to be pulled. ``fate`` may lose answers as a network
-    does: the app "raises", the node is "dead" (the server answers for it), or the answer never comes ("silent").
-    ``bytes`` has everything travel as bytes, as it does over a network; ``app`` may be one app for each node.
+    A message is handled when it is pushed, and its answer is kept until it is pulled. ``fate`` can lose answers as a
+    network does: the app "raises", the node is "dead" (the server answers for it), or no answer comes ("silent").
+    With ``bytes`` everything is sent as bytes, as over a network; ``app`` can be one app per node.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class LocalGrid(Grid):
         self.online = set(self.nodes)
 
     def forget(self) -> None:
-        """Empty what the clients remember: Flower does so for every new run."""
+        """Clear the clients' state, as Flower does for every new run."""
         for context in self._contexts.values():
             context.state = RecordDict()
 
@@ -62,13 +62,13 @@ class LocalGrid(Grid):
     def _handle(self, message: Message) -> str:
         name = message.metadata.__dict__["_message_id"] = f"m{next(self._ids)}"
         node = message.metadata.dst_node_id
-        if node in self._contexts:  # as in Flower, a message to nobody is dropped without a word
-            answer = self._answered(message, node)
+        if node in self._contexts:  # as in Flower, messages to unknown nodes are dropped silently
+            answer = self._answer(message, node)
             if answer is not None:
                 self._answers[name] = answer
         return name
 
-    def _answered(self, message: Message, node: int) -> Message | None:
+    def _answer(self, message: Message, node: int) -> Message | None:
         client = self.nodes.index(node)
         fate = self._fate(client, message) if node in self.online else "dead"
         if fate == "silent":
@@ -82,10 +82,10 @@ class LocalGrid(Grid):
                 raise RuntimeError("no power")
             app = self._app if isinstance(self._app, ClientApp) else self._app[client]
             if self._bytes:
-                message.content = travelled(message.content)
+                message.content = send_as_bytes(message.content)
             answer = app(message, self._contexts[node])
             if self._bytes:
-                answer.content = travelled(answer.content)
+                answer.content = send_as_bytes(answer.content)
         except Exception:
             answer = Message(Error(RAISED, traceback.format_exc()), reply_to=message)
         return answer
@@ -114,7 +114,7 @@ class LocalGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
 
-def travelled(content: RecordDict) -> RecordDict:
-    """Return a message's content after a journey as bytes."""
+def send_as_bytes(content: RecordDict) -> RecordDict:
+    """Return a message's content after conversion to bytes and back."""
     proto = recorddict_to_proto(content)
     return recorddict_from_proto(type(proto).FromString(proto.SerializeToString()))

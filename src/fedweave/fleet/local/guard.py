@@ -1,7 +1,7 @@
-"""Ends the processes of a fleet when the one that started them is gone, however it went.
+"""End the processes of a fleet when the process that started them has ended, however it ended.
 
-Runs by itself, as a program: it waits for the end of its input, which comes when its parent closes the pipe or dies.
-Then it ends every process that carries the fleet's mark in its environment, and removes the fleet's folder.
+A program of its own: it waits for the end of its input, which comes when its parent closes the pipe or ends. Then it
+ends every process that has the fleet's mark in its environment, and removes the fleet's folder.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from contextlib import suppress
 
 import psutil
 
-MARK = "FEDWEAVE_FLEET"  # every process of a fleet inherits it, also those that leave their parents
-TRIES = 50  # one may be starting another while we look
+MARK = "FEDWEAVE_FLEET"  # inherited by every process of a fleet, also by those that leave their parents
+TRIES = 50  # repeated, because a process may start another in the meantime
 
 
 def members(mark: str) -> list[psutil.Process]:
-    """Return the processes with this mark that are alive."""
+    """Return the running processes with this mark."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):

@@ -1,4 +1,4 @@
-"""Certificates and keys: who the server is, and which nodes it lets in."""
+"""Create the TLS certificates and node keys of a fleet."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class ServerFiles(NamedTuple):
 
 
 def server_files(folder: Path, hosts: Sequence[str], days: int = 365) -> ServerFiles:
-    """Make a certificate authority of its own and a server certificate for these host names and addresses.
+    """Create a certificate authority and a server certificate for these host names and addresses.
 
-    The authority signs this one certificate, and its key is then forgotten: nobody can sign another.
+    The authority signs this one certificate and its key is not stored, so that no other can be signed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     authority, key = _new_key(), _new_key()
@@ -59,7 +59,7 @@ def server_files(folder: Path, hosts: Sequence[str], days: int = 365) -> ServerF
 
 
 def node_key(folder: Path, name: str) -> Path:
-    """Make a node's key pair, NAME and NAME.pub, and return the private one. The public one is registered."""
+    """Create a node's key pair, NAME and NAME.pub, and return the private one; the public one is to be registered."""
     folder.mkdir(parents=True, exist_ok=True)
     key, path = _new_key(), folder / name
     _write_secret(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
@@ -106,7 +106,7 @@ def _host(name: str) -> x509.GeneralName:
 
 
 def _write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, from the first moment on."""
+    """Write a file that only its owner can read from the moment it exists."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)

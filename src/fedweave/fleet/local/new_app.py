@@ -1,4 +1,4 @@
-"""A small Flower app to start from: ``fedweave flower new``."""
+"""Write a small Flower app to start from: ``fedweave flower new``."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ out = ""                  # a folder to keep the run in, and to continue it from
 """
 
 TASK = '''\
-"""Your data and your model. Here: scikit-learn's digits, dealt unevenly to the clients, and a small network."""
+"""Your data and your model. Here: scikit-learn's digits, unevenly divided among the clients, and a small network."""
 
 from fedweave import flower
 
 DATA = "digits"  # the server evaluates on its test samples; clients never send theirs
-MODEL = "auto"  # a name of `fedweave list models`, or a function that makes a torch module
+MODEL = "auto"  # a name of `fedweave list models`, or a function that returns a torch module
 
 # Called as load_partition(partition_id, num_partitions) on the client. Replace it by a function that reads the
 # client's own samples and returns a fedweave.data.Dataset or a pair of arrays (x, y).
@@ -60,7 +60,7 @@ load_partition = flower.dealt(DATA, "dirichlet:0.5")
 '''
 
 CLIENT_APP = '''\
-"""What runs at a client: local training as the server asks for it."""
+"""The client app: local training on the server's request."""
 
 from fedweave import flower
 from $package.task import MODEL, load_partition
@@ -69,7 +69,7 @@ app = flower.client(MODEL, load_partition)
 '''
 
 SERVER_APP = '''\
-"""What runs at the server: which method, for how long, and when a round closes."""
+"""The server app: the method, the number of rounds, and when a round closes."""
 
 import fedweave as fw
 from fedweave import flower
@@ -82,7 +82,7 @@ def experiment(config):
         method=getattr(fw.methods, config["method"])(config["per-round"]),
         data=DATA,
         model=MODEL,
-        system=fw.system.Measured(),  # links and latencies are learned from what the server sees
+        system=fw.system.Measured(),  # the server estimates links and latencies
         rounds=config["rounds"],
         lr=config["lr"],
         epochs=config["epochs"],
@@ -123,7 +123,7 @@ address = "127.0.0.1:8000"
 insecure = true
 ```
 
-Then `flwr run . --stream`. `fedweave flower demo` does all of it by itself. Over a real network use certificates and
+Then `flwr run . --stream`. `fedweave flower demo` does all of this for you. Over a real network use certificates and
 node keys: `fedweave flower keys`, and docs/deploy.md of fedweave.
 """
 
@@ -135,7 +135,7 @@ def write_app(folder: Path, method: str, per_round: int = 2) -> list[Path]:
     package = re.sub(r"\W+", "_", folder.resolve().name).strip("_").lower()
     if not package.isidentifier() or keyword.iskeyword(package) or package == "fedweave":
         raise BadInput(
-            f"The folder's name becomes that of a Python package, which {package!r} cannot be: choose another."
+            f"The folder's name becomes that of a Python package, and {package!r} is not valid: choose another."
         )
     refuse_used(folder, "run.sqlite")
     values = {

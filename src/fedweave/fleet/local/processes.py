@@ -1,4 +1,4 @@
-"""A fleet of real processes on this machine: a SuperLink, SuperNodes, and nothing of them left afterwards."""
+"""A fleet of real processes on this machine, a SuperLink and SuperNodes, that is removed without a trace."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedweave.fleet.local import guard, keys
 HOST = "127.0.0.1"
 NAME = "fleet"  # of the connection in Flower's configuration
 
-QUIET = {  # nothing that we start calls anyone outside, or installs anything
+QUIET = {  # no network calls outside this machine, no installations
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -36,7 +36,7 @@ QUIET = {  # nothing that we start calls anyone outside, or installs anything
 }
 DIRECT = dict.fromkeys(("NO_PROXY", "no_proxy"), f"{HOST},localhost")
 
-# Several commands in one process: Flower's command line takes seconds to load.
+# Several commands in one process, because Flower's command line takes seconds to load.
 REGISTER = """
 import sys
 from flwr.cli.app import app
@@ -50,13 +50,13 @@ name, status, path, *options = sys.argv[1:]
 app(["run", path, name, "--stream", *options], standalone_mode=False)
 sys.stdout.flush()
 os.dup2(os.open(status, os.O_WRONLY | os.O_CREAT), 1)
-signal.alarm(90)  # how it ended is known at once, or never
+signal.alarm(90)  # the status is available at once or never
 app(["list", name, "--format", "json"], standalone_mode=False)
 """
 
 
 class Processes(AbstractContextManager["Processes"]):
-    """SuperLink and SuperNodes on loopback, in a temporary folder that is gone afterwards.
+    """SuperLink and SuperNodes on the loopback interface, in a temporary folder that is removed afterwards.
 
     With ``secure`` everything to and from the SuperLink is encrypted and every node has a registered key.
     """
@@ -68,7 +68,7 @@ class Processes(AbstractContextManager["Processes"]):
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
         self.link: subprocess.Popen[bytes] | None = None
         self.port = free_port()
-        self._status = self.folder / "status.json"  # how the last run ended, in Flower's words
+        self._status = self.folder / "status.json"  # Flower's status of the last run
         self._files = keys.server_files(self.folder / "keys", ["localhost", HOST]) if secure else None
         tools = str(Path(sys.executable).parent)  # Flower starts its own commands by name
         own = {guard.MARK: self.mark, "FLWR_HOME": str(self.folder / "home")}
@@ -116,7 +116,7 @@ class Processes(AbstractContextManager["Processes"]):
         context = ssl.create_default_context(cafile=str(self._files.ca)) if self._files else None
         address = f"{'https' if self._files else 'http'}://{HOST}:{self.port}/health"
         opener = build_opener(ProxyHandler({}), HTTPSHandler(context=context))
-        for _ in _patience(90):
+        for _ in _poll(90):
             if self.link.poll() is not None:
                 raise RuntimeError(f"The SuperLink ended with code {self.link.returncode}: {self.log('superlink')}")
             with suppress(URLError, OSError), opener.open(address, timeout=2):
@@ -124,7 +124,7 @@ class Processes(AbstractContextManager["Processes"]):
         raise RuntimeError(f"The SuperLink did not answer within 90 s: {self.log('superlink')}")
 
     def register(self, private: Sequence[Path]) -> None:
-        """Let the SuperLink know the nodes' public keys."""
+        """Register the nodes' public keys with the SuperLink."""
         command = [sys.executable, "-c", REGISTER, NAME, *(f"{path}.pub" for path in private)]
         if self._start(command, "register").wait(timeout=90):
             raise RuntimeError(f"The nodes' keys could not be registered: {self.log('register')}")
@@ -144,20 +144,20 @@ class Processes(AbstractContextManager["Processes"]):
         return process
 
     def kill(self, client: int) -> None:
-        """Kill a node and all that it has started, as a power cut would."""
+        """Kill a node and all processes that it has started, as a power cut would."""
         node = psutil.Process(self.nodes[client].pid)
         for process in [*node.children(recursive=True), node]:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
         self.nodes[client].wait()
 
-    def run(self, app: Path, config: Mapping[str, Any], told: Callable[[str], None] | None = None) -> None:
-        """Run an app and pass on the lines of its log; an app that fails is an error."""
+    def run(self, app: Path, config: Mapping[str, Any], on_line: Callable[[str], None] | None = None) -> None:
+        """Run an app and pass each line of its log to ``on_line``; raise if the app fails."""
         process = self.begin(app, config)
         for line in self.follow(process, "run"):
-            if told:
-                told(line)
-        self.finished()
+            if on_line:
+                on_line(line)
+        self.check_finished()
 
     def begin(self, app: Path, config: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         """Submit an app; the process ends when the run has ended."""
@@ -179,8 +179,8 @@ class Processes(AbstractContextManager["Processes"]):
                     return
                 time.sleep(0.1)
 
-    def finished(self) -> None:
-        """Raise if the last run did not end well: Flower's own exit code does not tell."""
+    def check_finished(self) -> None:
+        """Raise if the last run failed, which Flower's exit code does not show."""
         try:
             status = json.loads(self._status.read_text(encoding="utf-8"))["runs"][0]["status"]
         except (OSError, ValueError, KeyError, IndexError):
@@ -189,7 +189,7 @@ class Processes(AbstractContextManager["Processes"]):
             raise RuntimeError(f"The run ended as {status!r}:\n{self.log('superlink')}")
 
     def log(self, name: str, lines: int = 30) -> str:
-        """Return the last lines that a process wrote."""
+        """Return the last lines of a process's log."""
         path = self.folder / f"{name}.log"
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         return "\n".join(text.splitlines()[-lines:])
@@ -206,11 +206,11 @@ class Processes(AbstractContextManager["Processes"]):
                 stderr=subprocess.STDOUT,
                 env=self.env,
                 cwd=self.folder,
-                start_new_session=True,  # Ctrl-C is the main process's affair: it ends them in order
+                start_new_session=True,  # Ctrl-C reaches only the main process, which ends them in order
             )
 
     def members(self) -> list[psutil.Process]:
-        """Return the processes of this fleet that are alive."""
+        """Return the running processes of this fleet."""
         return guard.members(self.mark)
 
     def stop(self) -> None:
@@ -230,13 +230,13 @@ class Processes(AbstractContextManager["Processes"]):
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody uses now."""
+    """Return a port of this machine that is free now."""
     with socket.socket() as s:
         s.bind((HOST, 0))
         return s.getsockname()[1]
 
 
-def _patience(seconds: float) -> Iterator[None]:
+def _poll(seconds: float) -> Iterator[None]:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         yield

@@ -1,1 +1,1 @@
-"""What all reproductions share."""
+"""Claims, scales, parallel runs and measured runs, shared by all papers."""

@@ -1,39 +1,51 @@
-"""Many independent runs on all cores, with word of how far it is."""
+"""Independent runs on all cores, with progress."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 PROCESSES = -1  # as many as there are cores
 Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
-Told = Callable[[int, int], None]  # called with how many runs are done, and of how many
+Progress = Callable[[int, int], None]  # called with the number of finished runs and the total
 
 
-def together(
-    work: Callable[..., Found], calls: Mapping[Key, tuple[Any, ...]], told: Told | None = None
+def run_by_key(
+    work: Callable[..., Found], calls: Mapping[Key, tuple[Any, ...]], on_progress: Progress | None = None
 ) -> dict[Key, Found]:
     """Return ``work(*call)`` of every call, by its key."""
     from joblib import Parallel, delayed
 
-    jobs = (delayed(_labelled)(work, n, call) for n, call in enumerate(calls.values()))
+    jobs = (delayed(_numbered)(work, n, call) for n, call in enumerate(calls.values()))
     found: dict[int, Found] = {}
-    if told:
-        told(0, len(calls))
-    # max_nbytes: large arrays are sent, not mapped read-only, which torch warns of in every process
-    done: Any = Parallel(n_jobs=PROCESSES, return_as="generator_unordered", max_nbytes=None)(jobs)
-    for n, result in done:
+    if on_progress:
+        on_progress(0, len(calls))
+    # max_nbytes: send large arrays instead of mapping them read-only, about which torch warns in every process
+    results: Any = Parallel(n_jobs=PROCESSES, return_as="generator_unordered", max_nbytes=None)(jobs)
+    for n, result in results:
         found[n] = result
-        if told:
-            told(len(found), len(calls))
+        if on_progress:
+            on_progress(len(found), len(calls))
     return {key: found[n] for n, key in enumerate(calls)}
 
 
-def on_all_cores(work: Callable[..., Found], jobs: Sequence[tuple[Any, ...]], told: Told | None = None) -> list[Found]:
+def run_in_order(
+    work: Callable[..., Found], jobs: Sequence[tuple[Any, ...]], on_progress: Progress | None = None
+) -> list[Found]:
     """Return ``work(*job)`` of every job, in their order."""
-    return list(together(work, dict(enumerate(jobs)), told).values())
+    return list(run_by_key(work, dict(enumerate(jobs)), on_progress).values())
 
 
-def _labelled(work: Callable[..., Found], n: int, call: tuple[Any, ...]) -> tuple[int, Found]:
+def run_seeds(
+    work: Callable[[Any], Found], experiments: Mapping[Key, Any], seeds: int, on_progress: Progress | None
+) -> dict[Key, list[Found]]:
+    """Return ``work(experiment)`` for every experiment and seed; one seed has the same clients and world for all."""
+    calls = {(key, seed): (replace(e, seed=seed),) for seed in range(seeds) for key, e in experiments.items()}
+    found = run_by_key(work, calls, on_progress)
+    return {key: [found[key, seed] for seed in range(seeds)] for key in experiments}
+
+
+def _numbered(work: Callable[..., Found], n: int, call: tuple[Any, ...]) -> tuple[int, Found]:
     return n, work(*call)

@@ -1,11 +1,11 @@
-"""DELTA: its toy example, regressions, figures and tables. The first two need no torch, so homes are opened late."""
+"""DELTA: its toy example, regressions, figures and tables; imported lazily, because the first two need no torch."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
 
-HOMES = {
+MODULES = {
     "toy": ("fig3",),
     "regression": ("fig4", "fig11", "fig12", "fig13"),
     "motivation": ("fig2", "fig6", "fig7"),
@@ -16,7 +16,7 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    for home, items in HOMES.items():
+    for module, items in MODULES.items():
         if name in items:
-            return getattr(import_module(f"{__name__}.{home}"), name)
+            return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

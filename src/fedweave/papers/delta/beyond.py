@@ -1,4 +1,4 @@
-"""Beyond DELTA: which of its choices matter, and what tames its weights."""
+"""Beyond DELTA: which of its choices matter, and what limits its weights."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from fedweave import methods
 from fedweave.aggregate import InverseProbability
 from fedweave.core.settings import BadInput
 from fedweave.method import Method
-from fedweave.papers.common.claims import Claim, Outcome, Scale
-from fedweave.papers.common.parallel import Told
-from fedweave.papers.common.training import leads
-from fedweave.papers.delta import judge
-from fedweave.papers.delta.judge import READING
-from fedweave.papers.delta.stage import BENCHES, contest, experiment, note, samples
+from fedweave.papers.common.claims import Outcome, judge_lead
+from fedweave.papers.common.parallel import Progress
+from fedweave.papers.common.scale import Scale
+from fedweave.papers.delta.claims import READING, final_accuracies, table_rows
+from fedweave.papers.delta.setup import BENCHMARKS, describe, experiment, run_experiments, samples
 from fedweave.sample import PracticalDelta
 
 
@@ -37,21 +36,23 @@ def arms(k: int) -> dict[str, Method]:
     }
 
 
-def variants(scale: Scale, told: Told | None = None, part: str | None = None) -> Outcome:
+def variants(scale: Scale, on_progress: Progress | None = None, part: str | None = None) -> Outcome:
     """Practical DELTA with one choice changed at a time, on Fashion-MNIST by data shares."""
-    item, bench, text = "delta/variants", BENCHES[part or "fashion"], "another choice is more accurate"
-    size = bench.sizes[scale]
+    item, benchmark, text = "delta/variants", BENCHMARKS[part or "fashion"], "another choice is more accurate"
+    size = benchmark.sizes[scale]
     try:
-        data = samples(bench, scale)
+        data = samples(benchmark, scale)
     except BadInput as missing:
-        return Outcome(item, scale, [], [Claim(text, "not run at this scale", str(missing))])
+        return Outcome.not_run(item, scale, text, missing)
     seeds = min(size.seeds, 3)
-    runs = contest({n: experiment(bench, scale, m, data) for n, m in arms(size.per_round).items()}, seeds, told)
-    rows = judge.table(runs, size.threshold or bench.threshold, {}, "fedpracdelta")
-    plain = {"fedpracdelta": judge.lasts(runs["fedpracdelta"])}
+    runs = run_experiments(
+        {n: experiment(benchmark, scale, m, data) for n, m in arms(size.per_round).items()}, seeds, on_progress
+    )
+    rows = table_rows(runs, size.threshold or benchmark.threshold, {}, "fedpracdelta")
+    plain = {"fedpracdelta": final_accuracies(runs["fedpracdelta"])}
     claims = [
-        leads(f"{n} is more accurate at the end than fedpracdelta", judge.lasts(r), plain, scale)
+        judge_lead(f"{n} is more accurate at the end than fedpracdelta", final_accuracies(r), plain, scale)
         for n, r in runs.items()
         if n != "fedpracdelta"
     ]
-    return Outcome(item, scale, rows, claims, (note(bench, scale, data), f"{seeds} seeds here.", READING))
+    return Outcome(item, scale, rows, claims, (describe(benchmark, scale, data), f"{seeds} seeds here.", READING))

@@ -1,6 +1,6 @@
-"""DELTA's tables 3 to 7 and 9: its samplers with other optimisers. A combination is just another part of the method.
+"""DELTA's tables 3 to 7 and 9: its samplers with other optimisers, each a change of one part of the method.
 
-What the paper calls FedIS and DELTA in these tables are the practical versions, as everywhere on these data sets.
+FedIS and DELTA in these tables are the practical versions, as everywhere on these data sets.
 """
 
 from __future__ import annotations
@@ -14,24 +14,32 @@ from fedweave.aggregate import Varp, VarpRefreshed
 from fedweave.core.settings import BadInput
 from fedweave.local.solvers import SGD, Prox
 from fedweave.method import Method
-from fedweave.papers.common.claims import Claim, Outcome, Scale
-from fedweave.papers.common.parallel import Told
-from fedweave.papers.delta import judge
+from fedweave.papers.common.claims import Claim, Outcome
+from fedweave.papers.common.parallel import Progress
+from fedweave.papers.common.scale import Scale
+from fedweave.papers.delta.claims import READING, Reported, judge_claims, table_rows
 from fedweave.papers.delta.images import NAMES
-from fedweave.papers.delta.judge import READING, Reported
-from fedweave.papers.delta.stage import BENCHES, Bench, contest, dirichlet, experiment, note, samples
+from fedweave.papers.delta.setup import (
+    BENCHMARKS,
+    Benchmark,
+    describe,
+    dirichlet_partition,
+    experiment,
+    run_experiments,
+    samples,
+)
 
 Arms = Callable[[int], dict[str, Method]]  # of clients per round
 FEW = ("fedavg", "fedpracis", "fedpracdelta")
 
 
-def of(names: tuple[str, ...], **parts: Any) -> Arms:
+def with_parts(names: tuple[str, ...], **parts: Any) -> Arms:
     """Return these methods with other parts."""
     return lambda k: {n: replace(getattr(methods, n)(k), **parts) for n in names}
 
 
-def varp(per_round: int) -> dict[str, Method]:
-    """Return FedVARP, its combinations as the paper makes them, and the unbiased ones."""
+def varp_methods(per_round: int) -> dict[str, Method]:
+    """Return FedVARP, its combinations as in the paper, and the unbiased ones."""
     found = {"fedavg": methods.fedvarp(per_round)}
     for n in FEW[1:]:
         plain = getattr(methods, n)(per_round)
@@ -44,7 +52,7 @@ MOMENTUM, PROXIMAL = {"solver": SGD(momentum=0.9)}, {"solver": Prox(0.01)}
 ADAGRAD, ADAM = {"server": server.Adagrad(0.01)}, {"server": server.Adam(0.01)}
 
 
-def table3(scale: Scale, told: Told | None = None, part: str | None = None) -> Outcome:
+def table3(scale: Scale, on_progress: Progress | None = None, part: str | None = None) -> Outcome:
     """Table 3: local momentum 0.9 and a proximal term of 0.01, on FEMNIST unless another data set is named."""
     reported = {
         "momentum": (
@@ -60,44 +68,58 @@ def table3(scale: Scale, told: Told | None = None, part: str | None = None) -> O
             ("82.54 ± 0.57", "245"),
         ),
     }
-    panels = {"momentum": of(NAMES, **MOMENTUM), "proximal": of(NAMES, **PROXIMAL)}
-    return _panels("delta/table3", part or "femnist", part, panels, _by(NAMES, reported, part), 0.80, scale, told)
+    panels = {"momentum": with_parts(NAMES, **MOMENTUM), "proximal": with_parts(NAMES, **PROXIMAL)}
+    return _panels(
+        "delta/table3", part or "femnist", part, panels, _by_panel(NAMES, reported, part), 0.80, scale, on_progress
+    )
 
 
-def table4(scale: Scale, told: Told | None = None) -> Outcome:
+def table4(scale: Scale, on_progress: Progress | None = None) -> Outcome:
     """Table 4: the same on CIFAR-10."""
     reported = {
         "momentum": (("65.67", "390"), ("65.71", "252"), ("66.04", "283")),
         "proximal": (("65.96", "283"), ("66.1", "266"), ("66.77", "252")),
     }
-    panels = {"momentum": of(FEW, **MOMENTUM), "proximal": of(FEW, **PROXIMAL)}
-    return _panels("delta/table4", "cifar10", None, panels, _by(FEW, reported), 0.65, scale, told)
+    panels = {"momentum": with_parts(FEW, **MOMENTUM), "proximal": with_parts(FEW, **PROXIMAL)}
+    return _panels("delta/table4", "cifar10", None, panels, _by_panel(FEW, reported), 0.65, scale, on_progress)
 
 
-def table5(scale: Scale, told: Told | None = None) -> Outcome:
+def table5(scale: Scale, on_progress: Progress | None = None) -> Outcome:
     """Table 5: with FedVARP on Fashion-MNIST; the paper refreshes by sampling and averages all, without weights."""
     reported = {"varp": (("73.81 ± 0.18", "470"), ("73.96 ± 0.14", "452"), ("74.22 ± 0.14", "436"))}
-    return _panels("delta/table5", "fashion", None, {"varp": varp}, _by(FEW, reported), 0.73, scale, told)
+    return _panels(
+        "delta/table5", "fashion", None, {"varp": varp_methods}, _by_panel(FEW, reported), 0.73, scale, on_progress
+    )
 
 
-def table6(scale: Scale, told: Told | None = None, part: str | None = None) -> Outcome:
+def table6(scale: Scale, on_progress: Progress | None = None, part: str | None = None) -> Outcome:
     """Table 6: server Adagrad and Adam of rate 0.01, on FEMNIST unless another data set is named."""
     reported = {
         "adagrad": (("80.93 ± 0.08", "893"), ("80.69 ± 0.42", "760"), ("80.96 ± 0.31", "723"), ("81.79 ± 0.09", "612")),
         "adam": (("80.04 ± 0.85", "882"), ("79.11 ± 0.18", "—"), ("80.10 ± 0.25", "787"), ("80.92 ± 0.27", "600")),
     }
-    panels = {"adagrad": of(NAMES, **ADAGRAD), "adam": of(NAMES, **ADAM)}
-    return _panels("delta/table6", part or "femnist", part, panels, _by(NAMES, reported, part), 0.80, scale, told, 1000)
+    panels = {"adagrad": with_parts(NAMES, **ADAGRAD), "adam": with_parts(NAMES, **ADAM)}
+    return _panels(
+        "delta/table6",
+        part or "femnist",
+        part,
+        panels,
+        _by_panel(NAMES, reported, part),
+        0.80,
+        scale,
+        on_progress,
+        1000,
+    )
 
 
-def table7(scale: Scale, told: Told | None = None) -> Outcome:
+def table7(scale: Scale, on_progress: Progress | None = None) -> Outcome:
     """Table 7: the same on CelebA."""
     reported = {
         "adagrad": (("88.92 ± 0.08", "329"), ("89.71 ± 0.10", "329"), ("90.14 ± 0.01", "243"), ("90.38 ± 0.02", "214")),
         "adam": (("89.04 ± 0.22", "244"), ("89.26 ± 0.19", "164"), ("89.92 ± 0.05", "140"), ("90.58 ± 0.07", "109")),
     }
-    panels = {"adagrad": of(NAMES, **ADAGRAD), "adam": of(NAMES, **ADAM)}
-    return _panels("delta/table7", "celeba", None, panels, _by(NAMES, reported), 0.80, scale, told, 1000)
+    panels = {"adagrad": with_parts(NAMES, **ADAGRAD), "adam": with_parts(NAMES, **ADAM)}
+    return _panels("delta/table7", "celeba", None, panels, _by_panel(NAMES, reported), 0.80, scale, on_progress, 1000)
 
 
 TABLE9: dict[float, tuple[float, tuple[Reported, ...]]] = {  # FedAvg at 0.5 has 283 rounds here and 390 in table 4
@@ -107,14 +129,16 @@ TABLE9: dict[float, tuple[float, tuple[Reported, ...]]] = {  # FedAvg at 0.5 has
 }
 
 
-def table9(scale: Scale, told: Told | None = None) -> Outcome:
+def table9(scale: Scale, on_progress: Progress | None = None) -> Outcome:
     """Table 9: CIFAR-10 with momentum at three degrees of skew."""
     found = []
     for alpha, (threshold, printed) in TABLE9.items():
         panel = f"α = {alpha:g}"
-        bench = BENCHES["cifar10"]._replace(deal=dirichlet(alpha))
-        told_by = _by(FEW, {panel: printed})
-        found.append(_panel(panel, "cifar10", bench, of(FEW, **MOMENTUM), told_by, threshold, scale, told))
+        benchmark = BENCHMARKS["cifar10"]._replace(partition=dirichlet_partition(alpha))
+        by_panel = _by_panel(FEW, {panel: printed})
+        found.append(
+            _panel(panel, "cifar10", benchmark, with_parts(FEW, **MOMENTUM), by_panel, threshold, scale, on_progress)
+        )
     return _outcome("delta/table9", scale, found)
 
 
@@ -122,9 +146,9 @@ Panel = tuple[list[dict[str, Any]], list[Claim], str]
 Printed = Mapping[str, Mapping[str, Reported]]
 
 
-def _by(names: tuple[str, ...], reported: Mapping[str, tuple[Reported, ...]], part: str | None = None) -> Printed:
+def _by_panel(names: tuple[str, ...], reported: Mapping[str, tuple[Reported, ...]], part: str | None = None) -> Printed:
     """Return the paper's numbers by panel and method; none for data that the paper does not combine."""
-    return {} if part else {panel: dict(zip(names, told, strict=True)) for panel, told in reported.items()}
+    return {} if part else {panel: dict(zip(names, printed, strict=True)) for panel, printed in reported.items()}
 
 
 def _panels(
@@ -135,39 +159,41 @@ def _panels(
     reported: Printed,
     threshold: float,
     scale: Scale,
-    told: Told | None,
+    on_progress: Progress | None,
     rounds: int | None = None,
 ) -> Outcome:
-    bench = BENCHES[name]
-    if rounds is not None:  # what the paper runs longer is longer at paper scale
-        sizes = {**bench.sizes, "paper": bench.sizes["paper"]._replace(rounds=rounds)}
-        bench = bench._replace(sizes=sizes)
-    found = [_panel(p, name, bench, arms, reported, threshold, scale, told) for p, arms in panels.items()]
+    benchmark = BENCHMARKS[name]
+    if rounds is not None:  # longer only at paper scale
+        sizes = {**benchmark.sizes, "paper": replace(benchmark.sizes["paper"], rounds=rounds)}
+        benchmark = benchmark._replace(sizes=sizes)
+    found = [_panel(p, name, benchmark, arms, reported, threshold, scale, on_progress) for p, arms in panels.items()]
     return _outcome(f"{item}/{part}" if part else item, scale, found)
 
 
 def _panel(
     panel: str,
     name: str,
-    bench: Bench,
+    benchmark: Benchmark,
     arms: Arms,
     reported: Printed,
     threshold: float,
     scale: Scale,
-    told: Told | None,
+    on_progress: Progress | None,
 ) -> Panel:
     """Return rows, claims and a note of one combination."""
-    size = bench.sizes[scale]
+    size = benchmark.sizes[scale]
     threshold = size.threshold or threshold
     try:
-        data = samples(bench, scale)
+        data = samples(benchmark, scale)
     except BadInput as missing:
         text = f"{name}, {panel}: fedpracdelta has the highest accuracy and needs the fewest rounds"
-        return [], [Claim(text, "not run at this scale", str(missing))], f"{name}: no data"
+        return [], [Claim.not_run(text, missing)], f"{name}: no data"
     contestants = arms(size.per_round)
-    runs = contest({n: experiment(bench, scale, m, data) for n, m in contestants.items()}, size.seeds, told)
-    rows = judge.table(runs, threshold, reported.get(panel, {}), "fedavg", with_=panel)
-    return rows, judge.claims(f"{name}, {panel}", runs, threshold, scale), note(bench, scale, data)
+    runs = run_experiments(
+        {n: experiment(benchmark, scale, m, data) for n, m in contestants.items()}, size.seeds, on_progress
+    )
+    rows = table_rows(runs, threshold, reported.get(panel, {}), "fedavg", with_=panel)
+    return rows, judge_claims(f"{name}, {panel}", runs, threshold, scale), describe(benchmark, scale, data)
 
 
 def _outcome(item: str, scale: Scale, found: list[Panel]) -> Outcome:

@@ -1,15 +1,16 @@
 """DELTA's synthetic regression (figures 4, 11, 12, 13): two parameters, exact gradients, and noise of a chosen size.
 
 The clients fit y = log((A x − b)²/2) by its own formula, θ = (a, b), from 1,000 samples each. The paper leaves open how
-x is drawn (here uniform on [1, 2], off the singularity), where θ starts (a ~ U(1, 2), b ~ U(0, 1)), how many local
+x is drawn (here uniform on [1, 2], without the singularity), where θ starts (a ~ U(1, 2), b ~ U(0, 1)), how many local
 steps there are (five) and what a noise of ν means: here every gradient of client i gets s_i N(0, I), s_i spread evenly
-over [0, ν]. All clients share A and b, so the noise is all that tells them apart, as in the paper ("controls the
-heterogeneity"). The theoretical samplers know it: DELTA σ_i², IS the very updates that everyone would send.
+over [0, ν]. All clients share A and b, so they differ only in their noise, as in the paper ("controls the
+heterogeneity"). The theoretical samplers know it: DELTA knows σ_i², and IS the updates of all clients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +22,9 @@ from fedweave.core.roles import Solver
 from fedweave.data.synthetic import regression as generated
 from fedweave.engine.links import draw_arrivals
 from fedweave.method import Method
-from fedweave.papers.common.claims import Claim, Outcome, Scale
-from fedweave.papers.common.parallel import Told, together
-from fedweave.papers.common.training import spread
+from fedweave.papers.common.claims import Claim, Outcome, mean_and_error
+from fedweave.papers.common.parallel import Progress, run_by_key
+from fedweave.papers.common.scale import Scale, Size
 from fedweave.round import first_state, run_round
 
 LR, STEPS, TINY = 0.001, 5, 1e-12
@@ -43,7 +44,7 @@ class RegressionEngine:
         return np.log(square) - self.y[ids], z, square
 
     def gradients(self, x: Array, ids: Array) -> Array:
-        """Return the true gradients (k, 2) at one point, or at a point of each."""
+        """Return the true gradients (k, 2) at one point, or at one point per client."""
         error, z, square = self._error(np.broadcast_to(x, (ids.size, 2)), ids)
         pull = 2 * error * z / square
         return np.stack([(pull * self.x[ids]).mean(1), -pull.mean(1)], axis=1)
@@ -53,11 +54,11 @@ class RegressionEngine:
         return 2 * self.noise[ids] ** 2
 
     def losses(self, x: Array, ids: Array) -> Array:
-        """Return each one's mean squared error (k,)."""
+        """Return each client's mean squared error (k,)."""
         return (self._error(np.broadcast_to(x, (ids.size, 2)), ids)[0] ** 2).mean(1)
 
-    def _walk(self, assignment: Assignment) -> tuple[Array, Array]:
-        """Return updates (k, 2) and the noisy gradients (steps, k, 2) on the way; all take as many steps."""
+    def _take_steps(self, assignment: Assignment) -> tuple[Array, Array]:
+        """Return updates (k, 2) and the noisy gradients (steps, k, 2); all clients take the same number of steps."""
         x, ids, lr = assignment.x, assignment.cohort.ids, assignment.lr
         steps, rngs = (
             int(assignment.population.steps[0]),
@@ -74,14 +75,14 @@ class RegressionEngine:
         return y - x, found
 
     def rehearse(self, assignment: Assignment) -> Array:
-        """Return the updates that the cohort would send, noise and all."""
-        return self._walk(assignment)[0]
+        """Return the updates that the cohort would send, including noise."""
+        return self._take_steps(assignment)[0]
 
     def train(self, assignment: Assignment) -> Replies:
         """Return what the cohort sends."""
         ids, population, x = assignment.cohort.ids, assignment.population, assignment.x
         received = draw_arrivals(self.seed, assignment.round, ids, population)
-        updates, g = self._walk(assignment)
+        updates, g = self._take_steps(assignment)
         variance = ((g - g.mean(0)) ** 2).sum(2).mean(0) if assignment.context.measure else None
         first, size = np.linalg.norm(g[0], axis=1), np.full(ids.size, x.nbytes)
         loss, seconds = self.losses(x, ids), population.latency[ids]
@@ -112,7 +113,7 @@ class Setting(NamedTuple):
     clients: int
 
 
-def descend(
+def run_regression(
     method: Method, setting: Setting, samples: int, rounds: int, seed: int, lr: float = LR, steps: int = STEPS
 ) -> Array:
     """Return the logarithm of the global loss after each round."""
@@ -138,42 +139,41 @@ def descend(
     return np.log(losses)
 
 
-class Size(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class FigureSize(Size):
     """How much of a figure is run."""
 
-    samples: int
-    rounds: int
-    seeds: int
+    samples: int  # per client
 
 
-SIZES: dict[Scale, Size] = {
-    "smoke": Size(samples=20, rounds=60, seeds=2),
-    "laptop": Size(samples=50, rounds=2000, seeds=10),
-    "paper": Size(samples=1000, rounds=2000, seeds=10),
+SIZES: dict[Scale, FigureSize] = {
+    "smoke": FigureSize(samples=20, rounds=60, seeds=2),
+    "laptop": FigureSize(samples=50, rounds=2000, seeds=10),
+    "paper": FigureSize(samples=1000, rounds=2000, seeds=10),
 }
 
 
-def fig4(scale: Scale, told: Told | None = None) -> Outcome:
+def fig4(scale: Scale, on_progress: Progress | None = None) -> Outcome:
     """Figure 4: A = 10, b = 1, 10 of 20 clients, noise 20, 30 and 40."""
-    return _figure("delta/fig4", [Setting(10, 1, noise, 20) for noise in (20.0, 30.0, 40.0)], scale, told)
+    return _figure("delta/fig4", [Setting(10, 1, noise, 20) for noise in (20.0, 30.0, 40.0)], scale, on_progress)
 
 
-def fig11(scale: Scale, told: Told | None = None) -> Outcome:
+def fig11(scale: Scale, on_progress: Progress | None = None) -> Outcome:
     """Figure 11: A = 8, b = 2. Its caption drops the square of figure 4's formula, which H.2 keeps, and so do we."""
-    return _figure("delta/fig11", [Setting(8, 2, noise, 20) for noise in (20.0, 30.0, 40.0)], scale, told)
+    return _figure("delta/fig11", [Setting(8, 2, noise, 20) for noise in (20.0, 30.0, 40.0)], scale, on_progress)
 
 
-def fig12(scale: Scale, told: Told | None = None) -> Outcome:
+def fig12(scale: Scale, on_progress: Progress | None = None) -> Outcome:
     """Figure 12: small noise; the paper names no numbers."""
-    return _figure("delta/fig12", [Setting(10, 1, noise, 20) for noise in (1.0, 5.0, 10.0)], scale, told)
+    return _figure("delta/fig12", [Setting(10, 1, noise, 20) for noise in (1.0, 5.0, 10.0)], scale, on_progress)
 
 
-def fig13(scale: Scale, told: Told | None = None) -> Outcome:
+def fig13(scale: Scale, on_progress: Progress | None = None) -> Outcome:
     """Figure 13: 10 of 200 clients."""
-    return _figure("delta/fig13", [Setting(10, 1, noise, 200) for noise in (20.0, 30.0, 40.0)], scale, told)
+    return _figure("delta/fig13", [Setting(10, 1, noise, 200) for noise in (20.0, 30.0, 40.0)], scale, on_progress)
 
 
-def _figure(item: str, settings: list[Setting], scale: Scale, told: Told | None) -> Outcome:
+def _figure(item: str, settings: list[Setting], scale: Scale, on_progress: Progress | None) -> Outcome:
     size = SIZES[scale]
     contest = {name: getattr(methods, name)(10) for name in NAMES}
     calls = {
@@ -182,13 +182,13 @@ def _figure(item: str, settings: list[Setting], scale: Scale, told: Told | None)
         for n, method in contest.items()
         for seed in range(size.seeds)
     }
-    found = together(descend, calls, told)
+    found = run_by_key(run_regression, calls, on_progress)
     rows, claims = [], []
     for s in settings:
         paths = {n: np.array([found[s, n, seed] for seed in range(size.seeds)]) for n in NAMES}
         tail = {n: p[:, -max(size.rounds // 10, 1) :].mean(1) for n, p in paths.items()}
         for n, p in paths.items():
-            mean, error = spread(tail[n].tolist())
+            mean, error = mean_and_error(tail[n].tolist())
             rows.append(
                 {
                     "noise": f"{s.noise:g}",
@@ -201,7 +201,7 @@ def _figure(item: str, settings: list[Setting], scale: Scale, told: Told | None)
             )
         claims += _claims(s, tail, scale)
     first = settings[0]
-    made = (
+    setting = (
         f"y = log((A x − b)²/2) with A = {first.slope:g}, b = {first.offset:g}; 10 of {first.clients} clients, "
         f"{size.samples} samples each, {STEPS} steps of {LR:g}, {size.rounds} rounds, {size.seeds} seeds."
     )
@@ -209,7 +209,7 @@ def _figure(item: str, settings: list[Setting], scale: Scale, told: Told | None)
         "end: mean over the last tenth of the rounds; quarters: means over the quarters, in order; jitter: mean change "
         "from round to round over the last 100. One learning rate for all, as H.2 says; the captions say tuned."
     )
-    return Outcome(item, scale, rows, claims, (made, reading))
+    return Outcome(item, scale, rows, claims, (setting, reading))
 
 
 def _claims(setting: Setting, tail: Mapping[str, Array], scale: Scale) -> list[Claim]:
@@ -217,10 +217,10 @@ def _claims(setting: Setting, tail: Mapping[str, Array], scale: Scale) -> list[C
     claims = []
     for other in NAMES[:-1]:
         text = f"noise {setting.noise:g}: feddelta ends at a lower loss than {other}"
-        lead, error = spread((tail[other] - tail["feddelta"]).tolist())
-        told = f"log loss lower by {lead:.3f} ± {error:.3f}"
+        lead, error = mean_and_error((tail[other] - tail["feddelta"]).tolist())
+        evidence = f"log loss lower by {lead:.3f} ± {error:.3f}"
         if scale == "smoke":
-            claims.append(Claim(text, "not run at this scale", told))
+            claims.append(Claim.not_run(text, evidence))
         else:
-            claims.append(Claim.judged(text, bool(lead > 2 * error), told))
+            claims.append(Claim.judge(text, bool(lead > 2 * error), evidence))
     return claims

@@ -1,4 +1,4 @@
-"""DELTA's toy example (figures 3 and 5): three clients, two are picked, and how far their mean is from everyone's."""
+"""DELTA's toy example (figures 3 and 5): how far the mean gradient of two picked clients is from that of all three."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from fedweave.core.records import Array, Population
 from fedweave.engine.simulator import Simulator
 from fedweave.local.quadratic import Quadratics, QuadraticTrainer
 from fedweave.method import Method
-from fedweave.papers.common.claims import Claim, Outcome, Scale
-from fedweave.papers.common.parallel import Told
+from fedweave.papers.common.claims import Claim, Outcome
+from fedweave.papers.common.parallel import Progress
+from fedweave.papers.common.scale import Scale
 from fedweave.round import first_state
 from fedweave.round.plan import view_of
 
@@ -26,8 +27,8 @@ METHODS = {"feddelta": methods.feddelta(PICKED), "fedis": methods.fedis(PICKED),
 PAPER = {"feddelta": ((1, 3), (4.0, -0.5)), "fedis": ((2, 3), (5.0, -1.0)), "fedavg": ((1, 2), (3.0, 1.5))}
 
 
-def laws(method: Method) -> tuple[Array, Array]:
-    """Return each client's share of the draws and all gradients, clients taking one step from the point."""
+def probabilities(method: Method) -> tuple[Array, Array]:
+    """Return each client's share of the draws and all gradients, for one local step from the point."""
     one = np.ones(3)
     population = Population(
         weight=one / 3,
@@ -44,13 +45,13 @@ def laws(method: Method) -> tuple[Array, Array]:
     return law / law.sum(), engine.gradients(POINT, np.arange(3))
 
 
-def fig3(scale: Scale, told: Told | None = None) -> Outcome:
-    """Figure 3: the pairs that the paper says the three methods pick; exact, so at every scale the same."""
+def fig3(scale: Scale, on_progress: Progress | None = None) -> Outcome:
+    """Figure 3: the pairs that the three methods pick according to the paper; exact, so the same at every scale."""
     rows, distance, ours = [], {}, True
     for name, method in METHODS.items():
-        p, g = laws(method)
+        p, g = probabilities(method)
         ideal = g.mean(0)
-        # "picks" is the paper's word for the largest chances; FedAvg has none, and the paper assumes clients 1 and 2
+        # "picks" is the paper's word for the largest probabilities; for FedAvg the paper assumes clients 1 and 2
         pair = np.sort(np.argsort(-p, kind="stable")[:PICKED])
         mean = g[pair].mean(0)
         distance[name] = float(np.linalg.norm(mean - ideal))
@@ -66,21 +67,21 @@ def fig3(scale: Scale, told: Told | None = None) -> Outcome:
                 "variance": theory.update_variance(p, np.full(3, 1 / 3), g, PICKED),
             }
         )
-    said = ", ".join(f"{n} {d:.5f}" for n, d in distance.items())
-    _, g = laws(METHODS["fedavg"])
+    distances = ", ".join(f"{n} {d:.5f}" for n, d in distance.items())
+    _, g = probabilities(METHODS["fedavg"])
     best = min(combinations(range(3), 2), key=lambda c: float(np.linalg.norm(g[list(c)].mean(0) - g.mean(0))))
-    spread = {row["method"]: float(row["variance"]) for row in rows}
-    by_spread = ", ".join(f"{n} {v:.5f}" for n, v in spread.items())
+    mean_and_error = {row["method"]: float(row["variance"]) for row in rows}
+    by_spread = ", ".join(f"{n} {v:.5f}" for n, v in mean_and_error.items())
     claims = [
-        Claim.judged("the pairs and their mean gradients are those printed", bool(ours), said),
-        Claim.judged(
+        Claim.judge("the pairs and their mean gradients are those printed", bool(ours), distances),
+        Claim.judge(
             "DELTA's pair is nearer to the ideal gradient than IS's, IS's nearer than FedAvg's",
             distance["feddelta"] < distance["fedis"] < distance["fedavg"],
-            f"½, √2 and √13/2 by hand: {said}; of all pairs {best[0] + 1} and {best[1] + 1} is nearest",
+            f"½, √2 and √13/2 by hand: {distances}; of all pairs {best[0] + 1} and {best[1] + 1} is nearest",
         ),
-        Claim.judged(
+        Claim.judge(
             "as an unbiased estimator of the ideal gradient DELTA varies less than IS and uniform sampling",
-            spread["feddelta"] < min(spread["fedis"], spread["fedavg"]),
+            mean_and_error["feddelta"] < min(mean_and_error["fedis"], mean_and_error["fedavg"]),
             f"E‖estimate − ideal‖² of two draws with replacement: {by_spread}",
         ),
     ]

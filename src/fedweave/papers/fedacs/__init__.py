@@ -1,11 +1,11 @@
-"""FedACS: its figures and tables, and questions beyond it. Quadratics need no torch, so homes are opened late."""
+"""FedACS: its figures and tables, and questions beyond it; imported lazily, because quadratics need no torch."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
 
-HOMES = {
+MODULES = {
     "quadratics": ("fig4", "fig7"),
     "images": ("fig6", "fig9", "fig10", "table1", "table4", "table5"),
     "beyond": ("links", "effort"),
@@ -14,7 +14,7 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    for home, items in HOMES.items():
+    for module, items in MODULES.items():
         if name in items:
-            return getattr(import_module(f"{__name__}.{home}"), name)
+            return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

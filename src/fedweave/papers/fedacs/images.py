@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -13,12 +13,11 @@ from fedweave import methods
 from fedweave.core.records import Array
 from fedweave.core.roles import System
 from fedweave.core.settings import BadInput
-from fedweave.data import Dataset, load
 from fedweave.data.partition import Dirichlet, OneClass, Partition
-from fedweave.method import Method
-from fedweave.papers.common.claims import Claim, Outcome, Scale
-from fedweave.papers.common.parallel import Told, together
-from fedweave.papers.common.training import TAIL, Trail, follow, smaller, spread
+from fedweave.papers.common.claims import Claim, Outcome, item_path, mean_and_error, percent
+from fedweave.papers.common.parallel import Progress, run_seeds
+from fedweave.papers.common.scale import ImageSize, Scale, load_samples
+from fedweave.papers.common.training import TAIL, Trajectory, run_and_measure
 from fedweave.papers.fedacs.quadratics import FIGURE7
 from fedweave.runs.experiment import Experiment
 from fedweave.system import Dynamic, Static
@@ -33,31 +32,26 @@ NAMES: tuple[str, ...] = (
     "fedau",
     "os",
 )  # as the paper lists them
-CONTEST = {name: FIGURE7[name] for name in NAMES} | {
+METHODS = {name: FIGURE7[name] for name in NAMES} | {
     "fedacs_measured": methods.fedacs_measured(6)  # beyond the paper
 }
 NEVER = (np.nan, np.nan)  # a dash in the paper's tables
 
 
-class Size(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Size(ImageSize):
     """How much of a published experiment is run."""
 
-    train: int | None  # samples; None: all
-    test: int | None
-    pool: int  # images are averaged over so many pixels each way
-    batch: int
-    rounds: int
-    seeds: int
-    threshold: float | None = None  # accuracy whose first reaching is timed, where the paper's is out of reach
+    threshold: float | None = None  # replaces the published accuracy threshold where that is out of reach
 
 
 class Task(NamedTuple):
-    """One column of a table: data, network (table 3), deal, and what the paper reports."""
+    """One column of a table: data, network (table 3), partition, and what the paper reports."""
 
     data: str
     model: str
     lr: float
-    deal: Partition
+    partition: Partition
     sizes: Mapping[Scale, Size]
     threshold: float
     reported: Sequence[tuple[float, float]]  # by NAMES: rounds to the threshold, device time relative to FedACS
@@ -67,12 +61,12 @@ SMOKE = Size(train=200, test=100, pool=2, batch=20, rounds=2, seeds=2)
 GREY: dict[Scale, Size] = {
     "smoke": SMOKE,
     "laptop": Size(train=1000, test=1000, pool=2, batch=50, rounds=160, seeds=5, threshold=0.4),
-    "paper": Size(train=None, test=None, pool=1, batch=512, rounds=200, seeds=5),
+    "paper": Size(batch=512, rounds=200, seeds=5),
 }
 COLOUR: dict[Scale, Size] = {
     "smoke": SMOKE,
     "laptop": Size(train=1000, test=1000, pool=2, batch=50, rounds=60, seeds=5, threshold=0.2),
-    "paper": Size(train=None, test=None, pool=1, batch=1024, rounds=200, seeds=5),
+    "paper": Size(batch=1024, rounds=200, seeds=5),
 }
 
 
@@ -105,26 +99,26 @@ TABLE5 = {
 }
 
 
-def table1(scale: Scale, told: Told | None = None, part: str | None = None) -> Outcome:
+def table1(scale: Scale, on_progress: Progress | None = None, part: str | None = None) -> Outcome:
     """Table 1 and figure 6: seven methods in the dynamic world on MNIST, CIFAR-10 and CINIC-10."""
-    return _table("fedacs/table1", TABLE1, Dynamic(unit="epochs"), scale, told, part)
+    return _table("fedacs/table1", TABLE1, Dynamic(unit="epochs"), scale, on_progress, part)
 
 
-def table4(scale: Scale, told: Told | None = None, part: str | None = None) -> Outcome:
+def table4(scale: Scale, on_progress: Progress | None = None, part: str | None = None) -> Outcome:
     """Table 4 and figure 9: the same in the static world."""
-    return _table("fedacs/table4", TABLE4, Static(unit="epochs"), scale, told, part)
+    return _table("fedacs/table4", TABLE4, Static(unit="epochs"), scale, on_progress, part)
 
 
-def table5(scale: Scale, told: Told | None = None, part: str | None = None) -> Outcome:
+def table5(scale: Scale, on_progress: Progress | None = None, part: str | None = None) -> Outcome:
     """Table 5 and figure 10: CIFAR-10 in the dynamic world, three degrees of skew (α)."""
-    return _table("fedacs/table5", TABLE5, Dynamic(unit="epochs"), scale, told, part)
+    return _table("fedacs/table5", TABLE5, Dynamic(unit="epochs"), scale, on_progress, part)
 
 
 fig6, fig9, fig10 = table1, table4, table5  # the figures show the accuracies of the same runs
 
 
 def _table(
-    item: str, tasks: Mapping[str, Task], world: System, scale: Scale, told: Told | None, part: str | None
+    item: str, tasks: Mapping[str, Task], world: System, scale: Scale, on_progress: Progress | None, part: str | None
 ) -> Outcome:
     wanted = {name: task for name, task in tasks.items() if part in (None, name)}
     rows: list[dict[str, Any]] = []
@@ -132,17 +126,15 @@ def _table(
     notes = ["accuracy in %, mean ± standard error over seeds; steps are calibrated (I.2), T counts epochs"]
     for name, task in wanted.items():
         try:
-            data = _data(task, scale)
+            data = load_samples(task.data, scale, task.sizes[scale])
         except BadInput as missing:
-            claims.append(
-                Claim(f"{name}: FedACS is the most accurate and the fastest", "not run at this scale", str(missing))
-            )
+            claims.append(Claim.not_run(f"{name}: FedACS is the most accurate and the fastest", missing))
             continue
         size = task.sizes[scale]
         experiment = Experiment(
-            method=CONTEST["fedacs"],
+            method=METHODS["fedacs"],
             data=data,
-            partition=task.deal,
+            partition=task.partition,
             model=task.model,
             system=world,
             rounds=size.rounds,
@@ -150,41 +142,25 @@ def _table(
             batch_size=size.batch,
             calibrate=True,
         )
-        trails = contest(CONTEST, experiment, size.seeds, told)
+        experiments = {n: replace(experiment, method=method) for n, method in METHODS.items()}
+        trajectories = run_seeds(run_and_measure, experiments, size.seeds, on_progress)
         threshold = size.threshold or task.threshold
-        rows += _rows(name, task, trails, threshold)
-        claims += _claims(name, trails, threshold, scale)
+        rows += _rows(name, task, trajectories, threshold)
+        claims += _claims(name, trajectories, threshold, scale)
         notes.append(
             f"{name}: {len(data.x)} training images of {data.shape[1]}×{data.shape[2]}, batch {size.batch}, "
             f"{size.rounds} rounds, {size.seeds} seeds; time to {threshold:.0%} (paper: {task.threshold:.0%})"
         )
-    return Outcome(f"{item}/{part}" if part else item, scale, rows, claims, notes)
+    return Outcome(item_path(item, part), scale, rows, claims, notes)
 
 
-def _data(task: Task, scale: Scale) -> Dataset:
-    size = task.sizes[scale]
-    data = load("mnist5k" if scale == "smoke" and task.data == "mnist" else task.data)
-    return data if size.train is None else smaller(data, size.train, size.test or size.train, size.pool)
-
-
-def contest(
-    methods: Mapping[str, Method], experiment: Experiment, seeds: int, told: Told | None
-) -> dict[str, list[Trail]]:
-    """Return the runs of every method over the seeds; for one seed all meet the same clients and world."""
-    calls = {
-        (name, seed): (replace(experiment, method=method, seed=seed),)
-        for seed in range(seeds)
-        for name, method in methods.items()
-    }
-    found = together(follow, calls, told)
-    return {name: [found[name, seed] for seed in range(seeds)] for name in methods}
-
-
-def _rows(task_name: str, task: Task, trails: Mapping[str, list[Trail]], threshold: float) -> list[dict[str, Any]]:
+def _rows(
+    task_name: str, task: Task, trajectories: Mapping[str, list[Trajectory]], threshold: float
+) -> list[dict[str, Any]]:
     reported = dict(zip(NAMES, task.reported, strict=True))
-    fedacs = mean([t.seconds_to(threshold) for t in trails["fedacs"]])
+    fedacs = mean([t.seconds_to(threshold) for t in trajectories["fedacs"]])
     rows = []
-    for name, runs in trails.items():
+    for name, runs in trajectories.items():
         paper_rounds, paper_time = reported.get(name, NEVER)
         rows.append(
             {
@@ -193,10 +169,10 @@ def _rows(task_name: str, task: Task, trails: Mapping[str, list[Trail]], thresho
                 "last 5": percent([t.last(5) for t in runs]),
                 f"last {TAIL}": percent([t.last(TAIL) for t in runs]),
                 "averaged": percent([t.averaged for t in runs]),
-                "rounds": whole(mean([t.rounds_to(threshold) for t in runs])),
-                "paper": whole(paper_rounds),
-                "time": times(mean([t.seconds_to(threshold) for t in runs]) / fedacs),
-                "paper time": times(paper_time),
+                "rounds": format_rounds(mean([t.rounds_to(threshold) for t in runs])),
+                "paper": format_rounds(paper_rounds),
+                "time": format_factor(mean([t.seconds_to(threshold) for t in runs]) / fedacs),
+                "paper time": format_factor(paper_time),
                 "local steps": int(np.mean([t.steps_done for t in runs])),
             }
             | saturation(runs)
@@ -204,54 +180,52 @@ def _rows(task_name: str, task: Task, trails: Mapping[str, list[Trail]], thresho
     return rows
 
 
-def saturation(runs: Sequence[Trail]) -> dict[str, str]:
-    """Return how much more the second half of the clients works than the first, and how much farther it gets."""
-    heard, steps, reach = np.sum([(t.heard, t.steps, t.reach) for t in runs], axis=0).reshape(3, 2, -1).sum(axis=2)
+def saturation(runs: Sequence[Trajectory]) -> dict[str, str]:
+    """Return the mean steps and displacements of the first and the second half of the clients."""
+    answers, steps, reach = np.sum([(t.answers, t.steps, t.reach) for t in runs], axis=0).reshape(3, 2, -1).sum(axis=2)
     with np.errstate(invalid="ignore"):
-        (slow, fast), (near, far) = steps / heard, reach / heard
+        (slow, fast), (near, far) = steps / answers, reach / answers
     return {"steps, halves": f"{slow:.1f}/{fast:.1f}", "reach, halves": f"{near:.2f}/{far:.2f}"}
 
 
-def percent(shares: Sequence[float]) -> str:
-    """Return mean and standard error of shares, in per cent."""
-    mean, error = spread(shares)
-    return f"{100 * mean:.1f} ± {100 * error:.1f}" if len(shares) > 1 else f"{100 * mean:.1f}"
-
-
-def whole(value: float) -> str:
+def format_rounds(value: float) -> str:
     """Return a number of rounds, or a dash if it was not reached in every run."""
     return f"{value:.0f}" if np.isfinite(value) else "—"
 
 
-def times(value: float) -> str:
+def format_factor(value: float) -> str:
     """Return a factor, or a dash."""
     return f"{value:.2f}×" if np.isfinite(value) else "—"
 
 
-def _claims(name: str, trails: Mapping[str, list[Trail]], threshold: float, scale: Scale) -> list[Claim]:
-    measures: dict[str, Callable[[Trail], float]] = {
+def _claims(name: str, trajectories: Mapping[str, list[Trajectory]], threshold: float, scale: Scale) -> list[Claim]:
+    measures: dict[str, Callable[[Trajectory], float]] = {
         "accuracy of the last five rounds (the paper's measure)": lambda t: t.last(5),
         f"mean accuracy of the last {TAIL} rounds": lambda t: t.last(TAIL),
         f"accuracy of the mean of the last {TAIL} models": lambda t: t.averaged,
     }
     claims = [
-        _leads(f"{name}: FedACS has the highest {text}", {n: np.array([f(t) for t in trails[n]]) for n in NAMES}, scale)
+        _judge_lead(
+            f"{name}: FedACS has the highest {text}",
+            {n: np.array([f(t) for t in trajectories[n]]) for n in NAMES},
+            scale,
+        )
         for text, f in measures.items()
     ]
-    rounds = {n: mean([t.rounds_to(threshold) for t in trails[n]]) for n in NAMES}
-    told = ", ".join(f"{n} {whole(r)}" for n, r in rounds.items())
+    rounds = {n: mean([t.rounds_to(threshold) for t in trajectories[n]]) for n in NAMES}
+    evidence = ", ".join(f"{n} {format_rounds(r)}" for n, r in rounds.items())
     text = f"{name}: FedACS needs the fewest rounds to {threshold:.0%}"
     if scale == "smoke":
-        return [*claims, Claim(text, "not run at this scale", "too few rounds")]
+        return [*claims, Claim.not_run(text, "too few rounds")]
     first = np.isfinite(rounds["fedacs"]) and rounds["fedacs"] <= np.nanmin(list(rounds.values()))
-    return [*claims, Claim.judged(text, bool(first), told)]
+    return [*claims, Claim.judge(text, bool(first), evidence)]
 
 
-def _leads(text: str, scores: Mapping[str, Array], scale: Scale) -> Claim:
+def _judge_lead(text: str, scores: Mapping[str, Array], scale: Scale) -> Claim:
     """Judge whether FedACS leads the best other by more than twice the error of their difference, seed by seed."""
     if scale == "smoke":
-        return Claim(text, "not run at this scale", "too few rounds and seeds")
+        return Claim.not_run(text)
     best = max((n for n in scores if n != "fedacs"), key=lambda n: scores[n].mean())
-    lead, error = spread((scores["fedacs"] - scores[best]).tolist())
-    told = f"FedACS leads {best} by {100 * lead:.1f} ± {100 * error:.1f} points"
-    return Claim.judged(text, lead > 2 * error, told)
+    lead, error = mean_and_error((scores["fedacs"] - scores[best]).tolist())
+    evidence = f"FedACS leads {best} by {100 * lead:.1f} ± {100 * error:.1f} points"
+    return Claim.judge(text, lead > 2 * error, evidence)

@@ -1,4 +1,4 @@
-"""FedACS claims to go with differential privacy, since it needs only the sum of what arrives: here it does."""
+"""FedACS under differential privacy, which it claims to support because it needs only the sum of the updates."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from fedweave import methods, privacy
 from fedweave.aggregate import Private
 from fedweave.data import load
 from fedweave.data.partition import Dirichlet
-from fedweave.papers.common.claims import Claim, Outcome, Scale
-from fedweave.papers.common.parallel import Told, together
-from fedweave.papers.common.training import smaller, spread
-from fedweave.papers.fedacs.images import percent
+from fedweave.papers.common.claims import Claim, Outcome, mean_and_error, percent
+from fedweave.papers.common.parallel import Progress, run_seeds
+from fedweave.papers.common.scale import Scale, reduce_data
 from fedweave.runs.experiment import Experiment
 from fedweave.runs.loop import run
 from fedweave.system import Dynamic
@@ -27,50 +26,45 @@ SIZES: dict[Scale, tuple[int, int, tuple[float, ...]]] = {  # seeds, rounds, noi
 }
 
 
-class Spent(NamedTuple):
-    """One run: how good it was at the end, and what it gave away."""
+class PrivateRun(NamedTuple):
+    """One run: its final accuracy and its privacy loss."""
 
     accuracy: float
-    epsilon: float  # of the client heard most, to those who know who took part
+    epsilon: float  # of the client received most often, against observers who know which clients took part
     probability: float  # of the client most likely to be drawn, per draw
 
 
-def _spent(experiment: Experiment) -> Spent:
+def _run_private(experiment: Experiment) -> PrivateRun:
     result = run(experiment)
     epsilon = result.rounds.get("epsilon", np.zeros(1))[-1]
     likely = result.clients["expected"].max() / DRAWS
-    return Spent(float(result.rounds["accuracy"][-LAST:].mean()), float(epsilon), float(likely))
+    return PrivateRun(float(result.rounds["accuracy"][-LAST:].mean()), float(epsilon), float(likely))
 
 
-def private(scale: Scale, told: Told | None = None) -> Outcome:
+def private(scale: Scale, on_progress: Progress | None = None) -> Outcome:
     """Accuracy and epsilon of FedACS and FedAvg by importance sampling, with and without noise, in a dynamic world."""
     seeds, rounds, noises = SIZES[scale]
-    data = smaller(load("mnist5k"), 4000, 1000, pool=2)
+    data = reduce_data(load("mnist5k"), 4000, 1000, pool=2)
     plain = {"fedacs": methods.fedacs(DRAWS), "fedavg": methods.fedavg_is(DRAWS)}
-    zoo = {(name, 0.0): method for name, method in plain.items()} | {
+    arms = {(name, 0.0): method for name, method in plain.items()} | {
         (name, z): replace(method, aggregator=Private(CLIP, z, DELTA)) for name, method in plain.items() for z in noises
     }
-    calls = {
-        (name, z, seed): (
-            Experiment(
-                method=method,
-                data=data,
-                partition=Dirichlet(CLIENTS, 0.1),
-                model="logistic",
-                system=Dynamic(unit="epochs"),
-                rounds=rounds,
-                lr=0.02,
-                seed=seed,
-                workers=1,
-            ),
+    experiments = {
+        key: Experiment(
+            method=method,
+            data=data,
+            partition=Dirichlet(CLIENTS, 0.1),
+            model="logistic",
+            system=Dynamic(unit="epochs"),
+            rounds=rounds,
+            lr=0.02,
+            workers=1,
         )
-        for (name, z), method in zoo.items()
-        for seed in range(seeds)
+        for key, method in arms.items()
     }
-    found = together(_spent, calls, told)
-    runs = {key: [found[*key, seed] for seed in range(seeds)] for key in zoo}
-    rows = [_row(name, z, spent, rounds) for (name, z), spent in runs.items()]
-    claims = [_lead(z, runs, scale) for z in (0.0, *noises)]
+    runs = run_seeds(_run_private, experiments, seeds, on_progress)
+    rows = [_row(name, z, private_runs, rounds) for (name, z), private_runs in runs.items()]
+    claims = [_judge_private(z, runs, scale) for z in (0.0, *noises)]
     notes = (
         f"MNIST (4000 images of 14×14), logistic regression, {CLIENTS} clients, Dirichlet(0.1) labels, {DRAWS} draws",
         f"dynamic world; clip {CLIP}, δ = {DELTA:g}, {seeds} seeds, {rounds} rounds, mean accuracy of the last {LAST}",
@@ -79,22 +73,22 @@ def private(scale: Scale, told: Told | None = None) -> Outcome:
     return Outcome("fedacs/private", scale, rows, claims, notes)
 
 
-def _row(name: str, z: float, spent: list[Spent], rounds: int) -> dict[str, Any]:
-    secret = privacy.epsilon(z, rounds, DRAWS, max(s.probability for s in spent), DELTA) if z else np.inf
+def _row(name: str, z: float, private_runs: list[PrivateRun], rounds: int) -> dict[str, Any]:
+    secret = privacy.epsilon(z, rounds, DRAWS, max(s.probability for s in private_runs), DELTA) if z else np.inf
     return {
         "method": name,
         "noise": z,
-        "accuracy": percent([s.accuracy for s in spent]),
-        "ε known": f"{max(s.epsilon for s in spent):.1f}" if z else "∞",
+        "accuracy": percent([s.accuracy for s in private_runs]),
+        "ε known": f"{max(s.epsilon for s in private_runs):.1f}" if z else "∞",
         "ε secret": f"{secret:.1f}" if z else "∞",
     }
 
 
-def _lead(z: float, runs: dict[tuple[str, float], list[Spent]], scale: Scale) -> Claim:
+def _judge_private(z: float, runs: dict[tuple[str, float], list[PrivateRun]], scale: Scale) -> Claim:
     text = f"noise {z:g}: FedACS is more accurate than FedAvg"
     ours, theirs = ([s.accuracy for s in runs[name, z]] for name in ("fedacs", "fedavg"))
-    lead, error = spread([a - b for a, b in zip(ours, theirs, strict=True)])
+    lead, error = mean_and_error([a - b for a, b in zip(ours, theirs, strict=True)])
     evidence = f"{100 * lead:+.1f} ± {100 * error:.1f} points"
     if scale == "smoke":
-        return Claim(text, "not run at this scale", f"too few rounds and seeds: {evidence}")
-    return Claim.judged(text, lead > 2 * error, evidence)
+        return Claim.not_run(text, f"too few rounds and seeds: {evidence}")
+    return Claim.judge(text, lead > 2 * error, evidence)

@@ -1,4 +1,4 @@
-"""FedACS's figures on quadratic clients: where methods settle when links fail and compute differs."""
+"""FedACS's figures on quadratic clients: the fixed points of methods when links fail and compute differs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from fedweave.engine.simulator import Simulator
 from fedweave.local.quadratic import Quadratics, QuadraticTrainer
 from fedweave.local.solvers import SGD, Prox
 from fedweave.method import Method
-from fedweave.papers.common.claims import Claim, Outcome, Scale
-from fedweave.papers.common.parallel import Told, together
+from fedweave.papers.common.claims import Claim, Outcome
+from fedweave.papers.common.parallel import Progress, run_by_key
+from fedweave.papers.common.scale import Scale
 from fedweave.round import first_state, run_round
 from fedweave.round.calibration import calibrated_lr
 from fedweave.round.plan import view_of
@@ -25,7 +26,7 @@ from fedweave.sample import Weighted
 from fedweave.system import Dynamic, Static, Uniform
 
 
-class Walk(NamedTuple):
+class Distances(NamedTuple):
     """One run on quadratics: distances from the true optimum, over the last 30 % of the rounds."""
 
     raw: float  # mean distance of the iterates
@@ -35,8 +36,8 @@ class Walk(NamedTuple):
     noise: float  # Monte-Carlo error of the averaged iterate, by batch means
 
 
-class _Walker:
-    """One method on its way: its state, and what is measured of it in the last rounds."""
+class _MethodRun:
+    """A running method: its state, and its measurements of the last rounds."""
 
     def __init__(self, method: Method, problem: Quadratics, base: Population, seed: int, lr: float, calibrate: bool):
         dim, self.problem = problem.optimum.shape[1], problem
@@ -49,10 +50,10 @@ class _Walker:
     def step(self, population: Population) -> None:
         self.state, _ = run_round(self.method, self.state, population, self.engine, self.lr, self.seed, self.calibrate)
 
-    def note_pull(self, population: Population) -> None:
+    def add_mean_step(self, population: Population) -> None:
         """Add the mean of the coming round, Σ c κ(T) (x* − x) at its c, T and learning rate.
 
-        The mean of these over rounds (a tenth of them will do) is the recursion that the averaged iterate follows.
+        The mean of these over rounds (a tenth of them suffices) is the recursion that the averaged iterate follows.
         """
         view = view_of(self.method, self.state, population, self.engine, self.lr)
         view = replace(view, lr=calibrated_lr(self.method, self.state, view)) if self.calibrate else view
@@ -63,9 +64,9 @@ class _Walker:
         self.pull += self.method.aggregator.coefficients(view, law) * reach
 
 
-def walk(
+def run_methods(
     methods: Mapping[str, Method], world: System, clients: int, lr: float, rounds: int, calibrate: bool, seed: int
-) -> dict[str, Walk]:
+) -> dict[str, Distances]:
     """Run methods side by side on unit quadratics scattered by N(0, I) in R¹⁰, and compare with their closed forms."""
     one = np.ones(clients)
     base = Population(
@@ -78,23 +79,23 @@ def walk(
         available=one > 0,
     )
     problem = Quadratics.random(clients, 10, seed)
-    walkers = {name: _Walker(method, problem, base, seed, lr, calibrate) for name, method in methods.items()}
+    runs = {name: _MethodRun(method, problem, base, seed, lr, calibrate) for name, method in methods.items()}
     for r in range(1, rounds + 1):
         population = world.population(base, r, seed)
         late = r > rounds - (rounds * 3) // 10
-        for walker in walkers.values():
+        for run in runs.values():
             if late and r % 10 == 0:
-                walker.note_pull(population)
-            walker.step(population)
+                run.add_mean_step(population)
+            run.step(population)
             if late:
-                walker.kept.append(walker.state.x)
-    return {name: _measured(np.array(w.kept), problem, w.pull, base.weight) for name, w in walkers.items()}
+                run.kept.append(run.state.x)
+    return {name: _measure(np.array(w.kept), problem, w.pull, base.weight) for name, w in runs.items()}
 
 
-def _measured(path: Array, problem: Quadratics, pull: Array, weight: Array) -> Walk:
+def _measure(path: Array, problem: Quadratics, pull: Array, weight: Array) -> Distances:
     best, settled = problem.minimiser(weight), pull @ problem.optimum / pull.sum()
     batches = np.array([b.mean(0) for b in np.array_split(path, 10)])
-    return Walk(
+    return Distances(
         raw=float(np.linalg.norm(path - best, axis=1).mean()),
         averaged=float(np.linalg.norm(path.mean(0) - best)),
         closed_form=float(np.linalg.norm(settled - best)),
@@ -103,7 +104,7 @@ def _measured(path: Array, problem: Quadratics, pull: Array, weight: Array) -> W
     )
 
 
-def walks(
+def run_worlds(
     methods: Mapping[str, Method],
     worlds: Mapping[str, System],
     clients: int,
@@ -111,20 +112,21 @@ def walks(
     rounds: int,
     calibrate: bool,
     seeds: int,
-    told: Told | None,
-) -> dict[tuple[str, str], list[Walk]]:
-    """Return the walks of every method in every world over the seeds, on all cores."""
+    on_progress: Progress | None,
+) -> dict[tuple[str, str], list[Distances]]:
+    """Return the distances of every method in every world, one per seed, on all cores."""
     calls = {
         (name, seed): (methods, world, clients, lr, rounds, calibrate, seed)
         for seed in range(seeds)
         for name, world in worlds.items()
     }
-    found = together(walk, calls, told)
+    found = run_by_key(run_methods, calls, on_progress)
     return {(w, m): [found[w, seed][m] for seed in range(seeds)] for w in worlds for m in methods}
 
 
-def means(key: Sequence[str], names: Sequence[str], walks: list[Walk]) -> dict[str, Any]:
-    means = {field: float(np.mean([getattr(w, field) for w in walks])) for field in Walk._fields}
+def mean_row(key: Sequence[str], names: Sequence[str], runs: list[Distances]) -> dict[str, Any]:
+    """Return a line of the table: the names of the key, and the means over the runs."""
+    means = {field: float(np.mean([getattr(w, field) for w in runs])) for field in Distances._fields}
     return {**dict(zip(names, key, strict=True)), **means}
 
 
@@ -140,13 +142,15 @@ FIGURE7: dict[str, Method] = {
 FIGURE7_SIZES: dict[Scale, tuple[int, int]] = {"smoke": (1, 1000), "laptop": (6, 3000), "paper": (6, 6000)}
 
 
-def fig7(scale: Scale, told: Told | None = None) -> Outcome:
+def fig7(scale: Scale, on_progress: Progress | None = None) -> Outcome:
     """Figure 7: distance from the true optimum of seven methods, static and dynamic world (20 clients, 6 per round)."""
     seeds, rounds = FIGURE7_SIZES[scale]
     worlds: dict[str, System] = {"static": Static(), "dynamic": Dynamic()}
-    found = walks(FIGURE7, worlds, 20, 0.002, rounds, True, seeds, told)
-    rows = [means(key, ("world", "method"), runs) for key, runs in found.items()]
-    claims = [_closest(rows, world, seeds, scale) for world in worlds] + [_lands(found, world) for world in worlds]
+    found = run_worlds(FIGURE7, worlds, 20, 0.002, rounds, True, seeds, on_progress)
+    rows = [mean_row(key, ("world", "method"), runs) for key, runs in found.items()]
+    claims = [_judge_closest(rows, world, seeds, scale) for world in worlds] + [
+        _judge_fixed_points(found, world) for world in worlds
+    ]
     return Outcome(
         "fedacs/fig7",
         scale,
@@ -159,28 +163,28 @@ def fig7(scale: Scale, told: Told | None = None) -> Outcome:
     )
 
 
-def _closest(rows: Sequence[Mapping[str, Any]], world: str, seeds: int, scale: Scale) -> Claim:
+def _judge_closest(rows: Sequence[Mapping[str, Any]], world: str, seeds: int, scale: Scale) -> Claim:
     here = {row["method"]: row for row in rows if row["world"] == world}
     order = sorted(here, key=lambda name: here[name]["averaged"])
-    told = ", ".join(f"{name} {here[name]['averaged']:.3f}" for name in order)
+    evidence = ", ".join(f"{name} {here[name]['averaged']:.3f}" for name in order)
     text = f"{world}: FedACS settles closest to the true optimum"
     ours, other = here["fedacs"], here[next(name for name in order if name != "fedacs")]
     error = np.hypot(ours["noise"], other["noise"]) / np.sqrt(seeds)
     if scale == "smoke" and abs(ours["averaged"] - other["averaged"]) < 2 * error:
-        return Claim(text, "not run at this scale", f"the noise hides the order: {told}")
-    return Claim.judged(text, order[0] == "fedacs", told)
+        return Claim.not_run(text, f"the noise hides the order: {evidence}")
+    return Claim.judge(text, order[0] == "fedacs", evidence)
 
 
-def _lands(found: Mapping[tuple[str, ...], list[Walk]], world: str) -> Claim:
+def _judge_fixed_points(found: Mapping[tuple[str, ...], list[Distances]], world: str) -> Claim:
     """Judge all methods with a closed form: the miss, over seeds, against four times its Monte-Carlo error."""
-    open_question = ("fedau", "fedvarp") if world == "dynamic" else ()  # their memory makes rounds depend on each other
+    open_question = ("fedau", "fedvarp") if world == "dynamic" else ()  # with memory, rounds depend on each other
     ratios = {
-        name: float(np.mean([w.miss for w in walks]) / np.mean([w.noise for w in walks]))
-        for (where, name), walks in found.items()
+        name: float(np.mean([w.miss for w in runs]) / np.mean([w.noise for w in runs]))
+        for (where, name), runs in found.items()
         if where == world and name not in open_question
     }
     worst = max(ratios, key=ratios.__getitem__)
-    return Claim.judged(
+    return Claim.judge(
         f"{world}: every method settles on its closed-form fixed point, within Monte-Carlo error",
         ratios[worst] < 4,
         f"largest miss: {worst}, {ratios[worst]:.1f} standard errors",
@@ -198,22 +202,22 @@ FIGURE4_SIZES: dict[Scale, tuple[int, int]] = {"smoke": (1, 600), "laptop": (3, 
 
 
 class _Equal(Uniform):
-    """Figure 4, left: the same 15 steps and the same loss rate 0.2 for everyone."""
+    """Figure 4, left: 15 steps and a loss rate of 0.2 for all clients."""
 
     def population(self, base: Population, round: int, seed: int) -> Population:
         return replace(super().population(base, round, seed), loss_rate=np.full(base.size, 0.2))
 
 
-def fig4(scale: Scale, told: Told | None = None) -> Outcome:
+def fig4(scale: Scale, on_progress: Progress | None = None) -> Outcome:
     """Figure 4: FedAvg with four local solvers and FedACS in an even, a static and a dynamic world (30 clients)."""
     seeds, rounds = FIGURE4_SIZES[scale]
     worlds: dict[str, System] = {"even": _Equal(), "static": Static.figure4(), "dynamic": Dynamic.figure4()}
-    found = walks(FIGURE4, worlds, 30, 0.001, rounds, False, seeds, told)
-    rows = [means(key, ("world", "method"), runs) for key, runs in found.items()]
+    found = run_worlds(FIGURE4, worlds, 30, 0.001, rounds, False, seeds, on_progress)
+    rows = [mean_row(key, ("world", "method"), runs) for key, runs in found.items()]
     by = {(row["world"], row["method"]): row["averaged"] for row in rows}
     even = [by["even", name] for name in FIGURE4]
     claims = [
-        Claim.judged(
+        Claim.judge(
             "even: all solvers settle at the same distance",
             max(even) < 1.5 * min(even) + 0.03,
             f"between {min(even):.3f} and {max(even):.3f}",
@@ -223,6 +227,6 @@ def fig4(scale: Scale, told: Told | None = None) -> Outcome:
         others = min(by[world, name] for name in FIGURE4 if name != "fedacs")
         ours = by[world, "fedacs"]
         evidence = f"FedACS {ours:.3f}, nearest other {others:.3f}, {others / ours:.1f} times as far"
-        claims.append(Claim.judged(f"{world}: only FedACS reaches the optimum", ours < others / 2, evidence))
+        claims.append(Claim.judge(f"{world}: only FedACS reaches the optimum", ours < others / 2, evidence))
     notes = (f"{seeds} seeds, {rounds} rounds, the last 30 % measured, the same learning rate 0.001 for all.",)
     return Outcome("fedacs/fig4", scale, rows, claims, notes)

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from fedweave.core.settings import BadInput
-from fedweave.papers.common.claims import Claim, Outcome, Scale
-from fedweave.papers.common.parallel import Told
-from fedweave.papers.common.training import leads
-from fedweave.papers.feddd import judge
-from fedweave.papers.feddd.judge import READING, Runs, finals, percent
-from fedweave.papers.feddd.stage import MODELS, SPLITS, Stage, contenders
+from fedweave.papers.common.claims import Claim, Outcome, item_path, judge_lead, percent, rename_runs
+from fedweave.papers.common.parallel import Progress
+from fedweave.papers.common.scale import Scale
+from fedweave.papers.feddd.claims import LAST, READING, Runs, final_accuracies, judge_time, sent_share, table_row
+from fedweave.papers.feddd.setup import MODELS, SPLITS, FedDDSetup, budget_methods
 from fedweave.runs.results import Result
 
 SELECT = ("fedcs", "oort")  # FedDD's rivals under the same budget
@@ -45,35 +44,39 @@ PUBLISHED_TIMES = {
 }
 
 
-def fig7(scale: Scale, told: Told | None = None, data: str | None = None, split: str | None = None) -> Outcome:
+def fig7(
+    scale: Scale, on_progress: Progress | None = None, data: str | None = None, split: str | None = None
+) -> Outcome:
     """Figures 4 to 7: final accuracy and time to targets, clients with equal models."""
-    item = "/".join(["feddd/fig7", *(p for p in (data, split) if p)])
-    return budget(item, [data] if data else list(MODELS), [split] if split else list(SPLITS), None, scale, told)
+    item = item_path("feddd/fig7", data, split)
+    return budget(item, [data] if data else list(MODELS), [split] if split else list(SPLITS), None, scale, on_progress)
 
 
-def fig4(scale: Scale, told: Told | None = None, data: str | None = None) -> Outcome:
+def fig4(scale: Scale, on_progress: Progress | None = None, data: str | None = None) -> Outcome:
     """Figure 4: the IID runs of figure 7."""
-    return _split("feddd/fig4", "iid", scale, told, data)
+    return _split("feddd/fig4", "iid", scale, on_progress, data)
 
 
-def fig5(scale: Scale, told: Told | None = None, data: str | None = None) -> Outcome:
+def fig5(scale: Scale, on_progress: Progress | None = None, data: str | None = None) -> Outcome:
     """Figure 5: the non-IID-a runs of figure 7."""
-    return _split("feddd/fig5", "non-iid-a", scale, told, data)
+    return _split("feddd/fig5", "non-iid-a", scale, on_progress, data)
 
 
-def fig6(scale: Scale, told: Told | None = None, data: str | None = None) -> Outcome:
+def fig6(scale: Scale, on_progress: Progress | None = None, data: str | None = None) -> Outcome:
     """Figure 6: the non-IID-b runs of figure 7."""
-    return _split("feddd/fig6", "non-iid-b", scale, told, data)
+    return _split("feddd/fig6", "non-iid-b", scale, on_progress, data)
 
 
-def _split(item: str, split: str, scale: Scale, told: Told | None, data: str | None) -> Outcome:
-    return budget("/".join(filter(None, (item, data))), [data] if data else list(MODELS), [split], None, scale, told)
+def _split(item: str, split: str, scale: Scale, on_progress: Progress | None, data: str | None) -> Outcome:
+    return budget(item_path(item, data), [data] if data else list(MODELS), [split], None, scale, on_progress)
 
 
-def fig10(scale: Scale, told: Told | None = None, data: str | None = None, widths: str | None = None) -> Outcome:
+def fig10(
+    scale: Scale, on_progress: Progress | None = None, data: str | None = None, widths: str | None = None
+) -> Outcome:
     """Figures 9 and 10: the same with sub-models of five widths, on CIFAR-10 unless another data set is named."""
-    item = "/".join(["feddd/fig10", *(p for p in (data, widths) if p)])
-    return budget(item, [data or "cifar10"], list(SPLITS), [widths] if widths else ["a", "b"], scale, told)
+    item = item_path("feddd/fig10", data, widths)
+    return budget(item, [data or "cifar10"], list(SPLITS), [widths] if widths else ["a", "b"], scale, on_progress)
 
 
 fig9 = fig10  # the curves of the same runs
@@ -85,43 +88,43 @@ def budget(
     splits: Sequence[str],
     widths: Sequence[str] | None,
     scale: Scale,
-    told: Told | None,
+    on_progress: Progress | None,
 ) -> Outcome:
     """Compare the methods at a budget of 60 per cent, in every setting asked for."""
     rows: list[dict[str, Any]] = []
-    said: list[Claim] = []
+    claims: list[Claim] = []
     notes: list[str] = []
     shown: list[Result] = []
     for name in data:
-        stage = Stage(name, scale, told)
+        setup = FedDDSetup(name, scale, on_progress)
         for width in widths or [None]:
             try:
-                worlds = {split: stage.experiment(split, width) for split in splits}
+                worlds = {split: setup.experiment(split, width) for split in splits}
             except BadInput as missing:
-                said.append(Claim(f"{name}: FedDD reaches targets first", "not run at this scale", str(missing)))
+                claims.append(Claim.not_run(f"{name}: FedDD reaches targets first", missing))
                 continue
-            arms = contenders(stage.size.clients)
-            found = stage.run({(s, n): replace(e, method=m) for s, e in worlds.items() for n, m in arms.items()})
+            arms = budget_methods(setup.size.clients)
+            found = setup.run({(s, n): replace(e, method=m) for s, e in worlds.items() for n, m in arms.items()})
             for split in splits:
                 runs = {n: found[split, n] for n in arms}
                 where = ", ".join(filter(None, (name, split, width and f"widths {width}")))
                 numbers = HETEROGENEOUS.get((width, split)) if width else HOMOGENEOUS.get((name, split))
                 paper: dict[str, str] = dict(zip(SELECT, numbers or (), strict=False))
-                rows += [judge.row(where, n, runs[n], runs, paper.get(n, "—")) for n in arms]
-                said += claims(where, runs, scale)
-                shown += [r for n in arms for r in renamed(runs[n], f"{n}, {where}")]
-            notes += [stage.note(worlds[splits[0]]), PUBLISHED_TIMES[width]]
-    return Outcome(item, scale, uniform(rows), said, (*notes, READING), shown)
+                rows += [table_row(where, n, runs[n], runs, paper.get(n, "—")) for n in arms]
+                claims += judge_claims(where, runs, scale)
+                shown += [r for n in arms for r in rename_runs(runs[n], f"{n}, {where}")]
+            notes += [setup.describe(worlds[splits[0]]), PUBLISHED_TIMES[width]]
+    return Outcome(item, scale, align_columns(rows), claims, (*notes, READING), shown)
 
 
-def claims(where: str, runs: Runs, scale: Scale) -> list[Claim]:
-    """Judge what the paper says of FedDD in one setting, and what comes of dropout on FedACS's cohort."""
-    rivals = {n: finals(runs[n]) for n in SELECT}
+def judge_claims(where: str, runs: Runs, scale: Scale) -> list[Claim]:
+    """Judge the paper's claims about FedDD in one setting, and dropout on FedACS's cohort."""
+    rivals = {n: final_accuracies(runs[n]) for n in SELECT}
     return [
-        judge.sooner(f"{where}: FedDD reaches a target before FedAvg", "feddd", runs, scale, ["fedavg"]),
-        judge.sooner(f"{where}: FedDD reaches a target before FedCS and Oort", "feddd", runs, scale, SELECT),
-        leads(f"{where}: FedDD ends above FedCS and Oort", finals(runs["feddd"]), rivals, scale),
-        judge.sooner(
+        judge_time(f"{where}: FedDD reaches a target before FedAvg", "feddd", runs, scale, ["fedavg"]),
+        judge_time(f"{where}: FedDD reaches a target before FedCS and Oort", "feddd", runs, scale, SELECT),
+        judge_lead(f"{where}: FedDD ends above FedCS and Oort", final_accuracies(runs["feddd"]), rivals, scale),
+        judge_time(
             f"{where}: beyond the paper, FedDD on FedACS's cohort is sooner still", "feddd_acs", runs, scale, ["feddd"]
         ),
     ]
@@ -139,75 +142,68 @@ RARE_NOTES = {
 }
 
 
-def fig21(scale: Scale, told: Told | None = None, data: str | None = None) -> Outcome:
+def fig21(scale: Scale, on_progress: Progress | None = None, data: str | None = None) -> Outcome:
     """Figure 21: three rare classes and a budget of 20 per cent, accuracy class by class."""
-    rows, said, notes, shown = [], [], [], []
+    rows, claims, notes, shown = [], [], [], []
     for name in [data] if data else list(MODELS):
-        stage = Stage(name, scale, told, rounds=1.25)
+        setup = FedDDSetup(name, scale, on_progress, rounds=1.25)
         try:
-            world = stage.experiment("non-iid-b", data=stage.rare)
+            world = setup.experiment("non-iid-b", data=setup.rare_classes)
         except BadInput as missing:
-            said.append(Claim(f"{name}: FedDD learns the rare classes", "not run at this scale", str(missing)))
+            claims.append(Claim.not_run(f"{name}: FedDD learns the rare classes", missing))
             continue
-        arms = {n: m for n, m in contenders(stage.size.clients, keep=0.2).items() if n != "feddd_acs"}
-        runs = stage.run({n: replace(world, method=m) for n, m in arms.items()})
+        arms = {n: m for n, m in budget_methods(setup.size.clients, keep=0.2).items() if n != "feddd_acs"}
+        runs = setup.run({n: replace(world, method=m) for n, m in arms.items()})
         rows += [_rare_row(name, n, r) for n, r in runs.items()]
-        said += _rare_claims(name, runs, scale)
-        notes += [stage.note(world), RARE_NOTES[name]]
-        shown += [r for n in arms for r in renamed(runs[n], f"{n}, {name}")]
-    tail = "/".join(filter(None, ("feddd/fig21", data)))
-    reading = (
-        f"Accuracy of each class in per cent, mean of the last {judge.LAST} rounds and over seeds; 0, 1 and 2 are rare."
-    )
-    return Outcome(tail, scale, rows, said, (*filter(None, notes), reading), shown)
+        claims += _rare_claims(name, runs, scale)
+        notes += [setup.describe(world), RARE_NOTES[name]]
+        shown += [r for n in arms for r in rename_runs(runs[n], f"{n}, {name}")]
+    tail = item_path("feddd/fig21", data)
+    reading = f"Accuracy of each class in per cent, mean of the last {LAST} rounds and over seeds; 0, 1 and 2 are rare."
+    return Outcome(tail, scale, rows, claims, (*filter(None, notes), reading), shown)
 
 
-def by_class(runs: Sequence[Result]) -> np.ndarray:
-    """Return each run's accuracy at the end, class by class."""
-    return np.array([np.nanmean(r.rounds["class_accuracy"][-judge.LAST :], axis=0) for r in runs])
+def class_accuracies(runs: Sequence[Result]) -> np.ndarray:
+    """Return the final accuracy of each run and class."""
+    return np.array([np.nanmean(r.rounds["class_accuracy"][-LAST:], axis=0) for r in runs])
 
 
 def _rare_row(data: str, name: str, runs: Sequence[Result]) -> dict[str, Any]:
-    mean, paper = by_class(runs).mean(0), RARE[data].get(name, ())
-    held = [np.mean([_heard_share(r, c) for r in runs]) for c in range(3)]
+    mean, paper = class_accuracies(runs).mean(0), RARE[data].get(name, ())
+    answered = [np.mean([_answer_share(r, c) for r in runs]) for c in range(3)]
     return {
         "data": data,
         "method": name,
-        "final": percent(finals(runs)),
+        "final": percent(final_accuracies(runs), spread="deviation"),
         **{str(c): f"{100 * a:.0f}" for c, a in enumerate(mean)},
         "paper, 0 1 2": " ".join("?" if np.isnan(v) else f"{v:g}" for v in paper) or "—",
-        "owners heard, 0 1 2": " ".join(f"{share:.2f}" for share in held),
-        "sent": f"{judge.sent(runs):.2f}",
+        "owners heard, 0 1 2": " ".join(f"{share:.2f}" for share in answered),
+        "sent": f"{sent_share(runs):.2f}",
     }
 
 
-def _heard_share(run: Result, label: int) -> float:
-    """Return the share of the clients with this class that were ever heard after the first round."""
+def _answer_share(run: Result, label: int) -> float:
+    """Return the share of the clients with this class that answered at least once after the first round."""
     owners = np.flatnonzero(np.asarray(run.manifest["labels"])[:, label])
-    heard = np.unique(run.clients["client"][(run.clients["round"] > 1) & (run.clients["received"] == 1)])
-    return float(np.isin(owners, heard).mean())
+    answered = np.unique(run.clients["client"][(run.clients["round"] > 1) & (run.clients["received"] == 1)])
+    return float(np.isin(owners, answered).mean())
 
 
 def _rare_claims(data: str, runs: Runs, scale: Scale) -> list[Claim]:
-    rare = {n: by_class(r)[:, :3].mean(1) for n, r in runs.items()}
-    said = [
-        leads(f"{data}: FedDD is better on the rare classes than {n}", rare["feddd"], {n: rare[n]}, scale)
+    rare = {n: class_accuracies(r)[:, :3].mean(1) for n, r in runs.items()}
+    claims = [
+        judge_lead(f"{data}: FedDD is better on the rare classes than {n}", rare["feddd"], {n: rare[n]}, scale)
         for n in SELECT
     ]
     text = f"{data}: FedDD is as good as FedAvg on the rare classes, within five points"
     if scale == "smoke":
-        return [*said, Claim(text, "not run at this scale", "too few rounds and seeds")]
+        return [*claims, Claim.not_run(text)]
     ours, theirs = 100 * rare["feddd"].mean(), 100 * rare["fedavg"].mean()
-    return [*said, Claim.judged(text, ours > theirs - 5, f"{ours:.1f} against {theirs:.1f}")]
+    return [*claims, Claim.judge(text, ours > theirs - 5, f"{ours:.1f} against {theirs:.1f}")]
 
 
-def renamed(runs: Sequence[Result], name: str) -> list[Result]:
-    """Return the runs under another name."""
-    return [replace(r, summary={**r.summary, "method": name}) for r in runs]
-
-
-def uniform(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows that all have the same columns: targets differ from setting to setting."""
+def align_columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows with the same columns, because targets differ between settings."""
     columns = dict.fromkeys(chain.from_iterable(rows))
     order = sorted(columns, key=lambda c: c.startswith("time to"))
     return [{c: r.get(c, "") for c in order} for r in rows]

@@ -1,4 +1,4 @@
-"""Latency-optimal client selection: figures 2 to 6, table 1, and what lies beyond them."""
+"""Latency-optimal client selection: figures 2 to 6, table 1, and items beyond the paper."""
 
 from fedweave.papers.latency.estimated_alpha import alpha as alpha
 from fedweave.papers.latency.estimators import weights as weights

@@ -1,4 +1,4 @@
-"""How much α decides: plans for the estimate of eq. 27 and for bolder ones, what they promise and what they keep."""
+"""The effect of α: predicted and measured gains of plans with the estimate of eq. 27 and with larger values."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from itertools import product
 
 import numpy as np
 
-from fedweave.papers.common.claims import Claim, Outcome, Scale
-from fedweave.papers.common.parallel import Told, on_all_cores
+from fedweave.papers.common.claims import Claim, Outcome
+from fedweave.papers.common.parallel import Progress, run_in_order
+from fedweave.papers.common.scale import Scale
 from fedweave.papers.latency.table import Ratio
 from fedweave.papers.latency.training import (
-    BENCHES,
+    BENCHMARKS,
     SIZES,
     Job,
-    Size,
-    Walk,
+    TrainingSize,
+    Trajectory,
     clock,
     paper_method,
-    smoothed,
-    trained,
-    why_not,
+    smooth,
+    train_once,
+    unavailable_reason,
 )
 from fedweave.sample import LatencyOptimal
 from fedweave.theory import expected_round_seconds
@@ -30,12 +31,12 @@ BOLDNESS: dict[str, float | None] = {"eq. 27": None, "1": 1.0, "10": 10.0}
 MOST_SEEDS = 3
 
 
-def alpha(scale: Scale, told: Told | None = None) -> Outcome:
+def alpha(scale: Scale, on_progress: Progress | None = None) -> Outcome:
     """Compare plans of other boldness with uniform selection, in time to the lowest loss that all of them reach."""
-    size, draws = SIZES[scale], BENCHES[DATASET].per_round
-    size = size._replace(seeds=min(size.seeds, MOST_SEEDS))
-    if (reason := why_not(DATASET, scale)) is not None:
-        claim = Claim("a larger α makes training faster", "not run at this scale", reason)
+    size, draws = SIZES[scale], BENCHMARKS[DATASET].per_round
+    size = replace(size, seeds=min(size.seeds, MOST_SEEDS))
+    if (reason := unavailable_reason(DATASET, scale)) is not None:
+        claim = Claim.not_run("a larger α makes training faster", reason)
         return Outcome("latency/alpha", scale, [{"data": DATASET}], [claim])
     plain, jobs = paper_method("ours", draws, size.trial), []
     assert isinstance(plain.sampler, LatencyOptimal)
@@ -44,28 +45,28 @@ def alpha(scale: Scale, told: Told | None = None) -> Outcome:
         for boldness in BOLDNESS.values():
             method = replace(plain, sampler=replace(plain.sampler, boldness=boldness))
             jobs.append((Job(DATASET, setting, "ours", WORLD, seed), size, method))
-    walks = iter(on_all_cores(trained, jobs, told))
+    trajectories = iter(run_in_order(train_once, jobs, on_progress))
     found = {
-        (setting, seed): {name: next(walks) for name in ("uniform", *BOLDNESS)}
+        (setting, seed): {name: next(trajectories) for name in ("uniform", *BOLDNESS)}
         for setting, seed in product(SETTINGS, range(size.seeds))
     }
     rows = [
         _row(setting, name, [found[setting, seed] for seed in range(size.seeds)], draws)
         for setting, name in product(SETTINGS, BOLDNESS)
     ]
-    claims = [_claim(setting, [r for r in rows if r["setting"] == setting], size) for setting in SETTINGS]
+    claims = [_judge_boldness(setting, [r for r in rows if r["setting"] == setting], size) for setting in SETTINGS]
     how = f"{size.seeds} seeds, {size.rounds} rounds of which {size.trial} trial, uniform latencies."
     units = "α is in units of the data's part of the bound, (1/M) Σ d G²; gains are over uniform selection, in time to "
     notes = (how, units + "the lowest loss (mean of five rounds) that all reach.")
     return Outcome("latency/alpha", scale, rows, claims, notes)
 
 
-def _row(setting: str, name: str, runs: list[dict[str, Walk]], draws: int) -> dict[str, object]:
-    """Return one boldness in one setting: what the objective promises over uniform selection, and what was gained."""
+def _row(setting: str, name: str, runs: list[dict[str, Trajectory]], draws: int) -> dict[str, object]:
+    """Return one boldness in one setting: the predicted and the measured gain over uniform selection."""
     gained, promised, share, seconds = [], [], [], []
     for run in runs:
-        mine, target = run[name], max(float(smoothed(w.loss).min()) for w in run.values())
-        reached = [clock(run[n], WORLD)[np.argmax(smoothed(run[n].loss) <= target)] for n in (name, "uniform")]
+        mine, target = run[name], max(float(smooth(w.loss).min()) for w in run.values())
+        reached = [clock(run[n], WORLD)[np.argmax(smooth(run[n].loss) <= target)] for n in (name, "uniform")]
         gained.append(reached[1] / reached[0])
         assert mine.square is not None
         assert mine.alpha is not None
@@ -85,15 +86,15 @@ def _row(setting: str, name: str, runs: list[dict[str, Walk]], draws: int) -> di
         "promised gain": float(np.mean(promised)),
         "gain": ratio.mean,
         "±, %": 100 * (ratio.error - 1) if len(gained) > 1 else None,
-        "loss at the end": float(np.mean([smoothed(run[name].loss)[-1] for run in runs])),
-        "uniform's": float(np.mean([smoothed(run["uniform"].loss)[-1] for run in runs])),
+        "loss at the end": float(np.mean([smooth(run[name].loss)[-1] for run in runs])),
+        "uniform's": float(np.mean([smooth(run["uniform"].loss)[-1] for run in runs])),
     }
 
 
-def _claim(setting: str, rows: list[dict[str, object]], size: Size) -> Claim:
-    told = ", ".join(f"{r['boldness']}: {r['gain']:.2f}× gained, {r['promised gain']:.2f}× promised" for r in rows)
+def _judge_boldness(setting: str, rows: list[dict[str, object]], size: TrainingSize) -> Claim:
+    evidence = ", ".join(f"{r['boldness']}: {r['gain']:.2f}× gained, {r['promised gain']:.2f}× promised" for r in rows)
     text = f"{setting}: the bolder the plan, the more time it saves"
     if size.seeds < MOST_SEEDS:
-        return Claim(text, "not run at this scale", f"{size.seeds} seed cannot tell: {told}")
+        return Claim.not_run(text, f"{size.seeds} seed cannot tell: {evidence}")
     gains = [float(str(r["gain"])) for r in rows]
-    return Claim.judged(text, gains == sorted(gains), told)
+    return Claim.judge(text, gains == sorted(gains), evidence)

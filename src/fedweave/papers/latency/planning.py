@@ -1,4 +1,4 @@
-"""The latency paper, figures 2 and 3, which are arithmetic: the optimum beside uniform and norm selection."""
+"""The latency paper, figures 2 and 3, which need no training: the optimum, uniform and norm selection."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from fedweave.core.records import Array
-from fedweave.papers.common.claims import Claim, Outcome, Scale
-from fedweave.papers.common.parallel import Told, on_all_cores
+from fedweave.papers.common.claims import Claim, Outcome
+from fedweave.papers.common.parallel import Progress, run_in_order
+from fedweave.papers.common.scale import Scale
 from fedweave.solve import latency_plan
-from fedweave.solve.latency_plan import evaluated
+from fedweave.solve.latency_plan import evaluate_plan
 
 ALPHA, EPSILON = 1.0, 1e-3
 ORDERS = (1.0, 10.0, 1e3)
@@ -28,13 +29,15 @@ FLEETS: dict[str, Callable[[np.random.Generator, int], Array]] = {
 }
 
 
-def solved(fleet: str, clients: int, ratio: float, B_order: float, C_order: float, repetition: int) -> dict[str, Any]:
-    """Return one optimum beside uniform and norm selection; the same repetition is the same fleet in every order."""
+def solve_instance(
+    fleet: str, clients: int, ratio: float, B_order: float, C_order: float, repetition: int
+) -> dict[str, Any]:
+    """Return one optimum with uniform and norm selection; a repetition has the same fleet in every order."""
     rng = np.random.default_rng([clients, repetition])
     B, delta = B_order * (1 - rng.random(clients)), C_order * FLEETS[fleet](rng, clients)
     M, norm = max(round(ratio * clients), 1), np.sqrt(B) / np.sqrt(B).sum()
     plan = latency_plan(delta, B, ALPHA, EPSILON, [M])
-    uniform, by_norm = (evaluated(p, delta, B, ALPHA, EPSILON, M) for p in (np.full(clients, 1 / clients), norm))
+    uniform, by_norm = (evaluate_plan(p, delta, B, ALPHA, EPSILON, M) for p in (np.full(clients, 1 / clients), norm))
     return {
         "p": plan.probability,
         "round_seconds": plan.round_seconds,
@@ -46,9 +49,9 @@ def solved(fleet: str, clients: int, ratio: float, B_order: float, C_order: floa
 
 
 def _table(
-    jobs: Sequence[tuple[Any, ...]], repetitions: int, told: Told | None
+    jobs: Sequence[tuple[Any, ...]], repetitions: int, on_progress: Progress | None
 ) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
-    found = on_all_cores(solved, [(*job, r) for job in jobs for r in range(repetitions)], told)
+    found = run_in_order(solve_instance, [(*job, r) for job in jobs for r in range(repetitions)], on_progress)
     return {job: found[i * repetitions : (i + 1) * repetitions] for i, job in enumerate(jobs)}
 
 
@@ -56,7 +59,7 @@ def _mean(cells: Sequence[Mapping[str, Any]], key: str) -> float:
     return float(np.mean([cell[key] for cell in cells]))
 
 
-def fig2(scale: Scale, told: Told | None = None) -> Outcome:
+def fig2(scale: Scale, on_progress: Progress | None = None) -> Outcome:
     """Figure 2: optimal round latency and rounds over M/N, for other magnitudes of latency gaps and data factors."""
     ratios, repetitions, sizes = RATIOS[scale], REPETITIONS[scale], (10, 100)
     orders = [("C", 1.0, c) for c in ORDERS] + [("B", b, 1.0) for b in ORDERS[1:]]
@@ -65,7 +68,7 @@ def fig2(scale: Scale, told: Told | None = None) -> Outcome:
         for (kind, B, C), n, ratio in product(orders, sizes, ratios)
         for order in (B * C,)
     }
-    found = _table(list(jobs.values()), repetitions, told)
+    found = _table(list(jobs.values()), repetitions, on_progress)
     rows = [
         {
             "varied": kind,
@@ -83,10 +86,10 @@ def fig2(scale: Scale, told: Told | None = None) -> Outcome:
     ]
     base = {(r["clients"], r["M/N"]): r for r in rows if r["order"] == 1}
     claims = [
-        _ordered("the round latency rises with N and with M/N", base, "round_seconds / C order", 1, 1),
-        _ordered("the number of rounds rises with N and falls with M/N", base, "rounds / B order²", 1, -1),
-        _unmoved("the magnitude of C does not change the optimal probabilities", rows, "C", 1e-6),
-        _unmoved("the magnitude of B changes no optimal probability by 0.01", rows, "B", 0.01),
+        _judge_monotone("the round latency rises with N and with M/N", base, "round_seconds / C order", 1, 1),
+        _judge_monotone("the number of rounds rises with N and falls with M/N", base, "rounds / B order²", 1, -1),
+        _judge_unchanged("the magnitude of C does not change the optimal probabilities", rows, "C", 1e-6),
+        _judge_unchanged("the magnitude of B changes no optimal probability by 0.01", rows, "B", 0.01),
     ]
     notes = (
         f"α = {ALPHA:g}, ε = {EPSILON:g}, {repetitions} repetitions, the same random numbers in every order.",
@@ -95,7 +98,7 @@ def fig2(scale: Scale, told: Told | None = None) -> Outcome:
     return Outcome("latency/fig2", scale, rows, claims, notes)
 
 
-def _ordered(text: str, rows: Mapping[Any, Mapping[str, Any]], key: str, by_size: int, by_ratio: int) -> Claim:
+def _judge_monotone(text: str, rows: Mapping[Any, Mapping[str, Any]], key: str, by_size: int, by_ratio: int) -> Claim:
     """Judge whether a quantity rises (1) or falls (−1) with the number of clients and with the ratio, everywhere."""
     sizes, ratios = (sorted({place[i] for place in rows}) for i in (0, 1))
     values = np.array([[rows[n, r][key] for r in ratios] for n in sizes])
@@ -103,19 +106,19 @@ def _ordered(text: str, rows: Mapping[Any, Mapping[str, Any]], key: str, by_size
     corners = ", ".join(
         f"N={n} M/N={r:g}: {rows[n, r][key]:.3g}" for n in (sizes[0], sizes[-1]) for r in (ratios[0], ratios[-1])
     )
-    return Claim.judged(text, bool(holds), corners)
+    return Claim.judge(text, bool(holds), corners)
 
 
-def _unmoved(text: str, rows: Sequence[Mapping[str, Any]], kind: str, limit: float) -> Claim:
+def _judge_unchanged(text: str, rows: Sequence[Mapping[str, Any]], kind: str, limit: float) -> Claim:
     change = max(row["largest change of p"] for row in rows if row["varied"] == kind)
-    return Claim.judged(text, change < limit, f"largest change of any p: {change:.2g}")
+    return Claim.judge(text, change < limit, f"largest change of any p: {change:.2g}")
 
 
-def fig3(scale: Scale, told: Told | None = None) -> Outcome:
+def fig3(scale: Scale, on_progress: Progress | None = None) -> Outcome:
     """Figure 3: optimal overall latency, and how much more uniform and norm selection need; also log-normal fleets."""
     ratios, repetitions, sizes = RATIOS[scale], REPETITIONS[scale], (10, 50, 100)
     jobs = {place: (*place, 1.0, 1.0) for place in product(FLEETS, sizes, ratios)}
-    found = _table(list(jobs.values()), repetitions, told)
+    found = _table(list(jobs.values()), repetitions, on_progress)
     rows = [
         {
             "latencies": fleet,
@@ -137,17 +140,17 @@ def fig3(scale: Scale, told: Told | None = None) -> Outcome:
     small, large = (gap["uniform gaps", n] for n in (sizes[0], sizes[-1]))
     heavy = gap["log-normal", sizes[-1]]
     claims = [
-        _ordered("the overall latency rises with N and falls with M/N", paper, "total_seconds", 1, -1),
-        _ordered("its deviation rises with N and falls with M/N", paper, "deviation", 1, -1),
-        Claim.judged(
+        _judge_monotone("the overall latency rises with N and falls with M/N", paper, "total_seconds", 1, -1),
+        _judge_monotone("its deviation rises with N and falls with M/N", paper, "deviation", 1, -1),
+        Claim.judge(
             "ours is the smallest, on every instance", least >= 0, f"smallest excess of the others: {least:.2g}"
         ),
-        Claim.judged(
+        Claim.judge(
             "norm selection comes close when N is large",
             large < small,
             f"{small:.2g} % more at N = {sizes[0]}, {large:.2g} % more at N = {sizes[-1]}",
         ),
-        Claim.judged(
+        Claim.judge(
             "heavy tails promise more (beyond the paper)",
             heavy > 2 * large,
             f"over norm selection at N = {sizes[-1]}: {heavy:.3g} % with log-normal latencies, {large:.2g} % with gaps",

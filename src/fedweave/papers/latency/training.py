@@ -1,13 +1,13 @@
 """The trainings behind table 1 and figures 4 to 6 of the latency paper, by four ways to choose clients.
 
-A training is a walk: whom it asked and what loss it had, round by round. Latencies enter only through the law that ours
-plans with, so uniform, norm and ratio selection walk once and are priced under both laws of latency.
+A trajectory holds the clients asked and the loss, round by round. Latencies enter only through the law that ours plans
+with, so uniform, norm and ratio selection train once, and their times are computed under both laws of latency.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from typing import NamedTuple
@@ -22,36 +22,35 @@ from fedweave.data import Dataset
 from fedweave.data.partition import IID, Classes, Dirichlet, Partition
 from fedweave.local.solvers import Adam
 from fedweave.method import Method
-from fedweave.papers.common.claims import Scale
-from fedweave.papers.common.parallel import Told, on_all_cores
+from fedweave.papers.common.parallel import Progress, run_in_order
+from fedweave.papers.common.scale import Scale, Size
 from fedweave.sample import LatencyOptimal
 from fedweave.system import Latency
 from fedweave.theory import expected_round_seconds
 
 
-class Size(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class TrainingSize(Size):
     """How much of the paper's experiment is run."""
 
-    seeds: int
-    rounds: int
-    trial: int
-    per_client: int | None  # training samples per client, on average; None: all there are
-    tested: int | None
-    batch_size: int
+    trial: int  # rounds
+    per_client: int | None = None  # training samples per client, on average; None: all
+    test: int | None = None
+    batch: int
 
 
 # The paper has 6,000 samples per client and batches of 256. A fiftieth of that, in batches of 32, keeps about twenty
 # local steps per round; with batches of 256 there would be five.
-SIZES: dict[Scale, Size] = {
-    "smoke": Size(seeds=1, rounds=5, trial=2, per_client=40, tested=200, batch_size=20),
-    "laptop": Size(seeds=5, rounds=28, trial=5, per_client=120, tested=1000, batch_size=32),
-    "paper": Size(seeds=10, rounds=300, trial=5, per_client=None, tested=None, batch_size=256),
+SIZES: dict[Scale, TrainingSize] = {
+    "smoke": TrainingSize(seeds=1, rounds=5, trial=2, per_client=40, test=200, batch=20),
+    "laptop": TrainingSize(seeds=5, rounds=28, trial=5, per_client=120, test=1000, batch=32),
+    "paper": TrainingSize(seeds=10, rounds=300, trial=5, batch=256),
 }
 EPOCHS, LR = 5, 1e-3
 SMOOTHED = 5  # rounds
 
 
-class Bench(NamedTuple):
+class Benchmark(NamedTuple):
     """One data set of table 1, with the paper's seconds for ours, uniform, norm and ratio selection."""
 
     clients: int
@@ -61,8 +60,8 @@ class Bench(NamedTuple):
     scales: Sequence[Scale]
 
 
-BENCHES = {
-    "fashion_mnist": Bench(
+BENCHMARKS = {
+    "fashion_mnist": Benchmark(
         10,
         5,
         5,
@@ -73,7 +72,7 @@ BENCHES = {
         },
         ("smoke", "laptop", "paper"),
     ),
-    "emnist_letters": Bench(
+    "emnist_letters": Benchmark(
         40,
         10,
         13,
@@ -89,8 +88,8 @@ METHODS: tuple[str, ...] = ("ours", "uniform", "norm", "ratio")
 WORLDS: dict[str, System] = {"uniform": Latency(), "log-normal": Latency.heavy_tailed()}
 
 
-class Walk(NamedTuple):
-    """One training: what is needed to price it under any latencies."""
+class Trajectory(NamedTuple):
+    """One training, with what is needed to compute its time under any latencies."""
 
     asked: Sequence[Array]  # per round, the clients drawn
     loss: Array  # (rounds,) on the test samples, after each round
@@ -103,7 +102,7 @@ class Walk(NamedTuple):
 
 
 class Job(NamedTuple):
-    """One training to be done."""
+    """One training to run."""
 
     dataset: str
     setting: str
@@ -116,26 +115,26 @@ _whole = cache(data.load)  # once per process
 
 
 @cache
-def _samples(name: str, per_client: int | None, tested: int | None, seed: int) -> Dataset:
+def _samples(name: str, per_client: int | None, test: int | None, seed: int) -> Dataset:
     """Return a random part of a data set."""
     whole = _whole(name)
-    rng, total = np.random.default_rng(seed), (per_client or len(whole.y)) * BENCHES[name].clients
+    rng, total = np.random.default_rng(seed), (per_client or len(whole.y)) * BENCHMARKS[name].clients
     train = np.sort(rng.permutation(len(whole.y))[:total])
-    test = np.arange(len(whole.test_y))[:tested]
-    part = {"x": whole.x[train], "y": whole.y[train], "test_x": whole.test_x[test], "test_y": whole.test_y[test]}
+    kept = np.arange(len(whole.test_y))[:test]
+    part = {"x": whole.x[train], "y": whole.y[train], "test_x": whole.test_x[kept], "test_y": whole.test_y[kept]}
     return replace(whole, **part)
 
 
-def _partition(setting: str, bench: Bench) -> Partition:
+def _partition(setting: str, benchmark: Benchmark) -> Partition:
     if setting == "class":
-        return Classes(bench.clients, bench.classes)
-    return IID(bench.clients) if setting == "iid" else Dirichlet(bench.clients, 0.1)
+        return Classes(benchmark.clients, benchmark.classes)
+    return IID(benchmark.clients) if setting == "iid" else Dirichlet(benchmark.clients, 0.1)
 
 
-def why_not(dataset: str, scale: Scale) -> str | None:
-    """Return why a data set cannot be trained on now, or nothing."""
-    if scale not in BENCHES[dataset].scales:
-        return f"the scale {scale} trains on {next(iter(BENCHES))} only"
+def unavailable_reason(dataset: str, scale: Scale) -> str | None:
+    """Return why a data set cannot be used at this scale; None if it can."""
+    if scale not in BENCHMARKS[dataset].scales:
+        return f"the scale {scale} trains on {next(iter(BENCHMARKS))} only"
     try:
         _whole(dataset)
     except BadInput as e:
@@ -145,30 +144,30 @@ def why_not(dataset: str, scale: Scale) -> str | None:
 
 def paper_method(name: str, per_round: int, trial: int) -> Method:
     """Return a method of the table, with the paper's local Adam."""
-    of_zoo = "optimal" if name == "ours" else name
-    method = replace(getattr(methods, f"latency_{of_zoo}")(per_round), solver=Adam())
+    suffix = "optimal" if name == "ours" else name
+    method = replace(getattr(methods, f"latency_{suffix}")(per_round), solver=Adam())
     if isinstance(method.sampler, LatencyOptimal):
         return replace(method, sampler=replace(method.sampler, trial=trial))
     return method
 
 
-def trained(job: Job, size: Size, method: Method | None = None) -> Walk:
+def train_once(job: Job, size: TrainingSize, method: Method | None = None) -> Trajectory:
     """Train once, on one core."""
     from fedweave.engine.pool.processes import Workers  # needs torch
     from fedweave.round import run_round
     from fedweave.runs.experiment import Experiment
     from fedweave.runs.session import prepare
 
-    bench, world = BENCHES[job.dataset], WORLDS[job.world or "uniform"]
+    benchmark, world = BENCHMARKS[job.dataset], WORLDS[job.world or "uniform"]
     experiment = Experiment(
-        method=method or paper_method(job.method, bench.per_round, size.trial),
-        data=_samples(job.dataset, size.per_client, size.tested, job.seed),
-        partition=_partition(job.setting, bench),
+        method=method or paper_method(job.method, benchmark.per_round, size.trial),
+        data=_samples(job.dataset, size.per_client, size.test, job.seed),
+        partition=_partition(job.setting, benchmark),
         model="lenet5",
         system=world,
         lr=LR,
         epochs=EPOCHS,
-        batch_size=size.batch_size,
+        batch_size=size.batch,
         seed=job.seed,
     )
     session, estimates = prepare(experiment, Workers(1)), None
@@ -181,7 +180,7 @@ def trained(job: Job, size: Size, method: Method | None = None) -> Walk:
         if r == size.trial and isinstance(sampler, LatencyOptimal):
             estimates = sampler.estimates(state.sampler, population.weight)
     law = state.sampler.get("probability", population.weight)
-    return Walk(
+    return Trajectory(
         asked,
         np.array([s["loss"] for s in scores]),
         np.array([s["accuracy"] for s in scores]),
@@ -193,34 +192,34 @@ def trained(job: Job, size: Size, method: Method | None = None) -> Walk:
     )
 
 
-def clock(walk: Walk, world: str) -> Array:
+def clock(trajectory: Trajectory, world: str) -> Array:
     """Return the simulated seconds at the end of each round, in this world."""
-    return np.cumsum([walk.latency[world][ids].max() for ids in walk.asked])
+    return np.cumsum([trajectory.latency[world][ids].max() for ids in trajectory.asked])
 
 
-Study = dict[tuple[str, str, int], dict[str, Walk]]  # (setting, world, seed) -> method -> walk
+Study = dict[tuple[str, str, int], dict[str, Trajectory]]  # (setting, world, seed) -> method -> walk
 
 
-def studied(dataset: str, settings: Sequence[str], size: Size, told: Told | None) -> Study:
+def run_study(dataset: str, settings: Sequence[str], size: TrainingSize, on_progress: Progress | None) -> Study:
     """Train everything that a table over these settings needs."""
     jobs = [
         Job(dataset, setting, method, world, seed)
         for setting, seed in product(settings, range(size.seeds))
         for method, world in [("ours", w) for w in WORLDS] + [(m, None) for m in METHODS[1:]]
     ]
-    walks = dict(zip(jobs, on_all_cores(trained, [(job, size) for job in jobs], told), strict=True))
+    trajectories = dict(zip(jobs, run_in_order(train_once, [(job, size) for job in jobs], on_progress), strict=True))
     return {
         (setting, world, seed): {
-            m: walks[Job(dataset, setting, m, world if m == "ours" else None, seed)] for m in METHODS
+            m: trajectories[Job(dataset, setting, m, world if m == "ours" else None, seed)] for m in METHODS
         }
         for setting, world, seed in product(settings, WORLDS, range(size.seeds))
     }
 
 
-def smoothed(loss: Array) -> Array:
+def smooth(loss: Array) -> Array:
     """Return the mean over the last five rounds, or as many as there are.
 
-    With skewed data the loss jumps by a factor of three from round to round: the first lucky jump is no achievement.
+    With skewed data the loss varies by a factor of three from round to round, so a single low value means little.
     """
     total = np.cumsum(np.insert(loss, 0, 0.0))
     end = np.arange(1, loss.size + 1)
@@ -228,8 +227,8 @@ def smoothed(loss: Array) -> Array:
     return (total[end] - total[begin]) / (end - begin)
 
 
-class Price(NamedTuple):
-    """What one method took for one seed in one world, and what the objective says of it."""
+class Cost(NamedTuple):
+    """What one method took for one seed in one world, and what the objective predicts."""
 
     seconds: float  # until the target
     rounds: int
@@ -238,23 +237,25 @@ class Price(NamedTuple):
     predicted_cost: float  # A(p) R(p)²
 
 
-def priced(walks: Mapping[str, Walk], world: str, target: float, size: Size, per_round: int) -> dict[str, Price]:
-    """Price the methods of one seed in one world."""
-    ours = walks["ours"]
+def measure_costs(
+    trajectories: Mapping[str, Trajectory], world: str, target: float, size: TrainingSize, per_round: int
+) -> dict[str, Cost]:
+    """Return the cost of each method for one seed in one world."""
+    ours = trajectories["ours"]
     assert ours.square is not None
     assert ours.alpha is not None
     norm = ours.weight * np.sqrt(ours.square)
-    laws = {"ours": ours.law, "uniform": walks["uniform"].law, "norm": norm / norm.sum(), "ratio": ours.weight}
+    laws = {"ours": ours.law, "uniform": trajectories["uniform"].law, "norm": norm / norm.sum(), "ratio": ours.weight}
     found = {}
-    for name, walk in walks.items():
-        seconds, first = clock(walk, world), int(np.argmax(smoothed(walk.loss) <= target))
-        own = np.diff(seconds, prepend=0.0)[size.trial if walk.square is not None else 0 :]
+    for name, trajectory in trajectories.items():
+        seconds, first = clock(trajectory, world), int(np.argmax(smooth(trajectory.loss) <= target))
+        own = np.diff(seconds, prepend=0.0)[size.trial if trajectory.square is not None else 0 :]
         A = expected_round_seconds(laws[name], ours.latency[world], per_round)
         R = ours.alpha + float((ours.weight**2 * ours.square / laws[name]).sum()) / per_round
-        found[name] = Price(float(seconds[first]), first + 1, float(own.mean()), A, A * R**2)
+        found[name] = Cost(float(seconds[first]), first + 1, float(own.mean()), A, A * R**2)
     return found
 
 
 def target_of(study: Study, setting: str, seed: int) -> float:
     """Return the lowest smoothed loss that all methods reach in both worlds, for one seed."""
-    return max(float(smoothed(w.loss).min()) for world in WORLDS for w in study[setting, world, seed].values())
+    return max(float(smooth(w.loss).min()) for world in WORLDS for w in study[setting, world, seed].values())

@@ -1,29 +1,24 @@
-"""Where FedDD's experiments take place: data sets, splits, the methods under one budget, and how much is run."""
+"""FedDD's experiments: data sets, splits, the methods under one budget, and how much is run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 
 from fedweave.aggregate import Anonymous
-from fedweave.data import Dataset, load
+from fedweave.data import Dataset
 from fedweave.data.partition import IID, Classes, Partition, imbalance
 from fedweave.method import Method
-from fedweave.papers.common.claims import Scale
-from fedweave.papers.common.parallel import Told, together
-from fedweave.papers.common.training import smaller
+from fedweave.papers.common.scale import ImageSize, Scale
+from fedweave.papers.common.training import Setup
 from fedweave.runs.experiment import Experiment
-from fedweave.runs.loop import run
-from fedweave.runs.results import Result
 from fedweave.sample import ACS, Deadline, Everyone, Oort
 from fedweave.system import Wireless
 from fedweave.upload import DifferentialDropout
-
-Key = TypeVar("Key", bound=Hashable)
 
 SPLITS: dict[str, Callable[[int], Partition]] = {
     "iid": IID,
@@ -40,27 +35,23 @@ WIDTHS: dict[str, tuple[str | float, ...]] = {  # sub-models: those of tables 3 
 }
 
 
-class Size(NamedTuple):
-    """How much of a published experiment is run."""
+@dataclass(frozen=True, kw_only=True)
+class Size(ImageSize):
+    """How much of a published experiment is run; learning rate, batch and rounds are not published."""
 
-    train: int | None  # samples; None: all
-    test: int | None
     clients: int
-    batch: int
-    lr: float  # neither this nor the batch nor the rounds are published
-    rounds: int
-    seeds: int
+    lr: float
 
 
 SIZES: dict[Scale, Size] = {
     "smoke": Size(train=400, test=100, clients=10, batch=20, lr=0.05, rounds=4, seeds=2),
     "laptop": Size(train=3000, test=1000, clients=50, batch=20, lr=0.05, rounds=70, seeds=2),
-    "paper": Size(train=None, test=None, clients=100, batch=32, lr=0.01, rounds=300, seeds=3),
+    "paper": Size(clients=100, batch=32, lr=0.01, rounds=300, seeds=3),
 }
 
 
-def contenders(clients: int, keep: float = 0.6) -> dict[str, Method]:
-    """Return the methods under one budget: the share ``keep`` of what FedAvg with all clients sends.
+def budget_methods(clients: int, keep: float = 0.6) -> dict[str, Method]:
+    """Return the methods under one budget: the share ``keep`` of the bytes that FedAvg with all clients sends.
 
     FedDD on FedACS's cohort draws as many times as there are clients, with replacement; it sends less in total.
     """
@@ -80,33 +71,24 @@ def dropout(name: str, **changes: Any) -> Method:
 
 
 @dataclass(frozen=True)
-class Stage:
+class FedDDSetup(Setup):
     """One data set at one scale."""
 
-    data: str
-    scale: Scale
-    told: Told | None
-    rounds: float = 1.0  # times those of the scale
+    rounds: float = 1.0  # factor on the rounds of the scale
 
     @property
     def size(self) -> Size:
         """How much is run."""
         size = SIZES[self.scale]
-        return size._replace(rounds=max(round(self.rounds * size.rounds), 2))
+        return replace(size, rounds=max(round(self.rounds * size.rounds), 2))
 
     @cached_property
-    def samples(self) -> Dataset:
-        """The data, made small where the scale is; what is not there raises the sentence that says how to get it."""
-        data, s = load("mnist5k" if self.scale == "smoke" and self.data == "mnist" else self.data), self.size
-        return data if s.train is None else smaller(data, s.train, s.test or s.train)
-
-    @cached_property
-    def rare(self) -> Dataset:
+    def rare_classes(self) -> Dataset:
         """The data with two fifths of the samples of classes 0, 1 and 2 (section 6.7)."""
         return imbalance(self.samples, rng=np.random.default_rng(0))
 
     def experiment(self, split: str, widths: str | None = None, **changes: Any) -> Experiment:
-        """Return FedAvg with all clients in the wireless world of table 4; ``widths``: clients have sub-models."""
+        """Return FedAvg with all clients in the wireless world of table 4; with ``widths`` clients have sub-models."""
         s = self.size
         small = self.scale == "smoke" and self.data != "cifar10"
         model = "mlp" if small else MODELS[self.data]
@@ -129,15 +111,8 @@ class Stage:
         )
         return replace(plain, **changes)
 
-    def run(self, experiments: Mapping[Key, Experiment]) -> dict[Key, list[Result]]:
-        """Return the runs of every experiment over the seeds; of one seed all meet the same clients and world."""
-        seeds = range(self.size.seeds)
-        calls = {(key, seed): (replace(e, seed=seed),) for seed in seeds for key, e in experiments.items()}
-        found = together(run, calls, self.told)
-        return {key: [found[key, seed] for seed in seeds] for key in experiments}
-
-    def note(self, experiment: Experiment) -> str:
-        """Return how it was made."""
+    def describe(self, experiment: Experiment) -> str:
+        """Return a note on the data and the settings."""
         s = self.size
         models = f", sub-models {experiment.submodels}" if experiment.submodels else ""
         return (

@@ -1,4 +1,4 @@
-"""What is read off FedDD's runs, and how its claims are judged."""
+"""FedDD's tables, and how its claims are judged."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from fedweave.core.records import Array
-from fedweave.papers.common.claims import Claim, Scale
+from fedweave.papers.common.claims import Claim, percent
+from fedweave.papers.common.scale import Scale
 from fedweave.runs.results import Result, to_target
 
 Runs = Mapping[str, Sequence[Result]]  # by method: one per seed
 
-LAST = 10  # rounds at the end whose mean is the final accuracy: with three classes per client single rounds swing
+LAST = 10  # last rounds, whose mean is the final accuracy: with three classes per client single rounds vary a lot
 TARGETS = (0.8, 0.9, 0.95)  # of FedAvg's final accuracy
 READING = (
     f"final is the mean of the last {LAST} rounds, ± the standard deviation over seeds; time is the simulated time to "
@@ -22,14 +23,14 @@ READING = (
 )
 
 
-def finals(runs: Sequence[Result]) -> Array:
-    """Return each run's accuracy at the end."""
+def final_accuracies(runs: Sequence[Result]) -> Array:
+    """Return the final accuracy of each run."""
     return np.array([np.nanmean(r.rounds["accuracy"][-LAST:]) for r in runs])
 
 
 def targets_of(runs: Sequence[Result]) -> list[float]:
-    """Return the accuracies whose first reaching is timed: shares of what FedAvg ends at."""
-    return [np.floor(100 * share * finals(runs).mean()) / 100 for share in TARGETS]
+    """Return the target accuracies: shares of FedAvg's final accuracy."""
+    return [np.floor(100 * share * final_accuracies(runs).mean()) / 100 for share in TARGETS]
 
 
 def relative_times(runs: Sequence[Result], reference: Sequence[Result], target: float) -> Array:
@@ -43,14 +44,8 @@ def relative_times(runs: Sequence[Result], reference: Sequence[Result], target: 
     )
 
 
-def percent(shares: Array) -> str:
-    """Return mean and standard deviation of shares, in per cent."""
-    mean = f"{100 * shares.mean():.1f}"
-    return f"{mean} ± {100 * shares.std(ddof=1):.1f}" if shares.size > 1 else mean
-
-
-def timed(runs: Sequence[Result], reference: Sequence[Result], target: float) -> str:
-    """Return time and rounds to a target, in words."""
+def format_time(runs: Sequence[Result], reference: Sequence[Result], target: float) -> str:
+    """Return relative time and rounds to a target as text."""
     ratio = relative_times(runs, reference, target)
     rounds = [to_target(r.rounds, target)["rounds_to_target"] for r in runs]
     if not np.isfinite(ratio).all():
@@ -58,8 +53,8 @@ def timed(runs: Sequence[Result], reference: Sequence[Result], target: float) ->
     return f"{ratio.mean():.2f} ({np.mean([r or np.nan for r in rounds]):.0f})"
 
 
-def sent(runs: Sequence[Result]) -> float:
-    """Return the share of what all clients' whole models would take that went up."""
+def sent_share(runs: Sequence[Result]) -> float:
+    """Return the uploaded share of the bytes of all clients' whole models."""
     shares = [r.rounds["bytes_up"][-1] / (r.rounds["round"].size * whole_bytes(r)) for r in runs]
     return float(np.mean(shares))
 
@@ -69,27 +64,27 @@ def whole_bytes(run: Result) -> int:
     return int(run.manifest["model"]["fleet_bytes"])
 
 
-def row(where: str, name: str, runs: Sequence[Result], all_runs: Runs, paper: str = "—") -> dict[str, Any]:
+def table_row(where: str, name: str, runs: Sequence[Result], all_runs: Runs, paper: str = "—") -> dict[str, Any]:
     """Return one line of a table of final accuracies and times to targets."""
     reference = all_runs["fedavg"]
-    times = {f"time to {t:.0%}": timed(runs, reference, t) for t in targets_of(reference)}
+    times = {f"time to {t:.0%}": format_time(runs, reference, t) for t in targets_of(reference)}
     return {
         "setting": where,
         "method": name,
-        "final": percent(finals(runs)),
+        "final": percent(final_accuracies(runs), spread="deviation"),
         "paper, against FedDD": paper,
         **times,
         "round, s": f"{np.mean([r.rounds['seconds'].mean() for r in runs]):.0f}",
-        "sent": f"{sent(runs):.2f}",
+        "sent": f"{sent_share(runs):.2f}",
     }
 
 
-def sooner(text: str, ours: str, runs: Runs, scale: Scale, others: Sequence[str]) -> Claim:
+def judge_time(text: str, ours: str, runs: Runs, scale: Scale, others: Sequence[str]) -> Claim:
     """Judge whether ours reaches the highest target in less time than each of the others, on the mean over seeds."""
     if scale == "smoke":
-        return Claim(text, "not run at this scale", "too few rounds and seeds")
+        return Claim.not_run(text)
     target = targets_of(runs["fedavg"])[-1]
     times = {n: relative_times(runs[n], runs["fedavg"], target).mean() for n in (ours, *others)}
-    told = ", ".join(f"{n} {t:.2f}" if np.isfinite(t) else f"{n} never" for n, t in times.items())
+    evidence = ", ".join(f"{n} {t:.2f}" if np.isfinite(t) else f"{n} never" for n, t in times.items())
     holds = np.isfinite(times[ours]) and all(times[ours] < times[n] for n in others)
-    return Claim.judged(text, bool(holds), f"time to {target:.0%} over FedAvg's: {told}")
+    return Claim.judge(text, bool(holds), f"time to {target:.0%} over FedAvg's: {evidence}")

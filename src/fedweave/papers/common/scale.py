@@ -1,0 +1,63 @@
+"""How much of a published experiment is run, and data made small enough for a laptop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from fedweave.core.records import Array
+from fedweave.data import Dataset, load
+
+Scale = Literal["smoke", "laptop", "paper"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much of a published experiment is run."""
+
+    rounds: int
+    seeds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSize(Size):
+    """The size of an experiment on images."""
+
+    train: int | None = None  # training samples; None: all
+    test: int | None = None
+    pool: int = 1  # images are averaged over pool × pool pixels
+    batch: int
+
+    def reduce(self, data: Dataset) -> Dataset:
+        """Return as many samples of the data as this size has."""
+        return data if self.train is None else reduce_data(data, self.train, self.test or self.train, self.pool)
+
+
+def load_samples(name: str, scale: Scale, size: ImageSize) -> Dataset:
+    """Load a data set, reduced to the size; if its files are missing, the error says how to get them."""
+    return size.reduce(load("mnist5k" if scale == "smoke" and name == "mnist" else name))
+
+
+def reduce_data(data: Dataset, train: int, test: int, pool: int = 1) -> Dataset:
+    """Return ``train`` and ``test`` samples, as many of each class, images averaged over ``pool`` × ``pool`` pixels."""
+    x, y = _first_of_each_class(data.x, data.y, train // data.classes)
+    test_x, test_y = _first_of_each_class(data.test_x, data.test_y, test // data.classes)
+    x, test_x = pool_images(x, pool), pool_images(test_x, pool)
+    return replace(data, x=x, y=y, test_x=test_x, test_y=test_y, group=None, source=None)
+
+
+def _first_of_each_class(x: Array, y: Array, count: int) -> tuple[Array, Array]:
+    chosen = np.sort(np.concatenate([np.flatnonzero(y == c)[:count] for c in np.unique(y)]))
+    return x[chosen], y[chosen]
+
+
+def pool_images(x: Array, pool: int) -> Array:
+    """Return images averaged over ``pool`` × ``pool`` pixels; pixels that do not fill a block are cut off."""
+    if pool == 1:
+        return x
+    n, channels, height, width = x.shape
+    x = x[:, :, : height // pool * pool, : width // pool * pool]
+    blocks = x.reshape(n, channels, height // pool, pool, width // pool, pool)
+    return np.rint(blocks.mean((3, 5))).astype(x.dtype)
