@@ -121,7 +121,7 @@ def test_corners():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"keep": 0.1}, ["at most 0.8", "0.2 of their models", "the 0.1", "Raise keep to 0.2 or max_rate to 0.9"]),
+        ({"keep": 0.1}, ["0.8 at most", "0.2 of their models", "the 0.1", "Raise keep to 0.2 or max_rate to 0.9"]),
         ({"keep": 0}, ["'keep'", "(0, 1]", "0"]),
         ({"max_rate": 1.5}, ["'max_rate'", "[0, 1]", "1.5"]),
         ({"penalty": -1}, ["'penalty'", "-1"]),

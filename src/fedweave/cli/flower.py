@@ -177,6 +177,6 @@ def _tables(result: Any) -> list[Table]:
     visits = result.clients
     for client in np.unique(visits["client"]):
         mine = visits["client"] == client
-        seconds, heard = visits["seconds"][mine].mean(), visits["received"][mine].sum()
-        by_client.add_row(str(client), str(mine.sum()), str(heard), f"{seconds:.1f}")
+        seconds, answered = visits["seconds"][mine].mean(), visits["received"][mine].sum()
+        by_client.add_row(str(client), str(mine.sum()), str(answered), f"{seconds:.1f}")
     return [by_round, by_client]

@@ -37,7 +37,7 @@ ITEMS = {
     "fedaware/fig2/fashion_mnist": "the same on Fashion-MNIST",
     "fedaware/fig4": "the accuracies of the runs of table1",
     "fedaware/fig5": "the gradient diversities of the runs of table1",
-    "fedaware/fig6": "FedMGDA+ beside FedAWARE in hybrid+, CIFAR-10",
+    "fedaware/fig6": "FedMGDA+ and FedAWARE in hybrid+, CIFAR-10",
     "fedaware/fig6/fashion_mnist": "the same on Fashion-MNIST",
     "fedaware/fig7": "how FedAWARE depends on α in hybrid+, CIFAR-10",
     "fedaware/fig7/fashion_mnist": "the same on Fashion-MNIST",

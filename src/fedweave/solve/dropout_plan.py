@@ -61,7 +61,7 @@ def infeasible(keep: float, max_rate: float) -> str:
     if 1 - keep <= max_rate * (1 + 1e-12) + 1e-15:
         return ""
     return (
-        f"Clients that leave out at most {max_rate:g} send at least {1 - max_rate:g} of their models, more than the "
+        f"Clients that leave out {max_rate:g} at most send {1 - max_rate:g} of their models at least, more than the "
         f"{keep:g} to be kept. Raise keep to {1 - max_rate:g} or max_rate to {1 - keep:g}."
     )
 

@@ -63,12 +63,12 @@ class LocalGrid(Grid):
         name = message.metadata.__dict__["_message_id"] = f"m{next(self._ids)}"
         node = message.metadata.dst_node_id
         if node in self._contexts:  # as in Flower, messages to unknown nodes are dropped silently
-            answer = self._answer(message, node)
+            answer = self._answered(message, node)
             if answer is not None:
                 self._answers[name] = answer
         return name
 
-    def _answer(self, message: Message, node: int) -> Message | None:
+    def _answered(self, message: Message, node: int) -> Message | None:
         client = self.nodes.index(node)
         fate = self._fate(client, message) if node in self.online else "dead"
         if fate == "silent":

@@ -108,7 +108,7 @@ def _arms(setup: FedAwareSetup, name: str) -> list[tuple[int, Method]]:
 
 
 def fig6(scale: Scale, on_progress: Progress | None = None, part: str | None = None) -> Outcome:
-    """Figure 6: FedMGDA+ beside FedAWARE, on CIFAR-10 unless another data set is named."""
+    """Figure 6: FedMGDA+ and FedAWARE, on CIFAR-10 unless another data set is named."""
 
     def contest(k: int) -> list[Method]:
         return [methods.fedmgda(k), methods.fedaware(k), methods.fedaware_unit(k)]
