@@ -15,9 +15,9 @@ from fedweave.data import Dataset
 from fedweave.engine.pool.processes import Workers
 from fedweave.papers.common.parallel import Key, Progress, run_seeds
 from fedweave.papers.common.scale import ImageSize, Scale, load_samples
-from fedweave.round import run_round
+from fedweave.round.closing import NO_RULES
 from fedweave.runs.experiment import Experiment
-from fedweave.runs.loop import deterministic, run
+from fedweave.runs.loop import deterministic, iterate, run
 from fedweave.runs.results import Result
 from fedweave.runs.session import prepare
 
@@ -54,27 +54,24 @@ class Trajectory(NamedTuple):
 
 def run_and_measure(experiment: Experiment) -> Trajectory:
     """Run an experiment in this process and measure it."""
-    session = prepare(experiment, Workers(1))
-    e, state, engine, n = experiment, session.start, session.engine, session.base.size
-    scores, seconds, models, steps_done = [], [], np.zeros(state.x.size), 0
+    session = prepare(experiment, Workers(1))._replace(rules=NO_RULES)
+    e, engine, n = experiment, session.engine, session.base.size
+    scores, seconds, models, steps_done = [], [], np.zeros(session.start.x.size), 0
     answers, steps, reach = np.zeros(n), np.zeros(n), np.zeros(n)
     tail = min(TAIL, e.rounds)
     with deterministic():
-        for r in range(1, e.rounds + 1):
-            population = e.system.population(session.base, r, e.seed)
-            state, happened = run_round(e.method, state, population, engine, e.lr, e.seed, e.calibrate)
+        for state, happened in iterate(session):
             replies, ids = happened.replies, happened.cohort.ids[happened.replies.received]
             length, first = np.linalg.norm(replies.updates[replies.received], axis=1), replies.first_gradient
             first = happened.lr * first[replies.received]
             answers[ids] += 1
-            steps[ids] += population.steps[ids]
-            reach[ids] += np.divide(
-                length, first, out=np.zeros(ids.size), where=first > 0
-            )  # zero where a network has no gradient
+            steps[ids] += happened.view.population.steps[ids]
+            # zero where a network has no gradient
+            reach[ids] += np.divide(length, first, out=np.zeros(ids.size), where=first > 0)
             scores.append(engine.evaluate(state.x))
             seconds.append(replies.seconds.sum())
             steps_done += int(replies.steps.sum())
-            if r > e.rounds - tail:
+            if state.round > e.rounds - tail:
                 models += state.x / tail
         end = engine.evaluate(models.astype(np.float32))
     return Trajectory(

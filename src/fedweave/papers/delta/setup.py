@@ -15,9 +15,10 @@ from fedweave.engine.pool.processes import Workers
 from fedweave.method import Method
 from fedweave.papers.common.parallel import Key, Progress, run_seeds
 from fedweave.papers.common.scale import ImageSize, Scale, pool_images
-from fedweave.round import Round, run_round
+from fedweave.round import Round
+from fedweave.round.closing import NO_RULES
 from fedweave.runs.experiment import Experiment
-from fedweave.runs.loop import deterministic
+from fedweave.runs.loop import deterministic, iterate
 from fedweave.runs.session import prepare
 
 BEST = 5  # evaluations whose mean the paper reports
@@ -60,15 +61,13 @@ class Trajectory(NamedTuple):
 
 def run_and_measure(experiment: Experiment) -> Trajectory:
     """Run an experiment in this process and measure it."""
-    session, e = prepare(experiment, Workers(1)), experiment
-    state, scores, rows = session.start, [], []
+    session, e = prepare(experiment, Workers(1))._replace(rules=NO_RULES), experiment
+    scores, rows = [], []
     with deterministic():
-        for r in range(1, e.rounds + 1):
-            population = e.system.population(session.base, r, e.seed)
-            state, happened = run_round(e.method, state, population, session.engine, e.lr, e.seed)
+        for state, happened in iterate(session):
             norms = np.linalg.norm(happened.replies.updates, axis=1)
             rows.append((happened.replies.steps.sum(), largest_weight(e.method, happened), norms.mean(), norms.min()))
-            if r % e.evaluate_every == 0:
+            if state.round % e.evaluate_every == 0:
                 scores.append(session.engine.evaluate(state.x))
     steps, weight, *lengths = np.array(rows, float).T
     accuracy, loss = (np.array([s[name] for s in scores]) for name in ("accuracy", "loss"))
@@ -78,9 +77,7 @@ def run_and_measure(experiment: Experiment) -> Trajectory:
 def largest_weight(method: Method, happened: Round) -> float:
     """Return the largest weight of an update: applied to unit vectors, the aggregator returns its weights."""
     cohort, replies = happened.cohort, happened.replies
-    if method.aggregator.init(
-        happened.view.population, 1
-    ):  # with memory, the direction contains more than these updates
+    if method.aggregator.init(happened.view.population, 1):  # then the direction contains more than these updates
         return np.nan
     units = replies._replace(updates=np.eye(cohort.ids.size))
     return float(method.aggregator.combine({}, happened.view, cohort, units)[0].max(initial=0.0))

@@ -154,8 +154,9 @@ def paper_method(name: str, per_round: int, trial: int) -> Method:
 def train_once(job: Job, size: TrainingSize, method: Method | None = None) -> Trajectory:
     """Train once, on one core."""
     from fedweave.engine.pool.processes import Workers  # needs torch
-    from fedweave.round import run_round
+    from fedweave.round.closing import NO_RULES
     from fedweave.runs.experiment import Experiment
+    from fedweave.runs.loop import iterate
     from fedweave.runs.session import prepare
 
     benchmark, world = BENCHMARKS[job.dataset], WORLDS[job.world or "uniform"]
@@ -165,26 +166,26 @@ def train_once(job: Job, size: TrainingSize, method: Method | None = None) -> Tr
         partition=_partition(job.setting, benchmark),
         model="lenet5",
         system=world,
+        rounds=size.rounds,
         lr=LR,
         epochs=EPOCHS,
         batch_size=size.batch,
         seed=job.seed,
     )
-    session, estimates = prepare(experiment, Workers(1)), None
-    state, population = session.start, world.population(session.base, 1, job.seed)
+    session, estimates = prepare(experiment, Workers(1))._replace(rules=NO_RULES), None
+    state, weight = session.start, session.base.weight
     asked, scores, sampler = [], [], experiment.method.sampler
-    for r in range(1, size.rounds + 1):
-        state, happened = run_round(experiment.method, state, population, session.engine, LR, job.seed)
+    for state, happened in iterate(session):
         scores.append(session.engine.evaluate(state.x))
         asked.append(happened.cohort.ids)
-        if r == size.trial and isinstance(sampler, LatencyOptimal):
-            estimates = sampler.estimates(state.sampler, population.weight)
-    law = state.sampler.get("probability", population.weight)
+        if state.round == size.trial and isinstance(sampler, LatencyOptimal):
+            estimates = sampler.estimates(state.sampler, weight)
+    law = state.sampler.get("probability", weight)
     return Trajectory(
         asked,
         np.array([s["loss"] for s in scores]),
         np.array([s["accuracy"] for s in scores]),
-        population.weight,
+        weight,
         {name: w.population(session.base, 1, job.seed).latency for name, w in WORLDS.items()},
         np.full(law.size, 1 / law.size) if job.method == "uniform" else law,
         estimates.square if estimates else None,
