@@ -17,7 +17,7 @@ from flwr.proto.recorddict_pb2 import RecordDict as Proto
 
 import fedweave as fw
 from fedweave.core.records import Layout
-from fedweave.fleet.wire.answer import Answer, answer, read_answer, read_loss, size
+from fedweave.fleet.wire.answer import Answer, Expected, answer, read_answer, read_loss, size
 from fedweave.fleet.wire.request import (
     TrainRequest,
     ask,
@@ -30,23 +30,28 @@ from fedweave.fleet.wire.request import (
 )
 from fedweave.fleet.wire.seal import check_seal, sealed
 from fedweave.fleet.wire.tensors import NUMPY, Tensors, Unfit, packed
+from fedweave.upload import DifferentialDropout
 from fedweave.upload.channels import channels_of
+from fedweave.upload.codec import ClientModel
 from fedweave.upload.wire import decode, encode
 
 LAYOUT = Layout(names=("w", "b", "bn.running_mean"), shapes=((3, 2), (3,), (3,)), parameters=9)
 TENSORS = Tensors.of_layout(LAYOUT)
+UPLOAD = DifferentialDropout()
 X = np.linspace(-1, 1, LAYOUT.dim, dtype=np.float32)
 ABOUT = Answer(samples=20, steps=3, loss=0.5, first_gradient=1.5, seconds=0.25)
 MOST = 10**7  # samples
-REQUEST = TrainRequest(3, 1, 0, 4, 10, 0.05, 1.0, client_half(fw.solvers.Prox(0.1)), memory="ab", own=2)
-KINDS = [[type(value) for value in request] for request in (REQUEST, REQUEST._replace(dropout=0.5))]
+REQUEST = TrainRequest(
+    3, 1, 0, 4, 10, 0.05, 1.0, client_half(fw.solvers.Prox(0.1), UPLOAD, LAYOUT), memory="ab", kept=2
+)
+KINDS = [[type(value) for value in request] for request in (REQUEST, REQUEST._replace(budget=0.5))]
 MODEL = TENSORS.record(X)
 ANSWERS = {
-    "displacement": answer(X, ABOUT, TENSORS),
-    "part": answer(X, ABOUT, TENSORS, kept=np.array([True, False, True])),
+    "displacement": answer(ABOUT, TENSORS, X),
+    "payload": answer(ABOUT, TENSORS, X, encode(channels_of(LAYOUT), X, np.array([True, False, True]))),
     "model": RecordDict({"arrays": MODEL, "metrics": MetricRecord({"num-examples": 20, "loss": 0.5})}),
     "loss": RecordDict({"loss": MetricRecord({"loss": 0.5})}),
-    "sealed": sealed(answer(X, ABOUT, TENSORS), REQUEST.round, REQUEST.client),
+    "sealed": sealed(answer(ABOUT, TENSORS, X), REQUEST.round, REQUEST.client),
 }
 QUESTIONS = {
     "train": ask(REQUEST, MODEL, {"sent": MODEL, "memory": MODEL}, ConfigRecord({"local": [1.5, 2.5]})),
@@ -54,10 +59,15 @@ QUESTIONS = {
 }
 
 
-def server_reads(content, sent=None):
+def expected():
+    """Return the payload that a client must send that may leave out a third of its channels."""
+    return Expected(UPLOAD, ClientModel(LAYOUT), 1 / 3, np.zeros(LAYOUT.dim, bool))
+
+
+def server_reads(content, payload=None):
     """Read an answer as the server does; what is let through has the right form."""
-    out = np.full(LAYOUT.dim, 7, np.float32)
-    about = read_answer(content, TENSORS, X, out, MOST, sent)
+    out, sent = np.full(LAYOUT.dim, 7, np.float32), payload and payload.sent
+    about = read_answer(content, TENSORS, X, out, MOST, payload)
     assert 1 <= about.samples <= MOST
     assert all(isinstance(value, float) and abs(value) != np.inf for value in about)
     assert sent is None or not out[~sent].any()
@@ -79,7 +89,7 @@ def client_reads(content):
 EACH = STRINGS // (len(ANSWERS) + len(QUESTIONS))
 READERS = {
     server_reads: Unfit,
-    lambda content: server_reads(content, np.zeros(LAYOUT.dim, bool)): Unfit,
+    lambda content: server_reads(content, expected()): Unfit,
     lambda content: read_loss(content) + 0.0: Unfit,
     lambda content: check_seal(content, REQUEST.round, REQUEST.client): Unfit,
     client_reads: (Unfit, fw.BadInput),
@@ -117,10 +127,11 @@ def little_memory(more=256 * 2**20):
 
 
 def test_what_is_not_broken_is_read():
-    assert [read(m) for m in (*ANSWERS.values(), *QUESTIONS.values())] == [2, 1, 3, 2, 3, 2, 2]
-    sent = np.zeros(LAYOUT.dim, bool)
-    assert read_answer(ANSWERS["part"], TENSORS, X, X.copy(), MOST, sent).samples == 20
-    assert 0 < sent.sum() < LAYOUT.dim
+    taken = {name: read(m) for name, m in (ANSWERS | QUESTIONS).items()}
+    assert all(taken.values()), taken
+    payload = expected()
+    assert read_answer(ANSWERS["payload"], TENSORS, X, X.copy(), MOST, payload).samples == 20
+    assert 0 < payload.sent.sum() < LAYOUT.dim
 
 
 @pytest.mark.parametrize("name", [*ANSWERS, *QUESTIONS])
@@ -238,7 +249,7 @@ class Spoilt:
             name = self.one(list(records)) if records else "arrays"
             record = records.pop(name, MODEL)
             to = self.one(
-                [name] * 5 + ["arrays", "update", "part", "metrics", "loss", "fedweave", "memory", "", "more"]
+                [name] * 5 + ["arrays", "update", "payload", "metrics", "loss", "fedweave", "memory", "", "more"]
             )
             if self._rng.random() < 0.95:
                 records[to] = self.record(record) if self._rng.random() < 0.9 else type(record)()
@@ -289,8 +300,8 @@ TOO_LARGE = {
     "10 times the bytes": {"update": ArrayRecord({"w": Packed("float32", (500, 500), NUMPY, packed(TEN).data)})},
     "one more tensor": {"update": ArrayRecord({"w": FITTING, "more": packed(TEN)})},
     "one more set of arrays": {"update": ArrayRecord({"w": FITTING}), "more": ArrayRecord({"w": packed(TEN)})},
-    "a part of 2^40 bytes": {"part": ArrayRecord({"part": Packed("uint8", (2**40,), NUMPY, claims(2**40))})},
-    "a part 10 times the model": {"part": ArrayRecord({"part": packed(TEN.view(np.uint8))})},
+    "a payload of 2^40 bytes": {"payload": ArrayRecord({"payload": Packed("uint8", (2**40,), NUMPY, claims(2**40))})},
+    "a payload 10 times the model": {"payload": ArrayRecord({"payload": packed(TEN.view(np.uint8))})},
     "a list for a number": {
         "update": ArrayRecord({"w": FITTING}),
         "more": MetricRecord({"num-examples": [0.5] * 10**5}),
@@ -303,11 +314,12 @@ def test_what_is_too_large_is_refused_before_anything_is_allocated(name):
     """The message is there already, in Flower's hands; we take no more memory for it than a tenth of a model."""
     content = RecordDict({"metrics": MetricRecord({"num-examples": 20}), **TOO_LARGE[name]})
     tensors, x, out, sent = Tensors.of_layout(LARGE), *(np.zeros(LARGE.dim, t) for t in (np.float32, np.float32, bool))
+    payload = Expected(UPLOAD, ClientModel(LARGE), 0.0, sent) if "payload" in TOO_LARGE[name] else None
     channels_of(LARGE)
     tracemalloc.start()
     try:
         with pytest.raises(Unfit):
-            read_answer(content, tensors, x, out, MOST, sent)
+            read_answer(content, tensors, x, out, MOST, payload)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -24,22 +24,19 @@ BAD = np.array([3, 11])  # of 20 clients
 HONEST = Simulator.train
 
 
-def with_rubbish(self, round, x, cohort, population, lr, *has):
+def with_rubbish(self, assignment):
     """As the engine does it, but the bad clients' answers are spoilt, each round in another way."""
-    replies = HONEST(self, round, x, cohort, population, lr, *has)
-    bad = np.isin(cohort.ids, BAD) & replies.received
+    replies = HONEST(self, assignment)
+    bad = np.isin(assignment.cohort.ids, BAD) & replies.received
     updates = replies.updates.copy()
-    updates[bad, round % x.size] = [np.nan, np.inf, -np.inf][round % 3]
+    updates[bad, assignment.round % assignment.x.size] = [np.nan, np.inf, -np.inf][assignment.round % 3]
     return replies._replace(updates=updates)
 
 
-def with_nothing(self, round, x, cohort, population, lr, *has):
-    """The same, but nothing is heard of the bad clients at all."""
-    replies = HONEST(self, round, x, cohort, population, lr, *has)
-    good = ~np.isin(cohort.ids, BAD)
-    updates = np.where(good[:, None], replies.updates, 0)
-    change = None if replies.memory_change is None else np.where(good[:, None], replies.memory_change, 0)
-    got = replies._replace(received=replies.received & good, updates=updates, memory_change=change)
+def with_nothing(self, assignment):
+    """The same, but nothing is received of the bad clients at all."""
+    replies = HONEST(self, assignment)
+    got = replies.keep_only(~np.isin(assignment.cohort.ids, BAD))
     only_bad = replies.received.any() and not got.received.any()  # such a round is abandoned: nothing is learned of it
     return got._replace(failures=Failures(abandoned="the bad ones alone answered")) if only_bad else got
 

@@ -11,7 +11,7 @@ import fedweave as fw
 from fedweave import flower
 from fedweave.core.records import Layout
 from fedweave.core.roles import Aggregator, System
-from fedweave.fleet.client import OWN
+from fedweave.fleet.client import UPLOAD
 from fedweave.fleet.server.app import prepare
 from fedweave.fleet.server.terms import Terms, VirtualClock
 from fedweave.fleet.wire.request import TrainRequest, client_half, upload_of
@@ -91,15 +91,15 @@ def test_only_what_is_sent_travels_and_the_rest_stays_with_the_client():
     mask = happened.replies.mask
     assert 0.3 < mask.mean() < 0.7
     for c in range(CLIENTS):
-        message = opened("part", seen[c]["part"]["part"])
-        assert set(seen[c]) == {"part"}
+        message = opened("payload", seen[c]["payload"]["payload"])
+        assert set(seen[c]) == {"payload"}
         update, kept = decode(channels, message.data)
         assert message.size == encoded_size(channels, kept)
         assert message.size < happened.replies.bytes_up[c] < message.size + 1000
         assert np.array_equal(happened.replies.updates[c], update)
-        stays = opened("own", fleet._contexts[fleet.nodes[c]].state[OWN[1]]["2"])
+        stays = opened("kept", fleet._contexts[fleet.nodes[c]].state[UPLOAD[1]]["2"])
         assert np.array_equal(np.isnan(stays), mask[c]), "what was sent is the server's from now on"
-    table = state.clients["own"]
+    table = state.clients["kept"]
     assert table.shape == (CLIENTS, 2), "of the rest the server knows since when, and how much"
     assert np.array_equal(table[np.arange(CLIENTS)], np.stack([np.full(CLIENTS, 2), mask.sum(1)], 1))
 
@@ -146,7 +146,7 @@ def whole_message():
 
 
 def as_part(content):
-    return {"part": packed(np.frombuffer(bytes(content), np.uint8))}
+    return {"payload": packed(np.frombuffer(bytes(content), np.uint8))}
 
 
 def beyond():
@@ -155,14 +155,21 @@ def beyond():
     return content
 
 
+def fewer():
+    content = whole_message()
+    content[0] &= 254  # one channel is not there, its values are
+    return content
+
+
 BAD_PARTS = {
-    "empty": (lambda: as_part(b""), "bytes of bits. Got 0"),
-    "short": (lambda: as_part(whole_message()[:-1]), "has .* bytes. Got"),
-    "long": (lambda: as_part(whole_message() + b"0"), "has .* bytes. Got"),
+    "empty": (lambda: as_part(b""), "sent a payload of 0 bytes instead of"),
+    "short": (lambda: as_part(whole_message()[:-1]), r"sent a payload of \d+ bytes instead of"),
+    "long": (lambda: as_part(whole_message() + b"0"), r"sent a payload of \d+ bytes instead of"),
+    "fewer": (lambda: as_part(fewer()), r"cannot be decoded: A partial update of \d+ channels has \d+ bytes"),
     "beyond": (lambda: as_part(beyond()), "names channels beyond the 174"),
-    "numbers": (lambda: {"part": packed(np.zeros(9, np.float32))}, "which is not bytes"),
-    "square": (lambda: {"part": packed(np.zeros((3, 3), np.uint8))}, "which is not bytes"),
-    "names": (lambda: {**as_part(b"1"), "more": packed(np.zeros(1))}, "not one array of bytes"),
+    "numbers": (lambda: {"payload": packed(np.zeros(9, np.float32))}, "which is not bytes"),
+    "square": (lambda: {"payload": packed(np.zeros((3, 3), np.uint8))}, "which is not bytes"),
+    "names": (lambda: {**as_part(b"1"), "more": packed(np.zeros(1))}, "something else than the payload"),
     "poison": (
         lambda: as_part(whole_message()[:-4] + np.float32(np.nan).tobytes()),
         r"client 2: 1 of \d+ values are not finite",
@@ -177,7 +184,7 @@ def test_a_part_that_cannot_be_is_refused_by_name(case, tmp_path):
     def bad(message, context):
         reply = app(MODEL)(message, context)
         if asked_in(message):
-            reply.content["part"] = ArrayRecord(make())
+            reply.content["payload"] = ArrayRecord(make())
             sealed(reply.content, asked_in(message), BAD)
         return reply
 

@@ -30,7 +30,7 @@ def cohort():
     ("entry", "where"), [(0, "conv.weight[0, 0]"), (5, "conv.weight[1, 2]"), (7, "bias[1]"), (10, "scale[]")]
 )
 @pytest.mark.parametrize("row", [0, 1, 2])
-@pytest.mark.parametrize("vector", ["updates", "change"])
+@pytest.mark.parametrize("vector", ["updates", "memory_change"])
 def test_a_bad_entry_anywhere_refuses_its_client_alone(bad, entry, where, row, vector):
     before = replies()._replace(memory_change=np.ones((3, 11), np.float32), variance=np.ones(3))
     getattr(before, vector)[row, entry] = bad
@@ -39,7 +39,7 @@ def test_a_bad_entry_anywhere_refuses_its_client_alone(bad, entry, where, row, v
     assert [str(r) for r in refused] == [f"client {IDS[row]}: 1 of 11 values are not finite, first in {where}"]
     others = np.arange(3) != row
     assert after.received.tolist() == others.tolist()
-    for name in ("updates", "change"):
+    for name in ("updates", "memory_change"):
         assert not getattr(after, name)[row].any()
         assert np.array_equal(getattr(after, name)[others], getattr(kept, name)[others])
     for field in ("steps", "loss", "seconds", "bytes_up"):
@@ -83,7 +83,7 @@ def test_an_empty_cohort_passes():
     assert after.updates.shape == (0, 11)
 
 
-FIVE = worlds.equal_clients(5)
+FIVE = worlds.equal_clients(5, available=np.array([True, True, True, False, True]))
 
 
 def odd(ids, aggregator=None, **fields):
@@ -98,8 +98,11 @@ def odd(ids, aggregator=None, **fields):
         ({"ids": [3, 1]}, "ascending"),
         ({"ids": [5]}, "0 … 4"),
         ({"ids": [-1]}, "0 … 4"),
-        ({"ids": [1, 2], "count": np.ones(3)}, "one length"),
-        ({"ids": [1], "count": np.zeros(1)}, "at least 1"),
+        ({"ids": [1, 2], "count": np.ones(3, int)}, "one length"),
+        ({"ids": [1], "count": np.zeros(1, int)}, "at least 1"),
+        ({"ids": [1], "count": np.full(1, np.nan)}, "whole numbers"),
+        ({"ids": [1], "count": np.ones(1)}, "whole numbers"),
+        ({"ids": [3]}, "available clients only"),
         ({"ids": [1], "expected": np.full(1, np.nan), "aggregator": InverseProbability()}, "law_known"),
         ({"ids": [1], "expected": np.zeros(1), "aggregator": InverseProbability()}, "law_known"),
     ],
@@ -128,7 +131,7 @@ def lengths(*values):
 
 
 def test_an_update_far_longer_than_the_others_is_refused():
-    after, refused = admit(*lengths(1, 2, 3, 5000, np.nan), LAYOUT, longest=1000)
+    after, refused = admit(*lengths(1, 2, 3, 5000, np.nan), LAYOUT, max_length_ratio=1000)
     assert [str(r) for r in refused] == ["client 3: its update is 2000 times as long as the median, more than 1000"]
     assert after.received.tolist() == [True, True, True, False, False]
     assert (after.updates[3] == 0).all()
@@ -137,13 +140,13 @@ def test_an_update_far_longer_than_the_others_is_refused():
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e34])
 def test_lengths_are_compared_at_any_scale(scale):
-    _, refused = admit(*lengths(*(scale * np.array([1, 1, 1, 1, 1001]))), LAYOUT, longest=1000)
+    _, refused = admit(*lengths(*(scale * np.array([1, 1, 1, 1, 1001]))), LAYOUT, max_length_ratio=1000)
     assert len(refused) == 1
     assert "1001 times as long" in refused[0].why
-    assert admit(*lengths(*(scale * np.array([1, 1, 1, 1, 999]))), LAYOUT, longest=1000)[1] == []
+    assert admit(*lengths(*(scale * np.array([1, 1, 1, 1, 999]))), LAYOUT, max_length_ratio=1000)[1] == []
 
 
 def test_two_answers_cannot_tell_who_is_wrong_and_zeros_are_no_measure():
-    assert admit(*lengths(1, 1e9), LAYOUT, longest=10)[1] == []
-    assert admit(*lengths(0, 0, 0, 1), LAYOUT, longest=10)[1] == []
+    assert admit(*lengths(1, 1e9), LAYOUT, max_length_ratio=10)[1] == []
+    assert admit(*lengths(0, 0, 0, 1), LAYOUT, max_length_ratio=10)[1] == []
     assert admit(*lengths(1, 1, 1, 1e9), LAYOUT)[1] == []  # no limit was asked for

@@ -258,9 +258,9 @@ def test_stacked_clients_do_not_fall_with_one_of_them(tiny, monkeypatch):
 def spoilt(bad, when=lambda round: True):
     honest = Simulator.train
 
-    def train(self, round, x, cohort, population, lr, *has):
-        got = honest(self, round, x, cohort, population, lr, *has)
-        rows = np.isin(cohort.ids, bad) & got.received & when(round)
+    def train(self, assignment):
+        got = honest(self, assignment)
+        rows = np.isin(assignment.cohort.ids, bad) & got.received & when(assignment.round)
         updates = got.updates.copy()
         updates[rows, 0] = np.nan
         return got._replace(updates=updates)

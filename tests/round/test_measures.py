@@ -12,7 +12,7 @@ import fedweave as fw
 import worlds
 from fedweave import theory
 from fedweave.aggregate import Mean
-from fedweave.core.records import ServerState
+from fedweave.core.records import Assignment, ServerState
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.torch_simulator import torch_simulator
 from fedweave.local.quadratic import Quadratics
@@ -26,7 +26,8 @@ def seen(updates, received, direction, x, parameters=None):
     n, d = updates.shape
     at = worlds.view(worlds.equal_clients(n), d, layout=worlds.layout(d, parameters))
     replies = worlds.replies(updates, received)
-    happened = Round(worlds.cohort(np.arange(n)), replies, [], at, np.array(direction), 0)
+    assignment = Assignment(at, worlds.cohort(np.arange(n)))
+    happened = Round(assignment, replies, refused=[], direction=np.array(direction), bytes_down=0)
     state = ServerState(round=1, x=np.array(x), clock=0.0, sampler={}, aggregator={}, server={})
     return measures.of_round(Mean(), state, happened)
 

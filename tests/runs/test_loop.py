@@ -486,9 +486,9 @@ def test_a_round_in_which_all_answers_are_refused_is_abandoned(tiny, monkeypatch
 
     real = Simulator.train
 
-    def spoilt(self, round, *args, **kwargs):
-        replies = real(self, round, *args, **kwargs)
-        return replies._replace(updates=replies.updates * np.float32(np.nan)) if round in (3, 4) else replies
+    def spoilt(self, assignment):
+        replies = real(self, assignment)
+        return replies._replace(updates=replies.updates * np.float32(np.nan)) if assignment.round in (3, 4) else replies
 
     monkeypatch.setattr(Simulator, "train", spoilt)
     result = fw.run(tiny(methods.fedavgm(3), rounds=5))

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fedweave.upload.send import _masked
 from torch import nn
 
 import fedweave as fw
@@ -12,7 +11,8 @@ import worlds
 from fedweave import methods
 from fedweave.aggregate import Anonymous, InverseProbability, Mean, Nova, Varp
 from fedweave.aggregate.linear import weigh
-from fedweave.core.records import ClientContext
+from fedweave.core.records import ClientContext, Layout
+from fedweave.core.roles import Upload
 from fedweave.core.settings import BadInput
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.torch_simulator import torch_simulator
@@ -26,6 +26,7 @@ from fedweave.sample import Everyone, Uniform
 from fedweave.tables.rows import Rows
 from fedweave.upload import DifferentialDropout
 from fedweave.upload.channels import channels_of
+from fedweave.upload.codec import ClientModel
 from fedweave.upload.dropout import contribution
 from fedweave.upload.wire import encode
 from worlds import N, data, equal_clients, everyone, population, quadratic_simulator
@@ -61,18 +62,24 @@ def rounds(method, count, loss_rate=0.0, seed=0):
 
 
 @fw.settings
-class Given(fw.upload.everything.Upload):
+class Given(Upload):
     """Rates that are given, whoever is asked; channels by importance."""
 
     rate: tuple[float, ...]
     period: int = 3
-    partial = True
+    masks = keeps = True
 
     def allocate(self, state, view, cohort):
         return np.array(self.rate)[cohort.ids]
 
-    def send(self, channels, start, end, rate, coverage, rng):
-        return DifferentialDropout().send(channels, start, end, rate, coverage, rng)
+    def size(self, model, budget):
+        return DifferentialDropout().size(model, budget)
+
+    def encode(self, *given, **more):
+        return DifferentialDropout().encode(*given, **more)
+
+    def decode(self, payload, model):
+        return DifferentialDropout().decode(payload, model)
 
     def refreshes(self, round):
         return round % self.period == 0
@@ -121,7 +128,7 @@ def test_it_is_the_papers_algorithm(sampler, loss, period):
             assert all(
                 np.array_equal(row, masks[n]) for n, row in zip(ids, sent[happened.replies.received], strict=True)
             )
-        assert state.clients["own"].written.any() == (state.round % period != 0)
+        assert state.clients["kept"].written.any() == (state.round % period != 0)
 
 
 @pytest.mark.parametrize("refresh", [1, 3, 7])
@@ -273,12 +280,14 @@ def test_a_schedule_of_full_broadcasts():
     assert [r for r in range(1, 15) if upload.refreshes(r)] == [4, 8, 10, 12, 14]
 
 
-def test_a_client_that_broke_something_it_did_not_send_fetches_it_anew():
-    x, mask = np.zeros(3, np.float32), np.array([[True, False, False]])
-    replies = worlds.replies(np.array([[1, np.inf, 2]], np.float32))
-    after = _masked(replies, mask, True, x)
-    assert after.updates.tolist() == [[1, 0, 0]]
-    assert np.isnan(after.kept[0]).tolist() == [True, True, False]
+def test_non_finite_entries_that_were_not_sent_are_downloaded_again():
+    model = ClientModel(Layout(names=("x",), shapes=((3,),), parameters=3))
+    update, x, rng = np.array([1, np.inf, 2], np.float32), np.zeros(3, np.float32), np.random.default_rng(0)
+    upload = DifferentialDropout(choose="ordered")
+    parcel = upload.encode(update, x, x, 2 / 3, None, rng, model)
+    assert len(parcel.payload) == upload.size(model, 2 / 3)
+    assert [part.tolist() for part in upload.decode(parcel.payload, model)] == [[1, 0, 0], [True, False, False]]
+    assert np.isnan(parcel.kept).tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize("aggregator", [Mean(), Anonymous(), InverseProbability(), Nova()])
