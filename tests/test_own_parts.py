@@ -95,9 +95,11 @@ def test_an_aggregator_of_unknown_step_length_cannot_be_calibrated(tiny, tmp_pat
 
 @pytest.mark.parametrize("name", ["fedavg", "fednova", "fedacs", "fedacs_measured", "fedvarp", "fedau", "fedos"])
 def test_named_methods_can_be_calibrated(name, tiny):
-    result = fw.run(tiny(getattr(fw.methods, name)(3), calibrate=True))
-    assert not result.rounds["refused"].any()
-    assert np.isfinite(result.summary["loss"])
+    """Calibration changes the learning rate, and so the model, unless the estimate is unbiased; nothing is refused."""
+    method = getattr(fw.methods, name)(3)
+    calibrated, plain = fw.run(tiny(method, calibrate=True)), fw.run(tiny(method))
+    assert (calibrated.summary["digest"] == plain.summary["digest"]) == (name in ("fedau", "fedos"))
+    assert not calibrated.rounds["refused"].any()
 
 
 @settings

@@ -240,7 +240,8 @@ def test_places_are_kept_and_taken_over():
     assert places.gather().tolist() == [True, True, True]
     assert places.node == {0: a, 1: c, 2: b}, "who came later sits behind"
     grid.online = {a, b, c, d}
-    assert d not in places.node.values() or places.gather().all(), "a complete fleet takes nobody in"
+    assert places.gather().all()
+    assert d not in places.node.values(), "a complete fleet takes nobody in"
     grid.online = {b, c, d}
     assert places.gather().tolist() == [True, True, True]
     assert places.node == {0: d, 1: c, 2: b}, "most likely a, started again"

@@ -84,7 +84,7 @@ def test_a_run_of_the_first_release_is_read_but_not_continued(tiny, tmp_path):
     read = fw.load_result(tmp_path / "run")
     assert read.summary["digest"] == digest
     assert write([read], tmp_path / "page.html").stat().st_size > 1000
-    assert all(path.is_file() for path in write_tables(read, "csv"))
+    assert all(path.is_file() for path in write_tables(read.folder, read.rounds, read.clients, "csv"))
     for given in (None, experiment):
         with pytest.raises(fw.BadInput, match="has no 'engine', 'longest', 'fewest'") as caught:
             fw.resume(tmp_path / "run", given)
