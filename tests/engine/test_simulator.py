@@ -90,7 +90,7 @@ def test_a_round_is_cut_alike_for_any_number_of_workers(count, monkeypatch):
     monkeypatch.setattr(Simulator, "_each", lambda self, x, todo: calls.extend(todo) or iter(()))
     engine = torch_simulator(small, data(), SGD(), 0, Workers(count, patience=1e9))
     train(engine, 1, initial_vector(small()))
-    clients = [jobs.client.tolist() for _, (jobs, _) in calls]
+    clients = [jobs.client.tolist() for _, (jobs, *_) in calls]
     assert sorted(clients) == [[0], [3], [4, 2, 1], [7, 6, 5]]
 
 

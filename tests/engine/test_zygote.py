@@ -42,9 +42,13 @@ class Tells:
         return os.getpid()
 
 
+def call(held, x, name, *arguments):
+    return getattr(held, name)(x, *arguments)
+
+
 def ask(workers, name, *arguments, count=2):
     workers.load(Tells, nothing(), count) if workers.holds is None else None
-    return dict(workers.map(X, [(name, arguments)] * count))
+    return dict(workers.map(X, [(call, (name, *arguments))] * count))
 
 
 def nothing():

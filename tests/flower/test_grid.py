@@ -170,7 +170,7 @@ def test_answers_needed(terms, asked, needed):
 def test_over_selection_reaches_inner_samplers_and_refuses_those_that_choose_no_number():
     method = fw.Method(FirstEveryone(Uniform(5)))
     assert ask_more(method.sampler, 1.3) == FirstEveryone(Uniform(7))
-    with pytest.raises(fw.BadInput, match="over_selection=2 needs a sampler with per_round"):
+    with pytest.raises(fw.BadInput, match="over_selection=2 needs a sampler with a fixed cohort size"):
         ask_more(Everyone(), 2)
 
 

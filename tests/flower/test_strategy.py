@@ -124,7 +124,7 @@ def test_a_method_that_needs_more_of_the_clients_says_so_and_names_the_wrapper(m
 
 
 def test_power_of_choice_is_sent_to_the_server_that_can_do_it():
-    with pytest.raises(fw.BadInput, match=r"cannot ask clients how they do .* fedweave\.flower\.server"):
+    with pytest.raises(fw.BadInput, match=r"cannot ask clients for their losses .* fedweave\.flower\.server"):
         start(flower.Strategy(fw.methods.power_of_choice(3), clock=VirtualClock()))
 
 

@@ -124,7 +124,7 @@ def test_kinds_never_mix():
 
 def test_what_half_of_the_clients_have_is_covered_by_half():
     _, engine, _ = trained()
-    whole, part = engine.fleet.coverage
+    whole, part = (model.coverage for model in engine.models.models)
     assert whole.tolist() == [1] * 3 + [0.5] * 3 + [1] * 3 + [0.5] * 3 + [1] * 4 + [0.5] * 4 + [1] * 10
     assert part.tolist() == [1] * (3 + 3 + 4 + 10)
 

@@ -130,12 +130,13 @@ def test_probes_of_loss_and_variance(model):
     for client, part in enumerate(data.parts):
         g = gradients_on_the_way(model, data, x, jobs_of((client, -(-part.size // 5), 5)), SGD(), still=True)
         expected = ((g - g.mean(0)) ** 2).sum(1).mean()
-        assert trainer.variance(x, 1, client, 5) == pytest.approx(expected, rel=1e-3)
+        one = np.array([client])
+        assert trainer.variances(x, 1, one, np.array([5])) == pytest.approx([expected], rel=1e-3)
         torch.manual_seed(0)
         module = model()
         xb = (torch.from_numpy(data.x[part]).float() / 255 - data.mean[0]) / data.std[0]
         loss = F.cross_entropy(module(xb), torch.from_numpy(data.y[part])).item()
-        assert trainer.loss(x, client) == pytest.approx(loss, rel=1e-5)
+        assert trainer.losses(x, one) == pytest.approx([loss], rel=1e-5)
 
 
 @pytest.mark.parametrize("model", [logistic, mlp, Own, cnn, strided])

@@ -294,9 +294,9 @@ def test_the_oracles_score_is_that_of_eq_13():
 def test_equal_scores_are_uniform_sampling():
     even = np.full(3, 1 / 3)
     at = view(even)
-    quiet = replace(at, probes=Probes(None, lambda ids: np.eye(3), lambda ids: np.ones(3)))
+    quiet = replace(at, probes=Probes(None, lambda ids: np.eye(3), lambda ids: np.ones(3), None))
     assert np.allclose(Delta(2).law({}, quiet), 2 / 3)
-    dead = replace(at, probes=Probes(None, lambda ids: np.zeros((3, D)), lambda ids: np.zeros(3)))
+    dead = replace(at, probes=Probes(None, lambda ids: np.zeros((3, D)), lambda ids: np.zeros(3), None))
     assert np.allclose(Delta(2).law({}, dead), 2 / 3)
     assert np.allclose(Delta(2, alpha1=0).law({}, replace(quiet, probes=quiet.probes._replace(
         gradients=lambda ids: GRADIENTS[ids]))), 2 / 3)  # fmt: skip
