@@ -134,15 +134,21 @@ def test_an_environment_larger_than_a_pipe_arrives_whole(pair, monkeypatch):
         assert all(environment[f"FEDWEAVE_LARGE_{i}"] == str(i) * 100_000 for i in range(8))
 
 
+HELD = """
+import os
+
+class Tells:
+    def __init__(self, data): pass
+
+def number(held, x): return os.getpid()
+"""
 SCRIPT = """
 import os, resource, signal, sys, tempfile
 import numpy as np
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.pool import zygote
 
-class Tells:
-    def __init__(self, data): pass
-    def number(self, x): return os.getpid()
+from held import Tells, number
 
 from fedweave.local.client_data import ClientData
 none = np.zeros(1, np.float32)
@@ -153,7 +159,7 @@ data = ClientData(
 def pool():
     workers = Workers(2)
     workers.load(Tells, data, 2)
-    return workers, [number for _, number in workers.map(none, [("number", ())] * 2)]
+    return workers, [number for _, number in workers.map(none, [(number, ())] * 2)]
 
 awkward = sys.argv[1] == "forgotten"
 if awkward:
@@ -178,7 +184,7 @@ if awkward and not os.fork():
     zygote.close()
     os._exit(0)
 assert not awkward or os.wait()[1] == 0
-assert sorted({n for _, n in workers.map(none, [("number", ())] * 2)}) == sorted(set(numbers))
+assert sorted({n for _, n in workers.map(none, [(number, ())] * 2)}) == sorted(set(numbers))
 print(zygote._zygote.process.pid if zygote._zygote else 0, *numbers, flush=True)
 if not awkward:
     os.kill(os.getpid(), 9)
@@ -193,6 +199,7 @@ def test_nothing_outlives_the_main_process(how, tmp_path):
     """
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
+    (tmp_path / "held.py").write_text(HELD)
     program = subprocess.Popen([sys.executable, str(script), how], stdout=subprocess.PIPE, text=True)
     with program:
         numbers = [int(n) for n in program.stdout.readline().split() if n != "0"]

@@ -85,7 +85,7 @@ def test_every_item_runs_and_judges(item, here):
 
 
 def test_every_item_is_known():
-    assert {i.split("/")[1] for i in HERE} == {name for names in delta.HOMES.values() for name in names}
+    assert {i.split("/")[1] for i in HERE} == {name for names in delta.MODULES.values() for name in names}
 
 
 def test_table2_has_both_weightings_and_the_papers_numbers(here):

@@ -58,9 +58,9 @@ class Simulator:
 
     def train(self, assignment: Assignment) -> Replies:
         """Train the cohort. Clients whose answers will be lost are not trained: it would change nothing."""
-        ids, p, x = assignment.cohort.ids, assignment.population, assignment.x
+        ids, p = assignment.cohort.ids, assignment.population
         received = draw_arrivals(self.seed, assignment.round, ids, p)
-        rows, columns = np.flatnonzero(received), _Columns(ids.size, x)
+        rows, columns = np.flatnonzero(received), _Columns(assignment)
         for some, piece in self._participate(assignment, rows, _receive):
             columns.fill(rows[some], piece)
         if columns.failed:
@@ -84,7 +84,7 @@ class Simulator:
 
     def rehearse(self, assignment: Assignment) -> Array:
         """Return the updates that the cohort would send, whatever its links."""
-        columns = _Columns(assignment.cohort.ids.size, assignment.x)
+        columns = _Columns(assignment)
         for some, piece in self._participate(assignment, np.arange(assignment.cohort.ids.size), _rehearse):
             columns.fill(some, piece)
         return columns.updates
@@ -174,24 +174,28 @@ def _jobs(assignment: Assignment, rows: Array) -> Jobs:
 class _Columns:
     """The columns of replies, filled piece by piece; what no piece brings stays None."""
 
-    def __init__(self, k: int, x: Array):
+    def __init__(self, assignment: Assignment):
+        k, x = assignment.cohort.ids.size, assignment.x
         self.shape, self.dtype = (k, x.size), x.dtype
         self.updates = np.zeros(self.shape, x.dtype)
         self.loss, self.first_gradient, self.variance = np.full((3, k), np.nan)
-        self.memory_change: Array | None = None
+        self.memory_change = None if assignment.context.memory is None else np.zeros(self.shape, x.dtype)
         self.mask: Array | None = None
         self.kept: Array | None = None
         self.failed: list[Failure] = []
 
     def fill(self, rows: Array, piece: Received) -> None:
         """Write a piece of clients into their rows."""
-        for name in ("updates", "loss", "first_gradient", "variance"):
-            getattr(self, name)[rows] = getattr(piece, name)
-        for name, rest in (("memory_change", self.dtype.type(0)), ("mask", False), ("kept", self.dtype.type(np.nan))):
-            if (values := getattr(piece, name)) is not None:
-                if getattr(self, name) is None:
-                    setattr(self, name, np.full(self.shape, rest))
-                getattr(self, name)[rows] = values
+        self.updates[rows], self.loss[rows] = piece.updates, piece.loss
+        self.first_gradient[rows], self.variance[rows] = piece.first_gradient, piece.variance
+        if self.memory_change is not None and piece.memory_change is not None:
+            self.memory_change[rows] = piece.memory_change
+        if piece.mask is not None:
+            self.mask = np.zeros(self.shape, bool) if self.mask is None else self.mask
+            self.mask[rows] = piece.mask
+        if piece.kept is not None:
+            self.kept = np.full(self.shape, np.nan, self.dtype) if self.kept is None else self.kept
+            self.kept[rows] = piece.kept
         self.failed += piece.failed
 
 
@@ -208,11 +212,13 @@ def _receive(
     """Have a piece of clients participate, and decode what they send as the server would."""
     answers, models = participate(trainer, x, jobs, upload, budget, kept, skip), trainer.models
     trained, updates, mask, keep = answers.trained, answers.trained.updates, None, None
+    if answers.parcels is None and not models.is_mixed:
+        return Received(*trained[:4], answers.memory_change, mask=None, kept=None, failed=trained.failed)
     if answers.parcels is not None:
         updates, keep = np.zeros_like(updates), np.full(updates.shape, np.nan, x.dtype) if upload.keeps else None
     if models.is_mixed or (answers.parcels is not None and upload.masks):
         mask = np.ones(updates.shape, bool)
-    for i, client in enumerate(jobs.client.tolist() if mask is not None or answers.parcels is not None else ()):
+    for i, client in enumerate(jobs.client.tolist()):
         model, sent = models.of(client), None
         if answers.parcels is not None:
             part, sent = upload.decode(answers.parcels[i].payload, model)

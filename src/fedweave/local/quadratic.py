@@ -104,6 +104,10 @@ class QuadraticTrainer:
         along = np.einsum("kji,kj->ki", vectors[ids], away)
         return np.einsum("kij,kj->ki", vectors[ids], reach * along)
 
+    def reach(self, clients: Array, steps: Array, lr: float) -> Array:
+        """Return k_T (k,), how far these clients get of the way to their optimum, along the first axis."""
+        return self._moved(self.problem.optimum[clients] - 1.0, clients, steps, lr)[:, 0]
+
     def _walk(self, x: Array, start: Array, jobs: Jobs, lr: float) -> Array:
         """Return the updates of clients that remember, step by step: each one's problem is bent its own way."""
         steps, share = jobs.steps, np.ones(jobs.client.size) if jobs.share is None else jobs.share

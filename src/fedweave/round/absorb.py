@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from fedweave.core.crash_points import crash_point
@@ -12,7 +11,6 @@ from fedweave.core.records import (
     Assignment,
     Cohort,
     Failure,
-    NoProbes,
     Replies,
     ServerState,
     View,
@@ -61,7 +59,7 @@ def absorb(
     method: Method, state: ServerState, assignment: Assignment, replies: Replies, rules: Rules = NO_RULES
 ) -> tuple[ServerState, Round]:
     """Return the state after the round, and what happened in it."""
-    cohort, view = assignment.cohort, replace(assignment.view, probes=NoProbes())
+    cohort, view = assignment.cohort, assignment.view
     replies = method.pacing.close(replies, cohort)
     crash_point("trained")
     replies, refused = admit(replies, cohort, view.layout, rules.max_length_ratio)

@@ -16,4 +16,6 @@ def read_only(array: Array) -> Array:
 
 def read_only_state(state: State) -> State:
     """Return a part's state with arrays that cannot be written to: a round that is abandoned must leave it as it is."""
+    if not state:  # most parts have none
+        return state
     return {name: read_only(value) if isinstance(value, np.ndarray) else value for name, value in state.items()}

@@ -65,7 +65,8 @@ def view_of(
     context: ClientContext | None = None,
 ) -> View:
     """Return what the stages of the next round may see."""
-    view = View(
+    probes = _RoundProbes(prober, context or client_context(method, state))
+    probes.view = View(
         round=state.round + 1,
         x=read_only(state.x),
         population=population,
@@ -73,8 +74,9 @@ def view_of(
         lr=lr,
         effort_of=partial(method.solver.effort, lr=lr),
         seed=seed,
+        probes=probes,
     )
-    return replace(view, probes=_RoundProbes(prober, view, context or client_context(method, state)))
+    return probes.view
 
 
 class _RoundProbes(Probes):
@@ -83,8 +85,10 @@ class _RoundProbes(Probes):
     Answers are kept for the round: an oracle's law is expensive to compute, and calibration computes it again.
     """
 
-    def __init__(self, prober: Prober, view: View, context: ClientContext):
-        self._prober, self._view, self._context = prober, view, context
+    view: View  # the one that these probes belong to
+
+    def __init__(self, prober: Prober, context: ClientContext):
+        self._prober, self._context = prober, context
         self._answers: dict[tuple[str, bytes], Array] = {}
 
     def _once(self, kind: str, ids: Array, ask: Callable[[Array], Array]) -> Array:
@@ -94,20 +98,20 @@ class _RoundProbes(Probes):
         return self._answers[key]
 
     def losses(self, ids: Array) -> Array:
-        return self._prober.losses(self._view.x, ids)
+        return self._prober.losses(self.view.x, ids)
 
     def updates(self, ids: Array) -> Array:
         def rehearse(ids: Array) -> Array:
             cohort = Cohort(ids=ids, count=np.ones(ids.size, np.int64), expected=np.ones(ids.size))
-            return self._prober.rehearse(Assignment(self._view, cohort, self._context))
+            return self._prober.rehearse(Assignment(self.view, cohort, self._context))
 
         return self._once("updates", ids, rehearse)
 
     def gradients(self, ids: Array) -> Array:
-        return self._once("gradients", ids, partial(self._prober.gradients, self._view.x))
+        return self._once("gradients", ids, partial(self._prober.gradients, self.view.x))
 
     def variances(self, ids: Array) -> Array:
-        view = self._view
+        view = self.view
         return self._once(
             "variances", ids, lambda ids: self._prober.variances(view.round, view.x, ids, view.population)
         )

@@ -63,20 +63,20 @@ COLUMNS = {
 }
 
 
-def check_population(population: Any, system: System, clients: int) -> Population:
-    """Return the clients as a system describes them in a round, or say what is wrong with them."""
-    who = f"{type(system).__name__}.population"
+def check_population(population: Any, system: System, base: Population) -> Population:
+    """Return the clients as a system makes them of the nominal ones in a round, or say what is wrong with them."""
+    who, clients = f"{type(system).__name__}.population", base.size
     if not isinstance(population, Population):
         raise BadInput(f"{who} must return a Population. It returned {brief(population)}.")
     for name, bounds in COLUMNS.items():
         column = getattr(population, name)
-        if column is None:
+        if column is None or column is getattr(base, name):
             continue
         if not isinstance(column, np.ndarray) or column.shape != (clients,) or column.dtype.kind not in bounds.kinds:
             kinds = " or ".join(_KINDS[kind] for kind in bounds.kinds if kind != "u")
             got = f"{column.dtype}{column.shape}" if isinstance(column, np.ndarray) else brief(column)
             raise BadInput(f"{who} must return {name!r} as {clients} {kinds}. Got {got}.")
-        if bounds.rule and not (column.min() >= bounds.low and column.max() <= bounds.high):  # nan fails both
+        if bounds.rule and not ((column >= bounds.low) & (column <= bounds.high)).all():
             wrong = column[~((column >= bounds.low) & (column <= bounds.high))][0]
             raise BadInput(f"{who} must return {name!r} {bounds.rule}. Got {wrong}.")
     return population

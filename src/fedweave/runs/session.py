@@ -87,7 +87,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     base = replace(base, model_bytes=size, covered=None if labels is None else covered(labels))
 
     def world(round: int) -> Population:
-        return check_population(experiment.system.population(base, round, seed), experiment.system, base.size)
+        return check_population(experiment.system.population(base, round, seed), experiment.system, base)
 
     first = world(1)  # a world that does not fit these clients says so now
     manifest = {

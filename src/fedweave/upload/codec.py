@@ -28,7 +28,7 @@ class ClientModel:
         """Its channels."""
         return channels_of(self.layout)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes of its values."""
         return self.layout.dim * self.dtype.itemsize
@@ -73,13 +73,11 @@ class ModelFleet:
 
     def sizes(self, ids: Array) -> Array:
         """Return the bytes of these clients' models (k,)."""
-        return self._nbytes[np.zeros(ids.size, np.int64) if self.kind is None else self.kind[ids]]
+        if self.kind is None:
+            return np.full(ids.size, self.models[0].nbytes)
+        return np.array([m.nbytes for m in self.models])[self.kind[ids]]
 
     @cached_property
-    def _nbytes(self) -> Array:
-        return np.array([m.nbytes for m in self.models])
-
-    @property
     def is_mixed(self) -> bool:
         """Whether any client trains less than the whole model."""
         return any(m.where is not None for m in self.models)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedweave import methods
 from fedweave.aggregate import Nova
-from fedweave.core.records import Array, Assignment, Cohort, Population
+from fedweave.core.records import Array, Population
 from fedweave.core.roles import System
 from fedweave.engine.simulator import Simulator
 from fedweave.local.quadratic import Quadratics, QuadraticTrainer
@@ -40,9 +40,10 @@ class _MethodRun:
     """A running method: its state, and its measurements of the last rounds."""
 
     def __init__(self, method: Method, problem: Quadratics, base: Population, seed: int, lr: float, calibrate: bool):
-        dim, self.problem = problem.optimum.shape[1], problem
+        dim = problem.optimum.shape[1]
         self.method, self.lr, self.calibrate, self.seed = method, lr, calibrate, seed
-        self.engine = Simulator(QuadraticTrainer(problem, method.solver, seed, base.weight))
+        self.trainer = QuadraticTrainer(problem, method.solver, seed, base.weight)
+        self.engine = Simulator(self.trainer)
         self.state = first_state(method, np.zeros(dim), base, dim)
         self.kept: list[Array] = []
         self.pull = np.zeros(base.size)
@@ -57,9 +58,7 @@ class _MethodRun:
         """
         view = view_of(self.method, self.state, population, self.engine, self.lr)
         view = replace(view, lr=calibrated_lr(self.method, self.state, view)) if self.calibrate else view
-        optimum, one = self.problem.optimum, np.ones(population.size, np.int64)
-        everyone = Cohort(ids=np.arange(population.size), count=one, expected=one)
-        reach = self.engine.rehearse(Assignment(replace(view, x=optimum - 1.0), everyone))[:, 0]
+        reach = self.trainer.reach(np.arange(population.size), population.steps, view.lr)
         law = self.method.sampler.law(self.state.sampler, view)
         self.pull += self.method.aggregator.coefficients(view, law) * reach
 
