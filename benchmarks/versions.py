@@ -1,6 +1,6 @@
 """Seconds per round of this checkout over another one: both in one run, alternating, for W1, W2 and quadratics.
 
-W1 and W2 as in rounds.py, in one process; quadratics of 1,000 clients with 10, 100 and 1,000 of them in a round. Each side
+W1 and W2 as in rounds.py, in one process; quadratics of 1,000 clients, 10, 100 and 1,000 of them in a round. Each side
 is a process of its own that prepares its experiments once; a turn is a few rounds of each side, in another order every
 turn; the figure is the median over turns of the ratio this / other, in processor seconds.
 

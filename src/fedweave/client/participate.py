@@ -20,7 +20,7 @@ class Kept(NamedTuple):
     values: Array  # (c, D)
     there: Array  # (c,) bool: whether the client kept anything
 
-    def take(self, rows: Array) -> Kept:
+    def take(self, rows: Array | slice) -> Kept:
         """Return some of the rows."""
         return Kept(self.values[rows], self.there[rows])
 

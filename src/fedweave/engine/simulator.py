@@ -30,10 +30,10 @@ class Received(NamedTuple):
     loss: Array
     first_gradient: Array
     variance: Array
-    memory_change: Array | None
-    mask: Array | None
-    kept: Array | None
-    failed: tuple[Failure, ...]
+    memory_change: Array | None = None
+    mask: Array | None = None
+    kept: Array | None = None
+    failed: tuple[Failure, ...] = ()
 
 
 class Simulator:
@@ -60,39 +60,35 @@ class Simulator:
         """Train the cohort. Clients whose answers will be lost are not trained: it would change nothing."""
         ids, p = assignment.cohort.ids, assignment.population
         received = draw_arrivals(self.seed, assignment.round, ids, p)
-        rows, columns = np.flatnonzero(received), _Columns(assignment)
-        for some, piece in self._participate(assignment, rows, _receive):
-            columns.fill(rows[some], piece)
-        if columns.failed:
-            received &= ~np.isin(ids, [failure.client for failure in columns.failed])
+        found = _merge(assignment, self._participate(assignment, np.flatnonzero(received), _receive))
+        if found.failed:
+            received &= ~np.isin(ids, [failure.client for failure in found.failed])
         replies = Replies(
             received=received,
-            updates=columns.updates,
+            updates=found.updates,
             steps=p.steps[ids],
-            loss=columns.loss,
-            first_gradient=columns.first_gradient,
+            loss=found.loss,
+            first_gradient=found.first_gradient,
             seconds=p.latency[ids],
             bytes_up=upload_bytes(assignment, self._upload, self.trainer.solver, self.models),
-            memory_change=columns.memory_change,
-            variance=columns.variance if assignment.context.measure else None,
-            failures=_failures(columns.failed, received),
-            mask=None if columns.mask is None or columns.mask[received].all() else columns.mask,
-            kept=columns.kept,
+            memory_change=found.memory_change,
+            variance=found.variance if assignment.context.measure else None,
+            failures=_failures(found.failed, received),
+            mask=None if found.mask is None or found.mask[received].all() else found.mask,
+            kept=found.kept,
             bytes_down=download_bytes(assignment, self._upload, self.models),
         )
         return add_transfer_time(replies, assignment)
 
     def rehearse(self, assignment: Assignment) -> Array:
         """Return the updates that the cohort would send, whatever its links."""
-        columns = _Columns(assignment)
-        for some, piece in self._participate(assignment, np.arange(assignment.cohort.ids.size), _rehearse):
-            columns.fill(some, piece)
-        return columns.updates
+        everyone = np.arange(assignment.cohort.ids.size)
+        return _merge(assignment, self._participate(assignment, everyone, _rehearse)).updates
 
     def _participate(
         self, assignment: Assignment, rows: Array, work: Callable[..., Received]
-    ) -> Iterator[tuple[Array, Received]]:
-        """Yield positions in ``rows`` of the cohort and what the server receives of those clients, piece by piece."""
+    ) -> Iterator[tuple[Array | slice, Received]]:
+        """Yield rows of the cohort and what the server receives of those clients, piece by piece."""
         if not rows.size:
             return
         context, jobs, ids = assignment.context, _jobs(assignment, rows), assignment.cohort.ids[rows]
@@ -102,8 +98,9 @@ class Simulator:
         for some in pieces:
             of_some = None if budget is None else budget[some], None if kept is None else kept.take(some)
             calls.append((work, (jobs.take(some), self._upload, *of_some, self._skip)))
+        everyone = rows.size == assignment.cohort.ids.size
         for n, piece in self._each(assignment.x, calls):
-            yield pieces[n], piece
+            yield pieces[n] if everyone and isinstance(pieces[n], slice) else rows[pieces[n]], piece
 
     def gradients(self, x: Array, ids: Array) -> Array:
         """Return these clients' gradients at ``x`` on all their data."""
@@ -166,44 +163,49 @@ def _jobs(assignment: Assignment, rows: Array) -> Jobs:
         lr=np.full(ids.size, float(assignment.lr)),
         memory=None if context.memory is None else context.memory[ids],
         broadcast=None if context.memory is None else context.broadcast,
-        share=relative_weights(ids, p),
+        share=None if context.memory is None else relative_weights(ids, p),
         measure=context.measure,
     )
 
 
-class _Columns:
-    """The columns of replies, filled piece by piece; what no piece brings stays None."""
+def _merge(assignment: Assignment, pieces: Iterator[tuple[Array | slice, Received]]) -> Received:
+    """Return what was received of the whole cohort, from pieces with their rows; the rows of the others are empty."""
+    k, x, context, failed = assignment.cohort.ids.size, assignment.x, assignment.context, list[Failure]()
+    columns: dict[str, Array] = {}
+    for rows, piece in pieces:
+        if isinstance(rows, slice):  # the whole cohort, in order
+            return piece
+        for name, values in piece._asdict().items():
+            if name == "failed":
+                failed += values
+            elif values is not None:
+                if name not in columns:
+                    columns[name] = _empty_column(name, (k, x.size), x.dtype)
+                columns[name][rows] = values
+    for name in (
+        "updates",
+        "loss",
+        "first_gradient",
+        "variance",
+        *(("memory_change",) if context.memory is not None else ()),
+    ):
+        columns.setdefault(name, _empty_column(name, (k, x.size), x.dtype))
+    return Received(**columns, failed=tuple(sorted(failed)))
 
-    def __init__(self, assignment: Assignment):
-        k, x = assignment.cohort.ids.size, assignment.x
-        self.shape, self.dtype = (k, x.size), x.dtype
-        self.updates = np.zeros(self.shape, x.dtype)
-        self.loss, self.first_gradient, self.variance = np.full((3, k), np.nan)
-        self.memory_change = None if assignment.context.memory is None else np.zeros(self.shape, x.dtype)
-        self.mask: Array | None = None
-        self.kept: Array | None = None
-        self.failed: list[Failure] = []
 
-    def fill(self, rows: Array, piece: Received) -> None:
-        """Write a piece of clients into their rows."""
-        self.updates[rows], self.loss[rows] = piece.updates, piece.loss
-        self.first_gradient[rows], self.variance[rows] = piece.first_gradient, piece.variance
-        if self.memory_change is not None and piece.memory_change is not None:
-            self.memory_change[rows] = piece.memory_change
-        if piece.mask is not None:
-            self.mask = np.zeros(self.shape, bool) if self.mask is None else self.mask
-            self.mask[rows] = piece.mask
-        if piece.kept is not None:
-            self.kept = np.full(self.shape, np.nan, self.dtype) if self.kept is None else self.kept
-            self.kept[rows] = piece.kept
-        self.failed += piece.failed
+def _empty_column(name: str, shape: tuple[int, int], dtype: np.dtype) -> Array:
+    if name in ("updates", "memory_change"):
+        return np.zeros(shape, dtype)
+    if name == "mask":
+        return np.zeros(shape, bool)
+    return np.full(shape, np.nan, dtype) if name == "kept" else np.full(shape[0], np.nan)
 
 
 def _failures(failed: Sequence[Failure], received: Array) -> Failures:
     if not failed:
         return NO_FAILURES
     nobody = "" if received.any() else f"all {len(failed)} clients whose answers would have arrived failed"
-    return Failures(failed=tuple(sorted(failed)), abandoned=nobody)
+    return Failures(failed=tuple(failed), abandoned=nobody)
 
 
 def _receive(
@@ -213,7 +215,7 @@ def _receive(
     answers, models = participate(trainer, x, jobs, upload, budget, kept, skip), trainer.models
     trained, updates, mask, keep = answers.trained, answers.trained.updates, None, None
     if answers.parcels is None and not models.is_mixed:
-        return Received(*trained[:4], answers.memory_change, mask=None, kept=None, failed=trained.failed)
+        return Received(*trained[:4], answers.memory_change, failed=trained.failed)
     if answers.parcels is not None:
         updates, keep = np.zeros_like(updates), np.full(updates.shape, np.nan, x.dtype) if upload.keeps else None
     if models.is_mixed or (answers.parcels is not None and upload.masks):
@@ -245,7 +247,7 @@ def _rehearse(
 ) -> Received:
     """Have a piece of clients train, and take their updates as they are."""
     updates, loss, first, variance, failed = participate(trainer, x, jobs, upload, budget, kept, skip).trained
-    return Received(updates, loss, first, variance, memory_change=None, mask=None, kept=None, failed=failed)
+    return Received(updates, loss, first, variance, failed=failed)
 
 
 def _gradients(trainer: Trainer, x: Array, clients: Array) -> Array:

@@ -7,6 +7,7 @@ once on these one-dimensional problems, fills the table of k; a round is then a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +17,7 @@ from fedweave.core.records import Array, Layout
 from fedweave.core.roles import Solver
 from fedweave.core.settings import BadInput
 from fedweave.local.solvers import SGD, Adam
-from fedweave.local.trainer import Jobs, Trained
+from fedweave.local.trainer import ALL_ROWS, Jobs, Trained
 from fedweave.tasks.regression import Regression
 from fedweave.tasks.task import Sums
 from fedweave.upload.codec import ClientModel, ModelFleet
@@ -70,10 +71,10 @@ class QuadraticTrainer:
         self._tables: dict[float, Array] = {}
         self._plain = solver == SGD()
 
-    def pieces(self, jobs: Jobs) -> list[Array]:
+    def pieces(self, jobs: Jobs) -> Sequence[Array | slice]:
         """Return one piece with all rows for each learning rate: clients do not affect each other."""
         if (jobs.lr == jobs.lr[0]).all():
-            return [np.arange(jobs.client.size)]
+            return [ALL_ROWS]
         return [np.flatnonzero(jobs.lr == lr) for lr in np.unique(jobs.lr)]
 
     def train(self, x: Array, jobs: Jobs) -> Trained:

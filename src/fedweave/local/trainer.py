@@ -30,13 +30,16 @@ class Jobs(NamedTuple):
     starts: Array | None = None  # (c, D) where each begins; None: all at the model
     measure: bool = False  # whether to measure the variance of the gradients on the way
 
-    def take(self, rows: Array | Sequence[int]) -> Jobs:
+    def take(self, rows: Array | Sequence[int] | slice) -> Jobs:
         """Return some of the rows, in this order."""
-        rows = np.asarray(rows, np.int64)
+        if isinstance(rows, slice) and rows == ALL_ROWS:
+            return self
+        rows = rows if isinstance(rows, slice) else np.asarray(rows, np.int64)
         columns = {name: value[rows] for name in PER_CLIENT if (value := getattr(self, name)) is not None}
         return self._replace(**columns)
 
 
+ALL_ROWS = slice(None)  # a piece with all jobs, in their order
 PER_CLIENT = ("client", "steps", "batch_size", "dispatch", "lr", "memory", "share", "starts")
 
 
@@ -83,7 +86,7 @@ class Trainer(Protocol):
         """How many test samples there are: ``evaluate`` takes slices of them."""
         ...
 
-    def pieces(self, jobs: Jobs) -> list[Array]:
+    def pieces(self, jobs: Jobs) -> Sequence[Array | slice]:
         """Return the rows that train together, each row once: from jobs and network alone, so for any pool alike."""
         ...
 
