@@ -15,6 +15,7 @@ import pytest
 from fedweave.engine.pool import zygote
 from fedweave.engine.pool.processes import WorkerDied, Workers
 from fedweave.local.client_data import ClientData
+from fedweave.local.trainer import attempt
 
 X = np.zeros(1, np.float32)
 
@@ -24,6 +25,10 @@ class Tells:
 
     def __init__(self, data):
         self.data = data
+
+    def train(self, x, call):
+        name, *arguments = call
+        return getattr(self, name)(x, *arguments)
 
     def surroundings(self, x):
         drawn = random.random(), np.random.random()  # noqa: NPY002 - the generators that nobody seeded
@@ -43,7 +48,7 @@ class Tells:
 
 def told(workers, name, *arguments, count=2):
     workers.load(Tells, nothing(), count) if workers.holds is None else None
-    return dict(workers.map(X, [(name, arguments)] * count))
+    return dict(workers.map(X, [(attempt, ((name, *arguments), False))] * count))
 
 
 def nothing():
@@ -137,16 +142,17 @@ from fedweave.engine.pool import zygote
 
 class Tells:
     def __init__(self, data): pass
-    def number(self, x): return os.getpid()
+    def train(self, x, jobs): return os.getpid()
 
 from fedweave.local.client_data import ClientData
+from fedweave.local.trainer import attempt
 none = np.zeros(1, np.float32)
 data = ClientData(none, none, none, none, 1, (0.0,), (1.0,), [np.arange(1)])
 
 def pool():
     workers = Workers(2)
     workers.load(Tells, data, 2)
-    return workers, [number for _, number in workers.map(none, [("number", ())] * 2)]
+    return workers, [number for _, number in workers.map(none, [(attempt, (None, False))] * 2)]
 
 awkward = sys.argv[1] == "forgotten"
 if awkward:
@@ -171,7 +177,7 @@ if awkward and not os.fork():
     zygote.close()
     os._exit(0)
 assert not awkward or os.wait()[1] == 0
-assert sorted({n for _, n in workers.map(none, [("number", ())] * 2)}) == sorted(set(numbers))
+assert sorted({n for _, n in workers.map(none, [(attempt, (None, False))] * 2)}) == sorted(set(numbers))
 print(zygote._nursery.process.pid if zygote._nursery else 0, *numbers, flush=True)
 if not awkward:
     os.kill(os.getpid(), 9)
