@@ -159,9 +159,14 @@ def test_pieces_are_equal_shares_of_clients_with_similar_work():
         sizes = [rows.size for rows in pieces]
         assert len(pieces) == count
         assert max(sizes) - min(sizes) <= 1
-        assert np.concatenate(pieces).tolist() == list(range(n))[::-1], "the longest first, beside the next longest"
+        assert sorted(np.concatenate(pieces)) == list(range(n))
+        assert all((np.diff(rows) < 0).all() for rows in pieces), "the longest first"
+        work = [(1 + rows).sum() for rows in pieces]
+        assert max(work) - min(work) <= n
     many = stack.pieces(jobs_of(*((i, 1 + i, 8) for i in range(400))))
     assert max(rows.size for rows in many) <= stack.most
+    spans = [np.ptp(rows) for rows in many]
+    assert max(spans) < 400 / 2, "long jobs train with their like"
     mixed = stack.pieces(jobs_of(*((i, 3, 8 + 4 * (i % 2)) for i in range(9))))
     assert sorted(rows.size for rows in mixed) == [2, 2, 2, 3], "two for the five, two for the four"
 
@@ -184,7 +189,9 @@ def test_large_batches_make_small_chunks_and_larger_ones_go_one_by_one():
             assert rows.size == 1 or rows.size * whole(batch) * stack.room <= 2**21
     assert stack.suits(652)
     assert not stack.suits(656)
-    assert [rows.tolist() for rows in stack.pieces(jobs_of((0, 1, 656), (1, 1, 656)))] == [[0], [1]]
+    assert sorted(rows.tolist() for rows in stack.pieces(jobs_of(*((i, 1, 656) for i in range(9))))) == [
+        [i] for i in range(9)
+    ]
     data = image_data()
     data = data._replace(x=np.tile(data.x, (30, 1, 1, 1)), y=np.tile(data.y, 30))
     data = data._replace(parts=[np.arange(2000), np.arange(2000, 2040), np.arange(2040, 3390)])

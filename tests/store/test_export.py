@@ -57,16 +57,22 @@ def test_a_run_that_was_never_evaluated_has_no_class_columns(tmp_path):
     assert list(read_csv(file)) == ["round", "clock", "accuracy"]
 
 
+def exported(folder):
+    """Return the tables of a run folder as text."""
+    result = load_result(folder)
+    return [path.read_text() for path in write_tables(folder, result.rounds, result.clients, "csv")]
+
+
 def test_a_run_folder_of_version_0_1_can_be_reported_and_exported(tmp_path):
     world = {"data": "quadratics", "partition": "iid", "clients": "6", "rounds": "2", "system": "dynamic"}
     (experiment,), _ = experiments_of(["fedavg"], world)
     folder = tmp_path / "run"
     run(experiment, folder)
     pages = [report.write([load_result(folder)], tmp_path / "new.html")]
-    files = [path.read_text() for path in write_tables(load_result(folder), "csv")]
+    files = exported(folder)
     with closing(sqlite3.connect(folder / "run.sqlite")) as db, db:
         db.execute("ALTER TABLE failures RENAME TO mishaps")
         db.execute("ALTER TABLE rounds DROP COLUMN abandoned")
     pages.append(report.write([load_result(folder)], tmp_path / "old.html"))
     assert pages[0].read_text() == pages[1].read_text()
-    assert [path.read_text() for path in write_tables(load_result(folder), "csv")] == files
+    assert exported(folder) == files

@@ -74,9 +74,10 @@ class Stack:
         return 2 * whole(batch_size) * self.room <= ROOM
 
     def pieces(self, jobs: Jobs) -> list[Array]:
-        """Return the rows that train together: of one batch size and learning rate, and of similar length.
+        """Return the rows that train together, the longest first: of one batch size and learning rate, in equal shares.
 
         Equal batches mean that no row is padded for another's sake, so a client's bits do not depend on its company.
+        A group too large for its pieces is cut by length first, so that long jobs train with their like.
         Up to ``PIECES`` keep the cores of a machine busy where there is enough work; a power of two, so that two or
         four workers get equal shares. Two pieces have two rows or more (see ``train``), more pieces have four or more:
         smaller stacks take a tenth longer per client.
@@ -90,7 +91,9 @@ class Stack:
             wanted = max(1, min(worth, max(n // 4, min(n // 2, 2))))
             fits = min(self.most, ROOM // (samples * self.room)) if self.room else self.most
             most = fits if self.suits(samples) else 1
-            found += np.array_split(rows, max(1 << wanted.bit_length() - 1, -(-n // most)))
+            count = 1 << wanted.bit_length() - 1
+            for some in np.array_split(rows, -(-n // (most * count))):
+                found += [some[i::count] for i in range(min(count, some.size))]
         return found
 
     @torch.no_grad()
