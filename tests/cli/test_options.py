@@ -69,7 +69,7 @@ def test_the_command_line_and_python_have_the_same_defaults():
         ("per_round", "21", ["--per-round", "--clients (20)", "21"]),
         ("model", "cnnsmall", ["--model", "'cnnsmall'", "Did you mean 'cnn_small'?"]),
         ("system", "dynamc", ["--system", "'dynamc'", "Did you mean 'dynamic'?", "TRACE.csv"]),
-        ("system", "nowhere.csv", ["--system", "'nowhere.csv'", "columns client, round"]),
+        ("system", "nowhere.csv", ["--system", "nowhere.csv'", "columns client, round"]),
         ("rounds", "-3", ["--rounds", "greater than 0", "'-3'"]),
         ("rounds", "2.5", ["--rounds", "whole number", "'2.5'"]),
         ("epochs", "0", ["--epochs", "greater than 0", "'0'"]),

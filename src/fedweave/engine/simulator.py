@@ -60,7 +60,7 @@ class Simulator:
         """Train the cohort. Clients whose answers will be lost are not trained: it would change nothing."""
         ids, p = assignment.cohort.ids, assignment.population
         received = draw_arrivals(self.seed, assignment.round, ids, p)
-        found = _merge(assignment, self._participate(assignment, np.flatnonzero(received), _receive))
+        found = _merge(assignment, self._participate(assignment, received.nonzero()[0], _receive))
         if found.failed:
             received &= ~np.isin(ids, [failure.client for failure in found.failed])
         replies = Replies(
@@ -91,14 +91,14 @@ class Simulator:
         """Yield rows of the cohort and what the server receives of those clients, piece by piece."""
         if not rows.size:
             return
-        context, jobs, ids = assignment.context, _jobs(assignment, rows), assignment.cohort.ids[rows]
-        budget = None if context.budget is None else context.budget[rows]
+        context, everyone = assignment.context, rows.size == assignment.cohort.ids.size
+        ids = assignment.cohort.ids if everyone else assignment.cohort.ids[rows]
+        jobs, budget = _jobs(assignment, ids), None if context.budget is None else context.budget[rows]
         kept = None if context.kept is None else Kept(context.kept[ids], context.kept.written[ids])
         pieces, calls = self.trainer.pieces(jobs), list[Call]()
         for some in pieces:
             of_some = None if budget is None else budget[some], None if kept is None else kept.take(some)
             calls.append((work, (jobs.take(some), self._upload, *of_some, self._skip)))
-        everyone = rows.size == assignment.cohort.ids.size
         for n, piece in self._each(assignment.x, calls):
             yield pieces[n] if everyone and isinstance(pieces[n], slice) else rows[pieces[n]], piece
 
@@ -152,9 +152,8 @@ class Simulator:
         return pool.load(self._build, self._data, max(pieces, -(-self.trainer.test_size // EVALUATION_BATCH)))
 
 
-def _jobs(assignment: Assignment, rows: Array) -> Jobs:
+def _jobs(assignment: Assignment, ids: Array) -> Jobs:
     context, p = assignment.context, assignment.population
-    ids = assignment.cohort.ids[rows]
     return Jobs(
         client=ids,
         steps=p.steps[ids],

@@ -95,6 +95,7 @@ class Strategy(FlowerStrategy):
         self.method = replace(method, sampler=ask_more(method.sampler, self.local.terms.over_selection))
         self._clock = clock or Clock()
         self._needs = needs(method)
+        self._grid: PromptGrid | None = None  # unless the loop of somebody else calls this strategy
         self._state: ServerState | None = None
         self._places: Places | Roster | None = None
         self._given: ArrayRecord | None = None  # what aggregate_train returned last
@@ -117,8 +118,10 @@ class Strategy(FlowerStrategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
         """Run Flower's own loop on a grid that looks for answers often and loses none that came in time."""
-        prompt = PromptGrid(grid, self.local.terms, self._clock)
-        return super().start(prompt, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        self._grid = PromptGrid(grid, self.local.terms, self._clock)
+        return super().start(
+            self._grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
+        )
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -152,9 +155,9 @@ class Strategy(FlowerStrategy):
         assert asked is not None
         assert self._places is not None
         box, replies = self._asker.box(asked.question), list(replies)
-        waited = self._clock.now() - asked.at
+        waited, seconds = self._clock.now() - asked.at, self._grid.seconds if self._grid else {}
         for row, reply in asked.rows(replies):
-            box.put(row, reply, getattr(reply, "fedweave_seconds", waited))
+            box.put(row, reply, seconds.get(reply.metadata.reply_to_message_id, waited))
         box.close(waited, enough=False)
         received = self._asker.replies(asked.question, box, look=False)
         assignment = asked.question.assignment

@@ -19,7 +19,7 @@ def check_cohort(cohort: Any, method: Method, population: Population) -> Cohort:
     who = f"{type(method.sampler).__name__}.draw"
     if not isinstance(cohort, Cohort):
         raise ValueError(f"{who} must return a Cohort. It returned {brief(cohort)}.")
-    ids, count, expected = (np.asarray(v) for v in (cohort.ids, cohort.count, cohort.expected))
+    ids, count, expected = np.asarray(cohort.ids), np.asarray(cohort.count), np.asarray(cohort.expected)
     if not (ids.shape == count.shape == expected.shape and ids.ndim == 1):
         shapes = [v.shape for v in (ids, count, expected)]
         raise ValueError(f"{who} must return ids, count and expected of one length. They have shapes {shapes}.")

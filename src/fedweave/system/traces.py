@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import AfterValidator, Field, ValidationInfo
 
 from fedweave.core.records import Array, Population
 from fedweave.core.roles import System
@@ -26,6 +27,18 @@ class _Row(NamedTuple):
     values: dict[str, float]
 
 
+def _check_file(sha256: str, info: ValidationInfo) -> str:
+    """Return the digest of the trace file; report a broken or changed file now, not in the middle of a run."""
+    path = info.data.get("path")
+    if path is None:  # which was wrong already
+        return sha256
+    found = hashlib.sha256(_content(path)).hexdigest()
+    if sha256 not in ("", found):
+        raise BadInput(f"The trace file {str(path)!r} has changed: its SHA-256 was {sha256}, it is {found}.")
+    read_trace(path, found)
+    return found
+
+
 @settings
 class Trace(System):
     """Columns ``client`` (0, 1, …), and any of ``round``, ``available`` (0/1), ``steps``, ``loss_rate``, ``seconds``.
@@ -34,17 +47,9 @@ class Trace(System):
     round. An empty cell and a client without rows keep the nominal value.
     """
 
-    path: Path
-    sha256: str = ""  # of the file, set on creation: a resumed run must find the same world
-
-    def __post_init__(self) -> None:
-        found = hashlib.sha256(_content(self.path)).hexdigest()
-        path = self.path.expanduser().absolute()
-        if self.sha256 not in ("", found):
-            raise ValueError(f"The trace file {str(path)!r} has changed: its SHA-256 was {self.sha256}, it is {found}.")
-        object.__setattr__(self, "path", path)
-        object.__setattr__(self, "sha256", found)
-        read_trace(path, found)  # report a broken file now, not in the middle of a run
+    path: Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+    # Of the file, set on creation: a resumed run must find the same world.
+    sha256: Annotated[str, AfterValidator(_check_file)] = Field(default="", validate_default=True)
 
     def population(self, base: Population, round: int, seed: int) -> Population:
         last, columns = read_trace(self.path, self.sha256)

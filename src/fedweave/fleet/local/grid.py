@@ -60,7 +60,8 @@ class LocalGrid(Grid):
         return [self._handle(message) for message in messages]
 
     def _handle(self, message: Message) -> str:
-        name = message.metadata.__dict__["_message_id"] = f"m{next(self._ids)}"
+        name = f"m{next(self._ids)}"
+        setattr(message.metadata, "_message_id", name)  # noqa: B010 - Flower has no public way, its grids do the same
         node = message.metadata.dst_node_id
         if node in self._contexts:  # as in Flower, messages to unknown nodes are dropped silently
             answer = self._answered(message, node)
@@ -75,7 +76,7 @@ class LocalGrid(Grid):
             return None
         if fate == "dead":
             answer = Message(Error(GONE, "Node is unavailable"), reply_to=message)
-            answer.metadata.__dict__["_src_node_id"] = SERVER
+            setattr(answer.metadata, "_src_node_id", SERVER)  # noqa: B010 - likewise
             return answer
         try:
             if fate == "raises":

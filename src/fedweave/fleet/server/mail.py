@@ -41,14 +41,16 @@ class PromptGrid(Grid):
 
     def __init__(self, grid: Grid, terms: Terms, clock: Clock):
         self._grid, self._terms, self._clock = grid, terms, clock
+        self.seconds: dict[str, float] = {}  # from asking to the answer, by the message that was answered
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         sent = list(messages)
         wait = min(timeout or DAY, self._terms.answer_seconds)
         train = bool(sent) and sent[0].metadata.message_type == MessageType.TRAIN
         enough, found = self._terms.needed(len(sent)) if train else len(sent), []
+        self.seconds.clear()
         for _, reply, seconds in collect(self._grid, sent, wait, enough, self._terms, self._clock):
-            reply.__dict__["fedweave_seconds"] = seconds
+            self.seconds[reply.metadata.reply_to_message_id] = seconds
             found.append(reply)
         return found
 
