@@ -291,7 +291,7 @@ class _Asked:
     def rows(self, replies: Sequence[Message]) -> list[tuple[int, Message]]:
         """Return the replies with their rows in the cohort, in its order.
 
-        A reply is told by the message it answers, which Flower names when it is sent, or else by its node.
+        A reply is matched by the message it answers, which Flower names when it is sent, or else by its node.
         """
         by_message = {m.metadata.message_id: row for row, m in enumerate(self.messages) if m.metadata.message_id}
         by_node = {m.metadata.dst_node_id: row for row, m in enumerate(self.messages)}
@@ -317,10 +317,12 @@ def needs(method: Method) -> str:
 
 def weighted_means(contents: Sequence[RecordDict]) -> Mapping[str, float]:
     """Return the means of the numbers that all clients report, weighted by their examples."""
-    told = [{k: v for record in c.metric_records.values() for k, v in record.items()} for c in contents]
-    told = [t for t in told if not wrong_number("num-examples", t.get("num-examples"), 1, math.inf)]
-    if not told:
+    reported = [{k: v for record in c.metric_records.values() for k, v in record.items()} for c in contents]
+    reported = [t for t in reported if not wrong_number("num-examples", t.get("num-examples"), 1, math.inf)]
+    if not reported:
         return {}
-    common = [k for k in told[0] if all(isinstance(t.get(k), int | float) for t in told) and k != "num-examples"]
-    weight = np.array([float(t["num-examples"]) for t in told])
-    return {k: float(weight @ [float(t[k]) for t in told] / weight.sum()) for k in common}
+    common = [
+        k for k in reported[0] if all(isinstance(t.get(k), int | float) for t in reported) and k != "num-examples"
+    ]
+    weight = np.array([float(t["num-examples"]) for t in reported])
+    return {k: float(weight @ [float(t[k]) for t in reported] / weight.sum()) for k in common}

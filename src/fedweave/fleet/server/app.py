@@ -169,10 +169,10 @@ def _recall(session: Session, store: RunFolder) -> None:
 def say(name: str, experiment: Experiment) -> Any:
     """Write a line per round to the log that ``flwr run --stream`` shows."""
 
-    def told(row: Any) -> None:
+    def on_round(row: Any) -> None:
         score = f"accuracy {row['accuracy']:.4f}" if row["accuracy"] == row["accuracy"] else f"loss {row['loss']:.4g}"
         heard = f"{row['received']} of {row['asked']} answered"
         refused = f", {row['refused']} refused" if row["refused"] else ""
         log(INFO, "fedweave: %s round %s/%s  %s  %s%s", name, row["round"], experiment.rounds, score, heard, refused)
 
-    return told
+    return on_round

@@ -18,8 +18,8 @@ def collect(
 ) -> Iterator[tuple[int, Message, float]]:
     """Send the messages and yield (position, answer, seconds) as answers come, until enough are good or time is up.
 
-    An answer is told by the message it replies to: for a node that is gone the server itself answers. At the deadline
-    the mail is looked through once more: what is there by then came in time.
+    An answer is matched by the message it replies to: for a node that is gone the server itself answers. At the
+    deadline the mail is looked through once more: what is there by then came in time.
     """
     begin = clock.now()
     waiting = {name: row for row, name in enumerate(grid.push_messages(messages)) if name}

@@ -152,25 +152,25 @@ class Roster:
 
     def _introduced(self, node: int, reply: Message) -> int:
         """Return the number of the client that introduces itself, once it is believed."""
-        told = reply.content.metric_records.get("hello") if reply.has_content() else None
-        if told is None:
+        reported = reply.content.metric_records.get("hello") if reply.has_content() else None
+        if reported is None:
             why = (reply.error.reason or "").strip().splitlines()[-1:] if reply.has_error() else ["another app"]
             raise BadInput(
                 f"it did not say who it is, but {''.join(why)!r}. Its app must be a fedweave.flower.client(…)."
             )
         limits = {"clients": (1, MOST_CLIENTS), "client": (0, MOST_CLIENTS - 1), "num-examples": None}
         for name, ends in limits.items():
-            if wrong := wrong_number(name, told.get(name), *(ends or (1, self._terms.most_samples))):
-                raise BadInput(f"client {told.get('client')} {wrong}.")
-        clients, client, samples = (int(cast(float, told[name])) for name in limits)
+            if wrong := wrong_number(name, reported.get(name), *(ends or (1, self._terms.most_samples))):
+                raise BadInput(f"client {reported.get('client')} {wrong}.")
+        clients, client, samples = (int(cast(float, reported[name])) for name in limits)
         if client >= clients:
             raise BadInput(f"it says that it is client {client} of {clients}, which are numbered from 0.")
         if self.size and clients != self.size:
             raise BadInput(f"client {client} says that there are {clients} clients, others said {self.size}.")
-        if "covered" in told:
-            if wrong := wrong_number("covered", told["covered"], 0, MOST_CLASSES):
+        if "covered" in reported:
+            if wrong := wrong_number("covered", reported["covered"], 0, MOST_CLASSES):
                 raise BadInput(f"client {client} {wrong}.")
-            self._covered[client] = float(cast(float, told["covered"]))
+            self._covered[client] = float(cast(float, reported["covered"]))
         if not self.size:
             self.samples = np.zeros(clients, np.int64)
         if client in self.node:

@@ -20,10 +20,10 @@ LOSS_NAMES = ("loss", "train-loss", "train_loss")
 
 def read_loss(content: RecordDict) -> float:
     """Return the loss that a client tells; nan if its model fails."""
-    told = content.metric_records.get("loss", {}).get("loss")
-    if not isinstance(told, int | float):
+    reported = content.metric_records.get("loss", {}).get("loss")
+    if not isinstance(reported, int | float):
         raise Unfit("does not tell its loss")
-    return float(told)
+    return float(reported)
 
 
 class Answer(NamedTuple):
@@ -103,22 +103,22 @@ LIMITS = {
 
 
 def _numbers(records: Mapping[str, MetricRecord], most_samples: float) -> Answer:
-    told: dict[str, Any] = {name: value for record in records.values() for name, value in record.items()}
-    if wrong := wrong_number("num-examples", told.get("num-examples"), 1, most_samples):
+    reported: dict[str, Any] = {name: value for record in records.values() for name, value in record.items()}
+    if wrong := wrong_number("num-examples", reported.get("num-examples"), 1, most_samples):
         raise Unfit(wrong)
-    found = {name: told.get(name.replace("_", "-")) for name in LIMITS}
-    found["loss"] = next((told[name] for name in LOSS_NAMES if name in told), None)
+    found = {name: reported.get(name.replace("_", "-")) for name in LIMITS}
+    found["loss"] = next((reported[name] for name in LOSS_NAMES if name in reported), None)
     found = {name: value for name, value in found.items() if value is not None and value == value}
     for name, value in found.items():
         if wrong := wrong_number(name.replace("_", "-"), value, *LIMITS[name]):
             raise Unfit(wrong)
-    return Answer(float(told["num-examples"]), **{name: float(value) for name, value in found.items()})
+    return Answer(float(reported["num-examples"]), **{name: float(value) for name, value in found.items()})
 
 
 def size(content: RecordDict) -> int:
     """Return the bytes of a message's content; Flower's own count does not take every setting that Flower sends."""
-    told = [*content.metric_records.values(), *content.config_records.values()]
-    values = [(name, value) for record in told for name, value in record.items()]
+    reported = [*content.metric_records.values(), *content.config_records.values()]
+    values = [(name, value) for record in reported for name, value in record.items()]
     arrays = sum(record.count_bytes() for record in content.array_records.values())
     return arrays + sum(len(name) + _bytes(value) for name, value in values)
 

@@ -98,7 +98,7 @@ class Tensors:
 
     @classmethod
     def of_record(cls, arrays: ArrayRecord) -> Tensors:
-        """Return how the model of somebody's app travels; averages are told by PyTorch's names for them."""
+        """Return how the model of somebody's app travels; averages are recognised by PyTorch's names for them."""
         types = {name: array.dtype for name, array in arrays.items()}
         numbers = [name for name, kind in types.items() if np.issubdtype(np.dtype(kind), np.floating)]
         if not numbers:
