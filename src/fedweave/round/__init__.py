@@ -1,4 +1,4 @@
-"""One federated round, as every paper writes it: what is asked of whom, and what becomes of the answers."""
+"""One federated round, as every paper writes it: a plan, and what becomes of the answers."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Session(NamedTuple):
     world: Callable[[int], Population]  # the clients as they are in a round
     method: Method  # the experiment's, which may ask more than it needs
     rules: Rules
-    every_round: bool = False  # whether a round is too dear to be done again: its state is saved at once
+    every_round: bool = False  # whether a round is too expensive to repeat: its state is saved at once
 
 
 def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -> Session:

@@ -1,4 +1,4 @@
-"""A seal on every answer of a client of ours: for which round it was made, by whom, and the digest of all it carries.
+"""A seal on every answer of a client of ours: its round, its client, and the digest of all it carries.
 
 TLS protects the way. The seal tells what happens at its ends: an answer of an earlier round that is sent again, one in
 another client's name, and bits that changed in a queue or a memory. It is no signature: Flower knows nodes by keys.

@@ -60,7 +60,7 @@ class FlatModule:
                 view.copy_(piece.view(view.shape))
                 if name.endswith("running_var"):  # weights that do not sum to one can push a variance below zero
                     view.clamp_(min=0)
-            for counter, initial in self._counters:  # num_batches_tracked and the like start anew
+            for counter, initial in self._counters:  # num_batches_tracked and the like start again
                 counter.copy_(initial)
 
     def read(self) -> Array:
