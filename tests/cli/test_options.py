@@ -9,7 +9,7 @@ import fedweave as fw
 from fedweave import methods
 from fedweave.cli.options import OPTIONS, experiments_of, line_of, options_table
 from fedweave.core.settings import BadInput
-from fedweave.runs.zoo import method_names
+from fedweave.runs.method_names import method_names
 from fedweave.system.names import SYSTEMS
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"

@@ -14,7 +14,7 @@ from fedweave.core.spec import build, change, describe, kinds
 from fedweave.data.partition import Partition
 from fedweave.method import Method
 from fedweave.runs.experiment import from_plain, to_plain
-from fedweave.runs.zoo import method_names
+from fedweave.runs.method_names import method_names
 
 ROLES = [Sampler, Solver, Upload, Aggregator, ServerOptimizer, System, Partition]
 SMALL = {  # what parameters without a default are given

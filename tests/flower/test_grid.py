@@ -15,8 +15,8 @@ from fedweave.fleet.server.engine import FlowerEngine
 from fedweave.fleet.server.terms import Terms, VirtualClock
 from fedweave.pacing import ask_more
 from fedweave.round import run_round
+from fedweave.runs.method_names import method_names
 from fedweave.runs.session import prepare as simulated_session
-from fedweave.runs.zoo import method_names
 from fedweave.sample import Everyone, FirstEveryone, Uniform
 from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, digits, experiment, fate_of, interrupted, reasons, run
 

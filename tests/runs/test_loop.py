@@ -18,8 +18,8 @@ import fedweave as fw
 from fedweave import methods
 from fedweave.runs import session
 from fedweave.runs.compare import resume_comparison
+from fedweave.runs.method_names import method_names
 from fedweave.runs.results import summarise, to_target
-from fedweave.runs.zoo import method_names
 from fedweave.store import run_folder
 
 METHODS = list(method_names())

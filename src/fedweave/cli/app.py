@@ -28,7 +28,7 @@ from fedweave.cli.progress import Show
 from fedweave.cli.signals import heeding, resumable, stop, stopped
 from fedweave.core.settings import BadInput, nearest
 from fedweave.data import partition
-from fedweave.runs.zoo import method_names
+from fedweave.runs.method_names import method_names
 from fedweave.store.export import write_tables
 from fedweave.system import names as systems
 from fedweave.tables.files import NotStored, writable

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from fedweave.cli.options import Json, help_text, known_method
 from fedweave.core.settings import BadInput
-from fedweave.runs import zoo
+from fedweave.runs import method_names
 
 flower = App(
     name="flower",
@@ -145,7 +145,7 @@ def _fitting_method(name: str, problems: list[str]) -> str:
         problems.append(f"--method: {e}")
         return name
     try:
-        refuse_oracle(zoo.parse(name))
+        refuse_oracle(method_names.parse(name))
     except BadInput as e:
         problems.append(f"--method {name}: {e}")
     return name

@@ -25,7 +25,7 @@ from fedweave.core.spec import build, change
 from fedweave.data import partition
 from fedweave.method import Method
 from fedweave.runs import experiment as experiments
-from fedweave.runs import zoo
+from fedweave.runs import method_names
 from fedweave.runs.experiment import Experiment, to_plain
 
 T = TypeVar("T")
@@ -40,7 +40,9 @@ class CommandOptions:
     clients: Annotated[PositiveInt | None, Option("Number of clients.", "N", "50", default=str(partition.CLIENTS))] = (
         None
     )
-    per_round: Annotated[PositiveInt, Option("How many clients take part in a round.", "K", "10")] = zoo.PER_ROUND
+    per_round: Annotated[PositiveInt, Option("How many clients take part in a round.", "K", "10")] = (
+        method_names.PER_ROUND
+    )
     seeds: Annotated[PositiveInt, Option("How many seeds, from --seed on; only for compare.", "COUNT", "5")] = 1
 
 
@@ -109,7 +111,7 @@ def experiments_of(
     ]
     problems += [f"There is no option {where(k)!r}.{nearest(k, OPTIONS)}" for k in given if k not in OPTIONS]
     ours = _check(CommandOptions, {k: v for k, v in given.items() if k in OURS}, where, problems) or CommandOptions()
-    zoo_ = [zoo.parse(m, ours.per_round) if isinstance(m, str) else m for m in chosen]
+    zoo_ = [method_names.parse(m, ours.per_round) if isinstance(m, str) else m for m in chosen]
     theirs = {k: v for k, v in given.items() if k in experiments.OPTIONS}
     base = _check(Experiment, {"method": (zoo_ or [methods.fedavg()])[0], **theirs}, where, problems)
     natural = str(given.get("partition", "")).strip() == "natural"
@@ -209,8 +211,8 @@ def known_method(name: Any) -> str:
     if name in list(methods.RENAMED):
         _warn(rename_sentence(f"the method {name}", methods.RENAMED[name]))
         return methods.RENAMED[name]
-    if name not in list(zoo.method_names()):
-        raise BadInput(choice("method", name, zoo.method_names()))
+    if name not in list(method_names.method_names()):
+        raise BadInput(choice("method", name, method_names.method_names()))
     return name
 
 

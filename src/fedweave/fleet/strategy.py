@@ -33,7 +33,7 @@ from fedweave.method import Method
 from fedweave.pacing import Synchronous, ask_more
 from fedweave.round import absorb, first_state, plan
 from fedweave.round.admission import wrong_number
-from fedweave.round.closing import Rules
+from fedweave.round.rules import Rules
 from fedweave.runs.experiment import Seed, Share
 from fedweave.system.measured import Measured
 from fedweave.system.worlds import steps_of

@@ -7,9 +7,9 @@ from fedweave.core.roles import Engine
 from fedweave.method import Method
 from fedweave.round.absorb import Round as Round
 from fedweave.round.absorb import absorb as absorb
-from fedweave.round.closing import NO_RULES, Rules
 from fedweave.round.plan import first_state as first_state
 from fedweave.round.plan import plan as plan
+from fedweave.round.rules import NO_RULES, Rules
 
 
 def run_round(

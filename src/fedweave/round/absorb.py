@@ -17,9 +17,9 @@ from fedweave.core.records import (
 )
 from fedweave.method import Method
 from fedweave.round.admission import admit, check_direction, check_state, not_finite
-from fedweave.round.closing import NO_RULES, Rules, refusals_after, why_abandoned
-from fedweave.round.handing import read_only_state
 from fedweave.round.memories import commit_memories, total_bytes_down
+from fedweave.round.read_only import read_only_state
+from fedweave.round.rules import NO_RULES, Rules, refusals_after, why_abandoned
 from fedweave.server import advance
 
 

@@ -15,9 +15,9 @@ from fedweave.core.roles import Prober
 from fedweave.method import Method
 from fedweave.round.admission import check_budget, check_cohort
 from fedweave.round.calibration import calibrated_lr
-from fedweave.round.closing import NO_RULES, Rules, without_quarantined
-from fedweave.round.handing import read_only, read_only_state
 from fedweave.round.memories import client_context, empty_memories
+from fedweave.round.read_only import read_only, read_only_state
+from fedweave.round.rules import NO_RULES, Rules, without_quarantined
 
 
 def first_state(method: Method, x: Array, population: Population, parameters: int) -> ServerState:

@@ -13,7 +13,7 @@ from fedweave.core.settings import BadInput
 from fedweave.data import Dataset
 from fedweave.engine.pool.protocol import Pool
 from fedweave.method import Method
-from fedweave.runs import zoo
+from fedweave.runs import method_names
 from fedweave.runs.experiment import Experiment, from_plain, load_data, to_plain
 from fedweave.runs.loop import Interrupted, Watch, refuse_another, resume_with, run_with, workers_of
 from fedweave.runs.results import Result
@@ -77,7 +77,7 @@ def compare(
 
 def _plan(given: Sequence[Method | str], experiment: Experiment, seeds: int) -> dict[str, Experiment]:
     """Return the runs by name, seed after seed: for one seed every method meets the same clients and world."""
-    methods = [zoo.parse(m) if isinstance(m, str) else m for m in given]
+    methods = [method_names.parse(m) if isinstance(m, str) else m for m in given]
     names = [m.name for m in methods]
     twins = {n for n in names if names.count(n) > 1}
     if twins:

@@ -18,8 +18,8 @@ from fedweave.data.partition import Partition
 from fedweave.data.partition import parse as parse_partition
 from fedweave.method import Method, mask_aware
 from fedweave.pacing import Synchronous
-from fedweave.round.closing import Rules
-from fedweave.runs import zoo
+from fedweave.round.rules import Rules
+from fedweave.runs import method_names
 from fedweave.runs.checks import check_data, check_model, check_submodels, default_text, or_text, split_submodels
 from fedweave.system import names as systems
 from fedweave.tables.rows import Where
@@ -42,7 +42,7 @@ class Experiment:
     with the same default, and takes what they take: ``method="fedacs"``, ``partition="dirichlet:0.1"``.
     """
 
-    method: Annotated[Method, or_text(Method, zoo.parse, "fedacs")]
+    method: Annotated[Method, or_text(Method, method_names.parse, "fedacs")]
     data: Annotated[
         InstanceOf[Dataset] | str,
         AfterValidator(check_data),

@@ -31,10 +31,10 @@ from fedweave.local.torch.threads import one_thread
 from fedweave.method import Method
 from fedweave.round import first_state
 from fedweave.round.calibration import calibrated_lr
-from fedweave.round.closing import Rules
 from fedweave.round.plan import view_of
+from fedweave.round.rules import Rules
 from fedweave.runs.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
-from fedweave.runs.gate import check_population, check_shares
+from fedweave.runs.own_parts import check_population, check_shares
 from fedweave.system.worlds import steps_of
 
 

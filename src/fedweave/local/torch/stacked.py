@@ -20,6 +20,7 @@ from fedweave.core.records import Array, Layout
 from fedweave.core.roles import Solver
 from fedweave.local.batches import Batches
 from fedweave.local.torch.chain import Layer, aligned, layers, whole
+from fedweave.local.torch.pieces import cut_into_pieces
 from fedweave.local.torch.variance import Spread
 from fedweave.local.trainer import Jobs
 from fedweave.tasks import Classification, Regression, Task
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 ENTRIES = 2**18  # parameters of one piece: 1 MB of float32 stays in a core's cache
 ROOM = 2**21  # numbers in the patches of one piece: 8 MB, beyond which memory is fetched again at every step
 CONVOLUTIONS = 2**20  # multiplications of a sample in these, beyond which the library's kernels are faster
-PIECES = 8  # of a round's clients, so that the cores of a machine are busy
-WORTHWHILE = 2**23  # multiplications of a step of a piece: longer than its Python, so worth a worker
 
 Gradient = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # (x, y, weight) -> (G, loss) at the bound rows
 Begin = Callable[[Tensor], tuple[Tensor, ...]]
@@ -74,27 +73,14 @@ class Stack:
         return 2 * whole(batch_size) * self.room <= ROOM
 
     def pieces(self, jobs: Jobs) -> list[Array]:
-        """Return the rows that train together, the longest first: of one batch size and learning rate, in equal shares.
+        """Return the rows that train together."""
+        return cut_into_pieces(jobs, self.work, self._fits)
 
-        Equal batches mean that no row is padded for another's sake, so a client's bits do not depend on its company.
-        A group too large for its pieces is cut by length first, so that long jobs train with their like.
-        Up to ``PIECES`` keep the cores of a machine busy where there is enough work; a power of two, so that two or
-        four workers get equal shares. Two pieces have two rows or more (see ``train``), more pieces have four or more:
-        smaller stacks take a tenth longer per client.
-        """
-        order = np.lexsort((-jobs.steps, jobs.lr, jobs.batch_size))
-        size, lr = jobs.batch_size[order], jobs.lr[order]
-        found = list[Array]()
-        for rows in np.split(order, np.flatnonzero((size[1:] != size[:-1]) | (lr[1:] != lr[:-1])) + 1):
-            n, samples = rows.size, whole(int(jobs.batch_size[rows[0]]))
-            worth = min(-(-PIECES * n // order.size), n * samples * self.work // WORTHWHILE)
-            wanted = max(1, min(worth, max(n // 4, min(n // 2, 2))))
-            fits = min(self.most, ROOM // (samples * self.room)) if self.room else self.most
-            most = fits if self.suits(samples) else 1
-            count = 1 << wanted.bit_length() - 1
-            for some in np.array_split(rows, -(-n // (most * count))):
-                found += [some[i::count] for i in range(min(count, some.size))]
-        return found
+    def _fits(self, samples: int) -> int:
+        """Return how many clients with batches of this size fit into one piece."""
+        if not self.suits(samples):
+            return 1
+        return min(self.most, ROOM // (samples * self.room)) if self.room else self.most
 
     @torch.no_grad()
     def train(

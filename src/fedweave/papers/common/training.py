@@ -15,7 +15,7 @@ from fedweave.data import Dataset
 from fedweave.engine.pool.processes import Workers
 from fedweave.papers.common.parallel import Key, Progress, run_seeds
 from fedweave.papers.common.scale import ImageSize, Scale, load_samples
-from fedweave.round.closing import NO_RULES
+from fedweave.round.rules import NO_RULES
 from fedweave.runs.experiment import Experiment
 from fedweave.runs.loop import deterministic, iterate, run
 from fedweave.runs.results import Result

@@ -16,7 +16,7 @@ from fedweave.method import Method
 from fedweave.papers.common.parallel import Key, Progress, run_seeds
 from fedweave.papers.common.scale import ImageSize, Scale, pool_images
 from fedweave.round import Round
-from fedweave.round.closing import NO_RULES
+from fedweave.round.rules import NO_RULES
 from fedweave.runs.experiment import Experiment
 from fedweave.runs.loop import deterministic, iterate
 from fedweave.runs.session import prepare

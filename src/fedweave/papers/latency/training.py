@@ -154,7 +154,7 @@ def paper_method(name: str, per_round: int, trial: int) -> Method:
 def train_once(job: Job, size: TrainingSize, method: Method | None = None) -> Trajectory:
     """Train once, on one core."""
     from fedweave.engine.pool.processes import Workers  # needs torch
-    from fedweave.round.closing import NO_RULES
+    from fedweave.round.rules import NO_RULES
     from fedweave.runs.experiment import Experiment
     from fedweave.runs.loop import iterate
     from fedweave.runs.session import prepare

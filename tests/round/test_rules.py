@@ -12,7 +12,7 @@ from fedweave.cli.options import experiments_of
 from fedweave.core.records import Failure, Failures
 from fedweave.engine.simulator import Simulator
 from fedweave.pacing import Synchronous, answers_needed, ask_more
-from fedweave.round.closing import NO_RULES, Rules, refusals_after, why_abandoned
+from fedweave.round.rules import NO_RULES, Rules, refusals_after, why_abandoned
 from fedweave.runs.loop import resume, run
 from fedweave.store.run_folder import RunFolder
 
