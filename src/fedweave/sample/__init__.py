@@ -2,9 +2,9 @@
 
 from fedweave.sample.acs import ACS as ACS
 from fedweave.sample.cluster import ClusterIS as ClusterIS
-from fedweave.sample.deadline import Deadline as Deadline
 from fedweave.sample.delta import IS as IS
 from fedweave.sample.delta import Delta as Delta
+from fedweave.sample.fedcs import Deadline as Deadline
 from fedweave.sample.fixed import Everyone as Everyone
 from fedweave.sample.fixed import Fixed as Fixed
 from fedweave.sample.fixed import Uniform as Uniform

@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
 from fedweave.core.roles import Sampler
 from fedweave.core.settings import settings
-from fedweave.sample.deadline import affordable
+from fedweave.sample.fedcs import affordable
 from fedweave.sample.fixed import empty_cohort
 
 Share = Annotated[float, Field(gt=0, le=1)]

@@ -9,7 +9,7 @@ import fedweave as fw
 import worlds
 from fedweave.core.settings import BadInput
 from fedweave.sample import Deadline, Oort
-from fedweave.sample.deadline import choose_within
+from fedweave.sample.fedcs import choose_within
 
 N = 8
 SIZE = np.array([1, 1, 2, 2, 1, 1, 4, 4]) * 100
