@@ -14,6 +14,7 @@ from fedweave.engine.pool.processes import Workers
 from fedweave.round import absorb, first_state, plan, run_round
 from fedweave.runs.session import prepare
 from fedweave.upload.codec import ClientModel
+from flower.plain_app import initial, plain
 from flower.rehearsal import CLIENTS, app, experiment, run
 
 
@@ -107,6 +108,24 @@ def test_personal_heads_never_reach_the_server_and_are_where_clients_go_on():
         assert not np.array_equal(own[:, dim - 10 :], np.tile(before.x[-10:], (CLIENTS, 1)))
     down = happened.bytes_down
     assert down == 4 * (dim - 10) * CLIENTS, "in the second round clients need everything but their heads"
+
+
+def test_a_strategy_refuses_an_upload_that_an_ordinary_app_cannot_encode():
+    with pytest.raises(fw.BadInput, match="encode their updates with TopK"):
+        flower.Strategy(fw.Method(fw.sample.Uniform(2), upload=TopK())).start(
+            flower.LocalGrid(plain(), 2), initial(), num_rounds=1
+        )
+
+
+def test_a_codec_that_decodes_to_another_length_is_named():
+    @fw.settings
+    class Short(TopK):
+        def decode(self, payload, model):
+            return np.zeros(1, np.float32), None
+
+    method = fw.Method(fw.sample.Uniform(4), upload=Short())
+    with pytest.raises(fw.BadInput, match=r"Short\.decode must return 650 values, .* Got \(\(1,\), None\)"):
+        fw.run(experiment(method, rounds=1))
 
 
 def test_a_round_driven_by_hand_is_the_round():

@@ -55,6 +55,7 @@ WRONG_COLUMNS = {
     "half steps": ("steps", np.full(6, 2.5), "'steps' as 6 whole numbers. Got float64(6,)"),
     "length": ("weight", np.ones(5) / 5, "'weight' as 6 numbers. Got float64(5,)"),
     "negative weight": ("weight", np.array([-1, 1, 1, 0, 0, 0.0]), "'weight' from 0 to 1. Got -1.0"),
+    "nothing": ("latency", None, "'latency' as 6 numbers or whole numbers. Got None"),
     "list": ("available", [True] * 6, "'available' as 6 booleans. Got [True"),
     "numbers": ("available", np.ones(6), "'available' as 6 booleans. Got float64(6,)"),
 }

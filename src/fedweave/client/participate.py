@@ -89,4 +89,6 @@ def _starts(trainer: Trainer, x: Array, jobs: Jobs, upload: Upload, kept: Kept) 
 
 
 def _of(model: ClientModel, kept: Kept | None, i: int) -> Array | None:
-    return None if kept is None or not kept.there[i] else model.of(kept.values[i])
+    """Return what a client's upload kept; None if that is nothing, of which a table has only nan."""
+    own = None if kept is None or not kept.there[i] else model.of(kept.values[i])
+    return None if own is None or np.isnan(own).all() else own

@@ -176,6 +176,9 @@ class Probes(Protocol):
         """Return the variance (k,) of the gradients of their batches: for oracles, a real fleet cannot tell."""
         ...
 
+    def forget(self) -> None:
+        """Drop answers that were kept: the round is planned."""
+
 
 class NoProbes:
     """Probes where there are no clients to ask."""
@@ -184,6 +187,9 @@ class NoProbes:
         raise RuntimeError("Clients can be probed only while a round is planned: there are none to ask here.")
 
     updates = gradients = variances = losses
+
+    def forget(self) -> None:
+        """There is nothing to drop."""
 
 
 @dataclass(frozen=True)

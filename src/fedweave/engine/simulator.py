@@ -15,9 +15,10 @@ from fedweave.core.roles import Upload
 from fedweave.engine.links import add_transfer_time, draw_arrivals
 from fedweave.engine.pool.protocol import Build, Call, Pool
 from fedweave.local.client_data import ClientData
-from fedweave.local.trainer import EVALUATION_BATCH, Jobs, Trainer
+from fedweave.local.trainer import ALL_ROWS, EVALUATION_BATCH, Jobs, Trainer
 from fedweave.round.memories import relative_weights
 from fedweave.tasks.task import Sums, add_up
+from fedweave.upload.codec import check_decoded
 from fedweave.upload.everything import Everything
 
 PROBES_PER_WORKER = 4  # pieces into which probes are cut for each worker, so that none waits long for the others
@@ -63,6 +64,9 @@ class Simulator:
         found = _merge(assignment, self._participate(assignment, received.nonzero()[0], _receive))
         if found.failed:
             received &= ~np.isin(ids, [failure.client for failure in found.failed])
+            for rows in (found.memory_change, found.mask):  # a lost reply is a zero row
+                if rows is not None:
+                    rows[~received] = 0
         replies = Replies(
             received=received,
             updates=found.updates,
@@ -118,7 +122,7 @@ class Simulator:
     def _shares(self, ids: Array) -> list[Array]:
         """Cut clients that are only probed into shares for the pool; each one's answer is its own."""
         count = PROBES_PER_WORKER * (self._pool.count or 1) if self._pool and self._pool.worthwhile else 1
-        return np.array_split(ids, max(min(count, ids.size), 1))
+        return np.array_split(ids, min(count, ids.size)) if ids.size else []
 
     def _probe(self, x: Array, calls: Sequence[Call], nothing: Array | None = None) -> Array:
         found = sorted(self._each(x, calls), key=lambda pair: pair[0])
@@ -172,7 +176,7 @@ def _merge(assignment: Assignment, pieces: Iterator[tuple[Array | slice, Receive
     k, x, context, failed = assignment.cohort.ids.size, assignment.x, assignment.context, list[Failure]()
     columns: dict[str, Array] = {}
     for rows, piece in pieces:
-        if isinstance(rows, slice):  # the whole cohort, in order
+        if isinstance(rows, slice) and rows == ALL_ROWS:
             return piece
         for name, values in piece._asdict().items():
             if name == "failed":
@@ -223,6 +227,7 @@ def _receive(
         model, sent = models.of(client), None
         if answers.parcels is not None:
             part, sent = upload.decode(answers.parcels[i].payload, model)
+            check_decoded(part, sent, upload, model)
             updates[i] = model.whole(part, x.size, rest=0)
             if keep is not None and (own := answers.parcels[i].kept) is not None:
                 keep[i] = model.whole(own, x.size, rest=np.nan)

@@ -306,8 +306,8 @@ class _Asked:
 def needs(method: Method) -> str:
     """Return what a method has its clients do beyond plain training, as a sentence; nothing for most."""
     solver, name = method.solver, type(method.solver).__name__
-    if method.upload.masks:
-        what = f"send only parts of their models and go on from the rest ({type(method.upload).__name__})"
+    if not method.upload.identity:
+        what = f"encode their updates with {type(method.upload).__name__}"
     elif isinstance(solver, SGD | Adam):
         return ""
     else:

@@ -66,7 +66,7 @@ def absorb(
     direction, aggregator = method.aggregator.combine(read_only_state(state.aggregator), view, cohort, replies)
     check_direction(direction, method, state.x)
     crash_point("combined")
-    x, server = advance(method.server, state.server, state.x, direction, view.layout)
+    x, server = advance(method.server, read_only_state(state.server), view.x, direction, view.layout)
     sampler = method.sampler.learn(read_only_state(state.sampler), view, cohort, replies)
     upload = method.upload.learn(read_only_state(state.upload), view, cohort, replies)
     for part, after in zip(method.stateful, (sampler, aggregator, server, upload), strict=True):

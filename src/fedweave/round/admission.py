@@ -62,8 +62,6 @@ def check_direction(direction: Any, method: Method, x: Array) -> None:
 
 def check_state(state: Any, part: Any) -> None:
     """Say in one sentence what is wrong with the state that a part hands back: it could not be stored."""
-    if state == {}:
-        return
     name = type(part).__name__
     if not isinstance(state, Mapping):
         raise ValueError(f"{name} must return its state as a dictionary of arrays by name. Got {brief(state)}.")

@@ -7,6 +7,7 @@ import numpy as np
 from fedweave.core.records import Array, Assignment, ClientContext, Cohort, Population, Replies, ServerState, State
 from fedweave.core.roles import Solver
 from fedweave.method import Method
+from fedweave.round.read_only import read_only_state
 from fedweave.tables.rows import Rows
 
 
@@ -19,7 +20,7 @@ def empty_memories(method: Method, population: Population, x: Array) -> State:
 
 def client_context(method: Method, state: ServerState) -> ClientContext:
     """Return what clients start with besides the model; what is sent has the model's precision."""
-    broadcast, clients = method.aggregator.broadcast(state.aggregator), state.clients
+    broadcast, clients = method.aggregator.broadcast(read_only_state(state.aggregator)), state.clients
     return ClientContext(
         broadcast=None if broadcast is None else broadcast.astype(state.x.dtype, copy=False),
         memory=clients.get("memory"),

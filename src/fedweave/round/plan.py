@@ -52,6 +52,7 @@ def plan(
     crash_point("sampled")
     budget = check_budget(method.upload.allocate(read_only_state(state.upload), view, cohort), method, cohort)
     view = replace(view, lr=calibrated_lr(method, state, view)) if calibrate else view
+    view.probes.forget()  # an oracle's answers are as large as all clients' models
     return Assignment(view, cohort, context._replace(budget=budget))
 
 
@@ -91,10 +92,13 @@ class _RoundProbes(Probes):
         self._prober, self._context = prober, context
         self._answers: dict[tuple[str, bytes], Array] = {}
 
+    def forget(self) -> None:
+        self._answers.clear()
+
     def _once(self, kind: str, ids: Array, ask: Callable[[Array], Array]) -> Array:
         key = kind, ids.tobytes()
         if key not in self._answers:
-            self._answers[key] = ask(ids)
+            self._answers[key] = read_only(ask(ids))
         return self._answers[key]
 
     def losses(self, ids: Array) -> Array:

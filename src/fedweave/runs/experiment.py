@@ -197,6 +197,11 @@ class Experiment:
             )
         if self.pacing is not None and self._shorthand != Synchronous():
             problems.append("'deadline', 'answers' and 'over_selection' are short for a 'pacing': give one of the two.")
+        if self.method.pacing != Synchronous() and self._shorthand != Synchronous():
+            problems.append(
+                "The method has a pacing of its own, which 'deadline', 'answers' and 'over_selection' would replace: "
+                "give 'pacing' instead."
+            )
         if problems:
             raise BadInput(*problems)
 

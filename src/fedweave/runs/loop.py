@@ -149,6 +149,7 @@ def iterate(session: Session, state: ServerState | None = None) -> Iterator[tupl
             session.method, state, population, session.engine, e.lr, e.seed, e.calibrate, session.rules
         )
         yield state, happened
+        del happened  # its updates would stay in memory beside those of the next round
 
 
 def rounds(experiment: Experiment) -> Iterator[tuple[ServerState, Round]]:
@@ -164,6 +165,7 @@ def rounds(experiment: Experiment) -> Iterator[tuple[ServerState, Round]]:
             if step is None:
                 return
             yield step
+            del step
 
 
 def go_on(session: Session, state: ServerState, store: RunFolder, watch: Watch | None) -> Result:
@@ -180,6 +182,7 @@ def go_on(session: Session, state: ServerState, store: RunFolder, watch: Watch |
                 store.save(state, always=session.every_round)
                 if on_round:
                     on_round(row)
+                del happened
                 begin = time.perf_counter()
     except KeyboardInterrupt:
         raise Interrupted(store.folder, state.round) from None

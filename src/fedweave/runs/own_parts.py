@@ -63,6 +63,9 @@ COLUMNS = {
 }
 
 
+OPTIONAL = ("model_bytes", "covered", "up_rate", "down_rate")
+
+
 def check_population(population: Any, system: System, base: Population) -> Population:
     """Return the clients as a system makes them of the nominal ones in a round, or say what is wrong with them."""
     who, clients = f"{type(system).__name__}.population", base.size
@@ -70,7 +73,7 @@ def check_population(population: Any, system: System, base: Population) -> Popul
         raise BadInput(f"{who} must return a Population. It returned {brief(population)}.")
     for name, bounds in COLUMNS.items():
         column = getattr(population, name)
-        if column is None or column is getattr(base, name):
+        if column is getattr(base, name) or (column is None and name in OPTIONAL):
             continue
         if not isinstance(column, np.ndarray) or column.shape != (clients,) or column.dtype.kind not in bounds.kinds:
             kinds = " or ".join(_KINDS[kind] for kind in bounds.kinds if kind != "u")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.core.records import Array, Layout
+from fedweave.core.settings import BadInput
 from fedweave.upload.channels import Channels, channels_of
 
 FLOAT32 = np.dtype(np.float32)
@@ -44,6 +45,14 @@ class ClientModel:
         out = np.full((*part.shape[:-1], dim), rest, part.dtype)
         out[..., self.where] = part
         return out
+
+
+def check_decoded(update: Any, sent: Any, upload: Any, model: ClientModel) -> None:
+    """Say in one sentence what is wrong with a decoded update; NumPy would stretch a single number over the model."""
+    dim = model.layout.dim
+    if np.shape(update) != (dim,) or (sent is not None and np.shape(sent) != (dim,)):
+        shapes = np.shape(update), None if sent is None else np.shape(sent)
+        raise BadInput(f"{type(upload).__name__}.decode must return {dim} values, and which were sent. Got {shapes}.")
 
 
 @dataclass(frozen=True)

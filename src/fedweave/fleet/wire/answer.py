@@ -13,7 +13,7 @@ from fedweave.core.roles import Buffer, Upload
 from fedweave.core.settings import BadInput, brief
 from fedweave.fleet.wire.tensors import Tensors, Unfit, opened, packed
 from fedweave.round.admission import wrong_number
-from fedweave.upload.codec import ClientModel
+from fedweave.upload.codec import ClientModel, check_decoded
 
 LOSS_NAMES = ("loss", "train-loss", "train_loss")
 
@@ -86,8 +86,10 @@ class Expected(NamedTuple):
             raise Unfit(f"sent a payload of {found.size} bytes instead of {size}")
         try:
             update, sent = self.upload.decode(found.data, self.model)
-        except BadInput as e:
-            raise Unfit(f"sent a payload that cannot be decoded: {e}") from None
+            check_decoded(update, sent, self.upload, self.model)
+        except Exception as e:  # a codec of one's own may meet rubbish with errors of any kind
+            why = str(e) if isinstance(e, BadInput) else type(e).__name__
+            raise Unfit(f"sent a payload that cannot be decoded: {brief(why, 300)}") from None
         if self.sent is not None:
             self.sent[...] = True if sent is None else sent
         return update
