@@ -41,6 +41,7 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/steps.py
+	$(BIN)/python benchmarks/bits.py --imitate
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/min_norm.py
