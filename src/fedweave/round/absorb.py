@@ -69,13 +69,31 @@ def absorb(
     x, server = advance(method.server, read_only_state(state.server), view.x, direction, view.layout)
     sampler = method.sampler.learn(read_only_state(state.sampler), view, cohort, replies)
     upload = method.upload.learn(read_only_state(state.upload), view, cohort, replies)
-    for part, after in zip(method.stateful, (sampler, aggregator, server, upload), strict=True):
-        check_state(after, part)
+    for part, kept in zip(method.stateful, (sampler, aggregator, server, upload), strict=True):
+        check_state(kept, part)
     clients = commit_memories(state.clients, cohort, replies, method.upload.refreshes(view.round))
     clock = state.clock + (float(replies.seconds.max()) if cohort.ids.size else 0.0)
     refusals = refusals_after(state.refusals, refused, view.population.size, rules)
     why = why_abandoned(replies, refused, rules) or not_finite(x, method)
-    happened = Round(assignment, replies, refused, direction, total_bytes_down(assignment, replies), why)
+    happened = Round(
+        assignment=assignment,
+        replies=replies,
+        refused=refused,
+        direction=direction,
+        bytes_down=total_bytes_down(assignment, replies),
+        abandoned=why,
+    )
     if why:  # discard the round; keep the refusal counts
         return state._replace(round=view.round, clock=clock, refusals=refusals), happened
-    return ServerState(view.round, x, clock, sampler, aggregator, server, clients, upload, refusals), happened
+    after = ServerState(
+        round=view.round,
+        x=x,
+        clock=clock,
+        sampler=sampler,
+        aggregator=aggregator,
+        server=server,
+        clients=clients,
+        upload=upload,
+        refusals=refusals,
+    )
+    return after, happened

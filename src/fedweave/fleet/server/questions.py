@@ -92,13 +92,23 @@ class Asker:
             extras = {**common}
             if q.memory is not None and name and name not in self._has.get(client, ()):
                 extras["memory"] = self.tensors.record(q.memory[row])
-            number, epochs = client, 0.0
-            work = int(population.steps[client]), int(population.batch_size[client])
+            request = TrainRequest(
+                round=round,
+                client=client,
+                seed=self._seed,
+                steps=int(population.steps[client]),
+                batch_size=int(population.batch_size[client]),
+                lr=assignment.lr,
+                share=float(share[row]),
+                method=self._half,
+                memory=name,
+                measure=context.measure,
+                budget=None if context.budget is None else float(context.budget[row]),
+                kept=int(q.since[row]),
+            )
             if self._strangers:
-                number, epochs, work = ANYONE, self._strangers[1], (0, self._strangers[0])
-            budget = None if context.budget is None else float(context.budget[row])
-            asked = self._half, name, epochs, context.measure, budget, int(q.since[row])
-            request = TrainRequest(round, number, self._seed, *work, assignment.lr, float(share[row]), *asked)
+                batch_size, epochs = self._strangers
+                request = request._replace(client=ANYONE, steps=0, batch_size=batch_size, epochs=epochs)
             content = ask(request, model, extras, config)  # one record for all, so that Flower sends its arrays once
             messages.append(Message(content, nodes[client], MessageType.TRAIN, group_id=str(round), ttl=life))
         return messages

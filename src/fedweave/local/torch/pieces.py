@@ -21,7 +21,7 @@ def cut_into_pieces(jobs: Jobs, work: int, fits: Callable[[int], int]) -> list[A
     piece. Equal batches mean that no row is padded for another's sake, so a client's bits do not depend on its company.
     A group too large for its pieces is cut by length first, so that long jobs train with their like. Up to ``PIECES``
     keep the cores of a machine busy where there is enough work; a power of two, so that two or four workers get equal
-    shares. Two pieces have two rows or more, more pieces four or more: smaller stacks take a tenth longer per client.
+    shares. Two pieces have two rows or more, more pieces four or more: smaller stacks take longer per client.
     """
     order = np.lexsort((-jobs.steps, jobs.lr, jobs.batch_size))
     size, lr = jobs.batch_size[order], jobs.lr[order]
