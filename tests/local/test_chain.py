@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, reject, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -65,7 +65,7 @@ def test_whole_numbers_give_exactly_the_gradient_of_autograd(chain, clients, bat
     dim = initial_vector(model).size
     rows = torch.from_numpy(rng.integers(-1, 2, (clients, dim)).astype(np.float32))
     found, _ = stack_of(model, shape, Regression()).bind(rows)(x.clone(), y, torch.ones(clients, batch))
-    assert float(found.abs().max()) < 2**24, "beyond this, float32 rounds whole numbers"
+    assume(float(found.abs().max()) < 2**24)  # beyond this, float32 rounds whole numbers
     precise = model.double()
     for i in range(clients):
         nn.utils.vector_to_parameters(rows[i].double(), precise.parameters())
