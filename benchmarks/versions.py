@@ -1,6 +1,7 @@
 """Seconds per round of this checkout over another one: both in one run, alternating, for W1, W2 and quadratics.
 
-W1 and W2 as in rounds.py, in one process; quadratics of 1,000 clients, 10, 100 and 1,000 of them in a round. Each side
+W1 and W2 as in rounds.py, in one process; quadratics of 1,000 clients, 10, 100 and 1,000 of them in a round, the bare
+round and as `fw.run` does it, with evaluation and records. Each side
 is a process of its own that prepares its experiments once; a turn is a few rounds of each side, in another order every
 turn; the figure is the median over turns of the ratio this / other, in processor seconds.
 
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 ROUNDS = {"W1": 1, "W2": 2, "quadratics 10": 200, "quadratics 100": 100, "quadratics 1000": 40}
+ROUNDS |= {"run quadratics 10": 1, "run quadratics 100": 1, "run quadratics 1000": 1}  # each of RUN_ROUNDS
+RUN_ROUNDS = 200
 
 
 def prepare() -> dict[str, Any]:
@@ -66,15 +69,18 @@ def prepare() -> dict[str, Any]:
         test_x=np.zeros((1, 10)),
         test_y=np.zeros(1),
     )
+    quadratic = {"data": quadratics, "model": "quadratic", "system": fw.system.Dynamic(), "lr": 0.01}
+
+    def whole_run(k: int) -> Any:
+        natural = fw.partition.parse("natural", None)
+        e = fw.Experiment(method=fw.methods.fedavg(k), partition=natural, rounds=RUN_ROUNDS, workers=1, **quadratic)
+        return lambda: fw.run(e)
+
     return {
         "W1": stepper(method=fw.methods.fedavg(10), data=images(100, 200), model="cnn_small", epochs=2.0),
         "W2": stepper(method=fw.methods.fedavg(50), data=images(1000, 20), model="logistic", epochs=5.0, batch_size=5),
-        **{
-            f"quadratics {k}": stepper(
-                method=fw.methods.fedavg(k), data=quadratics, model="quadratic", system=fw.system.Dynamic(), lr=0.01
-            )
-            for k in (10, 100, 1000)
-        },
+        **{f"quadratics {k}": stepper(method=fw.methods.fedavg(k), **quadratic) for k in (10, 100, 1000)},
+        **{f"run quadratics {k}": whole_run(k) for k in (10, 100, 1000)},
     }
 
 
@@ -89,7 +95,7 @@ def serve() -> None:
         begin = time.process_time()
         for _ in range(count):
             step()
-        print((time.process_time() - begin) / count, flush=True)
+        print((time.process_time() - begin) / count / (RUN_ROUNDS if line.startswith("run") else 1), flush=True)
 
 
 def main() -> None:
@@ -134,7 +140,7 @@ def main() -> None:
         print(json.dumps(rows))
         return None
     for name, row in rows.items():
-        print(f"{name:18} this/other {row['ratio']:.3f}   ({row['milliseconds']:.3f} ms a round here at best)")
+        print(f"{name:20} this/other {row['ratio']:.3f}   ({row['milliseconds']:.3f} ms a round here at best)")
     return None
 
 

@@ -12,6 +12,7 @@ from fedweave.core.roles import Aggregator
 from fedweave.core.settings import settings
 from fedweave.sample import estimates
 
+TINY = np.finfo(float).tiny
 COLUMNS = 2**15  # columns of a mask converted to numbers at a time
 
 
@@ -47,7 +48,7 @@ class Mean(Aggregator):
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         w = view.population.weight[cohort.ids] * cohort.count * replies.received
-        return weigh(w / max(w.sum(), np.finfo(float).tiny), replies), state
+        return weigh(w / max(w.sum(), TINY), replies), state
 
     def step_length(self, view: View, law: Array) -> float:
         """The weights sum to one: to first order, the mean effort of the clients that answer."""

@@ -47,7 +47,7 @@ def participate(
     ``skip``: a client whose training raises an exception is left out, instead of ending the run.
     """
     starts = None if kept is None or not kept.there.any() else _starts(trainer, x, jobs, upload, kept)
-    trained = attempt(trainer, x, jobs._replace(starts=starts), skip)
+    trained = attempt(trainer, x, jobs if starts is None else jobs._replace(starts=starts), skip)
     change = None
     if jobs.memory is not None and jobs.share is not None:
         change = memory_changes(

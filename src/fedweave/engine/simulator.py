@@ -30,7 +30,7 @@ class Received(NamedTuple):
     updates: Array
     loss: Array
     first_gradient: Array
-    variance: Array
+    variance: Array | None = None
     memory_change: Array | None = None
     mask: Array | None = None
     kept: Array | None = None
@@ -76,7 +76,7 @@ class Simulator:
             seconds=p.latency[ids],
             bytes_up=upload_bytes(assignment, self._upload, self.trainer.solver, self.models),
             memory_change=found.memory_change,
-            variance=found.variance if assignment.context.measure else None,
+            variance=found.variance,
             failures=_failures(found.failed, received),
             mask=None if found.mask is None or found.mask[received].all() else found.mask,
             kept=found.kept,
@@ -174,34 +174,26 @@ def _jobs(assignment: Assignment, ids: Array) -> Jobs:
 def _merge(assignment: Assignment, pieces: Iterator[tuple[Array | slice, Received]]) -> Received:
     """Return what was received of the whole cohort, from pieces with their rows; the rows of the others are empty."""
     k, x, context, failed = assignment.cohort.ids.size, assignment.x, assignment.context, list[Failure]()
-    columns: dict[str, Array] = {}
+    columns = {"updates": np.zeros((k, x.size), x.dtype), "loss": np.full(k, np.nan)}
+    columns["first_gradient"] = columns["loss"].copy()
+    if context.measure:
+        columns["variance"] = columns["loss"].copy()
+    if context.memory is not None:
+        columns["memory_change"] = np.zeros((k, x.size), x.dtype)
     for rows, piece in pieces:
         if isinstance(rows, slice) and rows == ALL_ROWS:
             return piece
-        for name, values in piece._asdict().items():
-            if name == "failed":
-                failed += values
-            elif values is not None:
-                if name not in columns:
-                    columns[name] = _empty_column(name, (k, x.size), x.dtype)
+        failed += piece.failed
+        for name in _COLUMNS:
+            values: Array | None = getattr(piece, name)
+            if values is not None:
+                if name not in columns:  # of uploads: a mask, or what clients keep
+                    columns[name] = np.full((k, x.size), False if name == "mask" else np.nan, values.dtype)
                 columns[name][rows] = values
-    for name in (
-        "updates",
-        "loss",
-        "first_gradient",
-        "variance",
-        *(("memory_change",) if context.memory is not None else ()),
-    ):
-        columns.setdefault(name, _empty_column(name, (k, x.size), x.dtype))
     return Received(**columns, failed=tuple(sorted(failed)))
 
 
-def _empty_column(name: str, shape: tuple[int, int], dtype: np.dtype) -> Array:
-    if name in ("updates", "memory_change"):
-        return np.zeros(shape, dtype)
-    if name == "mask":
-        return np.zeros(shape, bool)
-    return np.full(shape, np.nan, dtype) if name == "kept" else np.full(shape[0], np.nan)
+_COLUMNS = Received._fields[:-1]  # all but "failed"
 
 
 def _failures(failed: Sequence[Failure], received: Array) -> Failures:
@@ -217,8 +209,11 @@ def _receive(
     """Have a piece of clients participate, and decode what they send as the server would."""
     answers, models = participate(trainer, x, jobs, upload, budget, kept, skip), trainer.models
     trained, updates, mask, keep = answers.trained, answers.trained.updates, None, None
+    variance = trained.variance if jobs.measure else None
     if answers.parcels is None and not models.is_mixed:
-        return Received(*trained[:4], answers.memory_change, failed=trained.failed)
+        return Received(
+            updates, trained.loss, trained.first_gradient, variance, answers.memory_change, failed=trained.failed
+        )
     if answers.parcels is not None:
         updates, keep = np.zeros_like(updates), np.full(updates.shape, np.nan, x.dtype) if upload.keeps else None
     if models.is_mixed or (answers.parcels is not None and upload.masks):
@@ -238,7 +233,7 @@ def _receive(
         updates=updates,
         loss=trained.loss,
         first_gradient=trained.first_gradient,
-        variance=trained.variance,
+        variance=variance,
         memory_change=answers.memory_change,
         mask=mask,
         kept=keep,
@@ -250,8 +245,8 @@ def _rehearse(
     trainer: Trainer, x: Array, jobs: Jobs, upload: Upload, budget: Array | None, kept: Kept | None, skip: bool
 ) -> Received:
     """Have a piece of clients train, and take their updates as they are."""
-    updates, loss, first, variance, failed = participate(trainer, x, jobs, upload, budget, kept, skip).trained
-    return Received(updates, loss, first, variance, failed=failed)
+    trained = participate(trainer, x, jobs, upload, budget, kept, skip).trained
+    return Received(trained.updates, trained.loss, trained.first_gradient, failed=trained.failed)
 
 
 def _gradients(trainer: Trainer, x: Array, clients: Array) -> Array:

@@ -73,7 +73,7 @@ class QuadraticTrainer:
 
     def pieces(self, jobs: Jobs) -> Sequence[Array | slice]:
         """Return one piece with all rows for each learning rate: clients do not affect each other."""
-        if (jobs.lr == jobs.lr[0]).all():
+        if not np.count_nonzero(jobs.lr != jobs.lr[0]):
             return [ALL_ROWS]
         return [np.flatnonzero(jobs.lr == lr) for lr in np.unique(jobs.lr)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from fedweave.core.records import Array, Cohort, Failure, Layout, Population, Replies
 from fedweave.core.settings import brief
+from fedweave.core.vectors import squared_lengths
 from fedweave.method import Method
 from fedweave.tables.rows import Rows
 
@@ -26,12 +28,12 @@ def check_cohort(cohort: Any, method: Method, population: Population) -> Cohort:
     if ids.dtype.kind not in "iu" or count.dtype.kind not in "iu" or expected.dtype.kind not in "fiu":
         kinds = [str(v.dtype) for v in (ids, count, expected)]
         raise ValueError(f"{who} must return whole numbers as ids and count, numbers as expected. Got {kinds}.")
-    if ids.size and ((ids[1:] <= ids[:-1]).any() or ids[0] < 0 or ids[-1] >= population.size):
+    if ids.size and (np.count_nonzero(ids[1:] <= ids[:-1]) or ids[0] < 0 or ids[-1] >= population.size):
         raise ValueError(f"{who} must return distinct ids of 0 … {population.size - 1} in ascending order. Got {ids}.")
-    if not population.available[ids].all():
+    if np.count_nonzero(population.available[ids]) < ids.size:
         absent = ids[~population.available[ids]]
         raise ValueError(f"{who} must ask available clients only. It asks {absent.tolist()}, which are not available.")
-    if (count < 1).any():
+    if np.count_nonzero(count < 1):
         raise ValueError(f"{who} must return counts of at least 1. Got {cohort.count}.")
     if method.aggregator.needs_law and not (expected > 0).all():
         raise ValueError(
@@ -107,27 +109,26 @@ def _lengths(replies: Replies) -> Array:
 
     In the updates' own precision, which takes a quarter of the time; in double where their squares may not fit.
     """
-    square = np.zeros(replies.received.size)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        for i in np.flatnonzero(replies.received):
-            row = replies.updates[i]
+        square = squared_lengths(replies.updates).astype(np.float64)
+        square[~replies.received] = 0
+        for i in np.flatnonzero(replies.received & ~((square > 1e-30) & (square < 1e30))):
+            row = replies.updates[i].astype(np.float64)
             square[i] = row @ row
-            if not 1e-30 < square[i] < 1e30:
-                row = row.astype(np.float64)
-                square[i] = row @ row
     return np.sqrt(square)
 
 
 def _in_medians(length: Array, received: Array) -> Array:
     """Return each received update's length in units of the median one. All zeros with fewer than three answers."""
-    median = np.median(length[received]) if received.sum() >= 3 else 0.0
+    known = length[received].tolist()
+    median = statistics.median(known) if len(known) >= 3 else 0.0
     return np.where(received, length, 0.0) / median if median else np.zeros(length.size)
 
 
 def _all_finite(rows: Array) -> bool:
     """Return whether every entry is finite. Their sum is not if one of them is not, and is a third of the work."""
-    if np.size(rows) < 4096:  # there is no work to save
-        return bool(np.isfinite(rows).all())
+    if rows.size < 4096:  # there is no work to save
+        return np.count_nonzero(np.isfinite(rows)) == rows.size
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(np.sum(rows)) or np.isfinite(rows).all())
 
@@ -142,7 +143,7 @@ def _why(client: int, update: Array, layout: Layout) -> Failure:
 
 def not_finite(x: Array, method: Method) -> str:
     """Return why this model must not become the global one, or nothing."""
-    return "" if np.isfinite(x).all() else f"{type(method.server).__name__} made the model not finite"
+    return "" if _all_finite(x) else f"{type(method.server).__name__} made the model not finite"
 
 
 def misfit(found: Mapping[str, tuple[tuple[int, ...], str]], layout: Layout, types: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedweave.core.records import Array, Population, ServerState
 from fedweave.core.roles import Aggregator, Engine
+from fedweave.core.vectors import squared_lengths
 from fedweave.theory import diversity_ratio
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def _diversity(updates: Array, received: Array) -> float:
     if not heard.size:
         return float("nan")
     mean = (received / heard.size).astype(updates.dtype) @ updates
-    return diversity_ratio(float(np.mean([updates[i] @ updates[i] for i in heard])), float(mean @ mean))
+    return diversity_ratio(float(np.mean(squared_lengths(updates)[heard])), float(mean @ mean))
 
 
 def of_gradients(engine: Engine, x: Array, population: Population, surrogate: Array | None) -> dict[str, float]:
@@ -60,7 +61,7 @@ def of_gradients(engine: Engine, x: Array, population: Population, surrogate: Ar
     for ids in np.array_split(np.arange(population.size), -(-population.size // AT_A_TIME)):
         gradients = engine.gradients(x, ids)
         sums += weights[:, ids] @ gradients
-        square += float(population.weight[ids] @ [float(g @ g) for g in gradients])
+        square += float(population.weight[ids] @ squared_lengths(gradients).astype(np.float64))
     lengths = np.linalg.norm(sums, axis=1)
     found = {"gradient_length": float(lengths[0]), "true_diversity": diversity_ratio(square, float(lengths[0] ** 2))}
     if surrogate is not None:

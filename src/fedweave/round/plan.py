@@ -53,7 +53,7 @@ def plan(
     budget = check_budget(method.upload.allocate(read_only_state(state.upload), view, cohort), method, cohort)
     view = replace(view, lr=calibrated_lr(method, state, view)) if calibrate else view
     view.probes.forget()  # an oracle's answers are as large as all clients' models
-    return Assignment(view, cohort, context._replace(budget=budget))
+    return Assignment(view, cohort, context if budget is None else context._replace(budget=budget))
 
 
 def view_of(
@@ -66,8 +66,8 @@ def view_of(
     context: ClientContext | None = None,
 ) -> View:
     """Return what the stages of the next round may see."""
-    probes = _RoundProbes(prober, context or client_context(method, state))
-    probes.view = View(
+    make_view = partial(
+        View,
         round=state.round + 1,
         x=read_only(state.x),
         population=population,
@@ -75,9 +75,8 @@ def view_of(
         lr=lr,
         effort_of=partial(method.solver.effort, lr=lr),
         seed=seed,
-        probes=probes,
     )
-    return probes.view
+    return make_view(probes=_RoundProbes(prober, context or client_context(method, state), make_view))
 
 
 class _RoundProbes(Probes):
@@ -86,10 +85,9 @@ class _RoundProbes(Probes):
     Answers are kept for the round: an oracle's law is expensive to compute, and calibration computes it again.
     """
 
-    view: View  # the one that these probes belong to
-
-    def __init__(self, prober: Prober, context: ClientContext):
-        self._prober, self._context = prober, context
+    def __init__(self, prober: Prober, context: ClientContext, make_view: Callable[[], View]):
+        # Not the view itself: it holds these probes, and a cycle would keep each round's arrays alive for a while.
+        self._prober, self._context, self._make_view = prober, context, make_view
         self._answers: dict[tuple[str, bytes], Array] = {}
 
     def forget(self) -> None:
@@ -102,20 +100,20 @@ class _RoundProbes(Probes):
         return self._answers[key]
 
     def losses(self, ids: Array) -> Array:
-        return self._prober.losses(self.view.x, ids)
+        return self._prober.losses(self._make_view().x, ids)
 
     def updates(self, ids: Array) -> Array:
         def rehearse(ids: Array) -> Array:
             cohort = Cohort(ids=ids, count=np.ones(ids.size, np.int64), expected=np.ones(ids.size))
-            return self._prober.rehearse(Assignment(self.view, cohort, self._context))
+            return self._prober.rehearse(Assignment(self._make_view(), cohort, self._context))
 
         return self._once("updates", ids, rehearse)
 
     def gradients(self, ids: Array) -> Array:
-        return self._once("gradients", ids, partial(self._prober.gradients, self.view.x))
+        return self._once("gradients", ids, partial(self._prober.gradients, self._make_view().x))
 
     def variances(self, ids: Array) -> Array:
-        view = self.view
+        view = self._make_view()
         return self._once(
             "variances", ids, lambda ids: self._prober.variances(view.round, view.x, ids, view.population)
         )

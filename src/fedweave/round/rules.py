@@ -40,7 +40,7 @@ def refusals_after(refusals: State, refused: Sequence[Failure], clients: int, ru
 
 def why_abandoned(replies: Replies, refused: Sequence[Failure], rules: Rules) -> str:
     """Return why a round with these answers must not count: too few are left, or none was usable; else nothing."""
-    few, failures = int(replies.received.sum()), replies.failures
+    few, failures = np.count_nonzero(replies.received), replies.failures
     least = min(rules.min_answers, replies.received.size)
     if failures.abandoned or few < least:
         return failures.abandoned or f"{few} of {replies.received.size} clients answered, {least} must"

@@ -79,7 +79,7 @@ def check_population(population: Any, system: System, base: Population) -> Popul
             kinds = " or ".join(_KINDS[kind] for kind in bounds.kinds if kind != "u")
             got = f"{column.dtype}{column.shape}" if isinstance(column, np.ndarray) else brief(column)
             raise BadInput(f"{who} must return {name!r} as {clients} {kinds}. Got {got}.")
-        if bounds.rule and not ((column >= bounds.low) & (column <= bounds.high)).all():
+        if bounds.rule and not (bounds.low <= np.minimum.reduce(column) and np.maximum.reduce(column) <= bounds.high):
             wrong = column[~((column >= bounds.low) & (column <= bounds.high))][0]
             raise BadInput(f"{who} must return {name!r} {bounds.rule}. Got {wrong}.")
     return population

@@ -125,7 +125,7 @@ class Uniform(Sampler):
         return available * min(self.per_round / max(available.sum(), 1), 1.0)
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
-        available = np.flatnonzero(view.population.available)
+        available = view.population.available.nonzero()[0]
         if not available.size:
             return empty_cohort()
         k = min(self.per_round, available.size)

@@ -45,14 +45,18 @@ def _evenly_spaced(ends: tuple[float, float], clients: int) -> Array:
     return values
 
 
+Halves = tuple[tuple[float, float], tuple[float, float]]  # the ranges of slow and of fast clients
+
+
 @lru_cache(maxsize=16)
-def _halves(slow: tuple[float, float], fast: tuple[float, float], clients: int) -> tuple[Array, Array]:
-    """Return low end and width of the range of every client: the first half is slow, the second fast."""
-    (low, high), sizes = zip(slow, fast, strict=True), (clients // 2, clients - clients // 2)
-    ends = np.repeat(low, sizes), np.repeat(high, sizes) - np.repeat(low, sizes)
-    for values in ends:
+def _halves(work: Halves, loss: Halves, clients: int) -> tuple[Array, Array]:
+    """Return low end and width of the ranges of work and loss rate (2, N): the first half is slow, the second fast."""
+    ends = np.repeat([work, loss], (clients // 2, clients - clients // 2), axis=1)
+    low, high = ends[..., 0].copy(), ends[..., 1].copy()
+    span = high - low + [[1], [0]]  # work is rounded down
+    for values in (low, span):
         values.setflags(write=False)
-    return ends
+    return low, span
 
 
 @settings
@@ -106,11 +110,11 @@ class Dynamic(System):
     step_seconds: PositiveFloat = 0.1
 
     def population(self, base: Population, round: int, seed: int) -> Population:
-        uniform, chance = borrow(seed, round, Stream.SYSTEM).random((2, base.size))
-        low, span = _halves(self.slow_work, self.fast_work, base.size)
-        work = low + np.floor(uniform * (span + 1))  # whole numbers, both ends included
-        low, span = _halves(self.slow_loss, self.fast_loss, base.size)
-        loss_rate = low + chance * span
+        low, span = _halves((self.slow_work, self.fast_work), (self.slow_loss, self.fast_loss), base.size)
+        work, loss_rate = drawn = borrow(seed, round, Stream.SYSTEM).random((2, base.size))
+        drawn *= span
+        np.floor(work, out=work)  # whole numbers, both ends included
+        drawn += low
         steps = _work(work, self.unit, base)
         return replace(base, steps=steps, loss_rate=loss_rate, latency=steps * self.step_seconds)
 
