@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -12,8 +12,11 @@ from fedweave.tasks.task import Batch, Sums, Task
 class Classification(Task):
     """Outputs are logits (B, classes), labels are whole numbers (B,)."""
 
-    primary: ClassVar[str] = "accuracy"
-    higher_is_better: ClassVar[bool] = True
+    primary = "accuracy"
+    higher_is_better = True
+
+    def __init__(self) -> None:
+        pass
 
     def loss(self, output: Any, batch: Batch) -> Any:
         from torch.nn import functional as F

@@ -1,4 +1,4 @@
-"""One number per sample: the squared error."""
+"""Numbers per sample: the squared error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from fedweave.tasks.task import Batch, Task
 
 
 class Regression(Task):
-    """Outputs are one number per sample, (B,) or (B, 1), targets are (B,)."""
+    """Targets are numbers (B,) or (B, outputs); outputs have as many. The loss is the mean squared error."""
+
+    def __init__(self) -> None:
+        pass
 
     def loss(self, output: Any, batch: Batch) -> Any:
-        return (output.reshape(batch.y.shape) - batch.y) ** 2
+        square = (output.reshape(batch.y.shape) - batch.y) ** 2
+        return square if square.dim() == 1 else square.flatten(1).mean(1)
+
+    def measure(self, output: Any, batch: Batch) -> dict[str, tuple[Any, Any]]:
+        """Return also the sum of the absolute errors: ``mae`` is their mean."""
+        error = (output.reshape(batch.y.shape) - batch.y).abs().sum()
+        return super().measure(output, batch) | {"mae": (error, batch.y.numel())}

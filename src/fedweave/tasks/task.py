@@ -2,41 +2,104 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from fedweave.core.settings import BadInput, choice
 
 Sums = Mapping[str, tuple[Any, Any]]  # by metric: a sum over samples and the sum of their weights, numbers or arrays
 
+# Names of columns that every run has, which no metric may take; "accuracy" and "loss" are metrics themselves.
+RESERVED = {
+    "round", "clock", "seconds", "device_seconds", "wall_seconds", "train_loss", "asked", "received", "refused",
+    "bytes_up", "bytes_down", "class_accuracy", "abandoned", "objective",
+}  # fmt: skip
+
 
 class Batch(NamedTuple):
-    """Samples as a model takes them, and what it should answer."""
+    """Samples as a model takes them, and what it should answer; each a tensor, or tensors by name."""
 
-    x: Any  # (B, …) tensor
-    y: Any  # (B, …) tensor
+    x: Any  # (B, …)
+    y: Any  # (B, …)
+
+    @property
+    def size(self) -> int:
+        """Number of samples B."""
+        return len(next(iter(self.y.values())) if isinstance(self.y, Mapping) else self.y)
 
 
-class Task(ABC):
-    """Loss and metrics, on torch tensors. Importing a task does not import torch."""
+Loss = Callable[[Any, Batch], Any]  # of the model's output and the batch: a loss for each sample (B,), or their mean
+Metric = Callable[[Any, Batch], Any]  # likewise; or a pair of a sum and a weight, whose ratio is the metric
 
-    primary: ClassVar[str] = "loss"  # the metric by which models are compared
-    higher_is_better: ClassVar[bool] = False  # whether a larger value of it is better
 
-    @abstractmethod
+class Task:
+    """Loss and metrics, on torch tensors. Importing a task does not import torch.
+
+    ``Task(loss=f, metrics={"iou": g}, primary="iou")`` is a task of your own: ``f(output, batch)`` and ``g`` see the
+    model's output and the batch as they are. Where a metric is a ratio of sums, such as the intersection over the union
+    of all images, let ``g`` return both: (intersection, union).
+    """
+
+    primary: str = "loss"  # the metric by which models are compared
+    higher_is_better: bool = False  # whether a larger value of it is better
+    metrics: Mapping[str, Metric] = {}
+
+    def __init__(
+        self,
+        loss: Loss,
+        metrics: Mapping[str, Metric] | None = None,
+        primary: str = "loss",
+        higher_is_better: bool | None = None,
+    ):
+        """Judge models by ``primary``: lower is better for the loss, higher for a metric, unless you say otherwise."""
+        metrics = dict(metrics or {})
+        wrong = [name for name, function in {"loss": loss, **metrics}.items() if not callable(function)]
+        if wrong:
+            raise BadInput(f"The {wrong[0]!r} of a Task must be a function of the model's output and the batch.")
+        if taken := [name for name in metrics if name in RESERVED or not str(name).isidentifier()]:
+            raise BadInput(f"A metric cannot be called {taken[0]!r}: it is a column of every run, or not a word.")
+        if primary not in ("loss", *metrics):
+            raise BadInput("The 'primary' parameter of Task: " + choice("metric", primary, ["loss", *metrics]))
+        self._loss, self.metrics, self.primary = loss, metrics, primary
+        self.higher_is_better = primary != "loss" if higher_is_better is None else bool(higher_is_better)
+
     def loss(self, output: Any, batch: Batch) -> Any:
         """Return the loss (B,) of each sample, given the model's output for the batch."""
+        return self._loss(output, batch)
 
     def reduced_loss(self, output: Any, batch: Batch, reduction: Literal["mean", "sum"] = "mean") -> Any:
-        """Return the mean or the sum of ``loss``; override it where one call of a library does both."""
-        return getattr(self.loss(output, batch), reduction)()
+        """Return the mean over the samples of ``loss``, or that times their number."""
+        loss = self.loss(output, batch)
+        return loss.mean() if reduction == "mean" else _sum(loss, batch.size)
 
     def measure(self, output: Any, batch: Batch) -> dict[str, tuple[Any, Any]]:
         """Return a sum and a weight for each metric; slices of the test set are added up before ``finish``."""
-        return {"loss": (self.reduced_loss(output, batch, "sum"), len(output))}
+        sums = {"loss": (self.reduced_loss(output, batch, "sum"), batch.size)}
+        for name, metric in self.metrics.items():
+            found = metric(output, batch)
+            sums[name] = tuple(found) if isinstance(found, tuple | list) else (_sum(found, batch.size), batch.size)
+        return sums
 
     def finish(self, sums: Sums) -> dict[str, Any]:
         """Return the metrics from sums over the whole test set: means, unless a task needs something else."""
-        return {name: total / weight for name, (total, weight) in sums.items()}
+        return {name: total / weight if weight else float("nan") for name, (total, weight) in sums.items()}
+
+    def describe(self) -> Any:
+        """Return how a run folder refers to this task: by its name, or as one that was given in Python."""
+        if type(self) is Task:
+            return {"type": "python", "name": getattr(self._loss, "__qualname__", repr(self._loss))}
+        return {"type": type(self).__name__}
+
+    def __repr__(self) -> str:
+        fields = self.describe()
+        return f"{fields.pop('type')}({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
+
+
+def _sum(value: Any, samples: int) -> Any:
+    """Return the sum over the samples of a value for each of them, or of their mean; Python's numbers are means too."""
+    if isinstance(value, int | float):
+        return value * samples
+    return value.sum() if tuple(value.shape) == (samples,) else value.double().mean().to(value) * samples
 
 
 def add_up(slices: Sequence[Sums]) -> Sums:
