@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -134,11 +135,40 @@ def test_an_environment_larger_than_a_pipe_arrives_whole(pair, monkeypatch):
         assert all(environment[f"FEDWEAVE_LARGE_{i}"] == str(i) * 100_000 for i in range(8))
 
 
+class Looks(Tells):
+    """Sees which temporary files there are while it gets its data."""
+
+    def __init__(self, data):
+        super().__init__(data)
+        self.files = os.listdir(tempfile.gettempdir())
+
+    def received(self, x):
+        return self.files, self.data
+
+
+def test_workers_get_the_data_without_a_file_that_has_a_name(pair, tmp_path, monkeypatch):
+    """One copy of the arrays for all of them, of any type and size, which nobody can leave behind."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    x, y = np.arange(21, dtype=np.uint8).reshape(7, 3)[::-1], np.linspace(0, 1, 7)
+    data = client_data(x, y, [3, 4])._replace(test_x=x[:0], test_y=y[:0])
+    pair.load(Looks, data, 2)
+    for files, found in dict(pair.map(X, [(call, ("received",))] * 2)).values():
+        assert files == []
+        for name in ("x", "y", "test_x", "test_y"):
+            ours, theirs = getattr(data, name), getattr(found, name)
+            assert (theirs.dtype, theirs.shape) == (ours.dtype, ours.shape)
+            assert np.array_equal(ours, theirs)
+
+
 HELD = """
 import os
 
 class Tells:
     def __init__(self, data): pass
+
+class Kills:
+    def __init__(self, data): os.kill(int(os.environ["MAIN"]), 9)
 
 def number(held, x): return os.getpid()
 """
@@ -148,7 +178,7 @@ import numpy as np
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.pool import zygote
 
-from held import Tells, number
+from held import Kills, Tells, number
 
 from fedweave.local.client_data import ClientData
 none = np.zeros(1, np.float32)
@@ -187,23 +217,29 @@ assert not awkward or os.wait()[1] == 0
 assert sorted({n for _, n in workers.map(none, [(number, ())] * 2)}) == sorted(set(numbers))
 print(zygote._zygote.process.pid if zygote._zygote else 0, *numbers, flush=True)
 if not awkward:
-    os.kill(os.getpid(), 9)
+    os.environ["MAIN"] = str(os.getpid())
+    Workers(2).load(Kills, data, 2)
 """
 
 
 @pytest.mark.parametrize("how", ["killed", "forgotten"])
 def test_nothing_outlives_the_main_process(how, tmp_path):
-    """Not even when it was killed, or forgot to close its pool; and a fork of it gets workers of its own.
+    """No process and no file, not even when it was killed while its workers were given the data, or forgot to close its
+    pool; and a fork of it gets workers of its own.
 
     The second also has many files open, SIGCHLD blocked, and a folder that is no longer there.
     """
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
     (tmp_path / "held.py").write_text(HELD)
-    program = subprocess.Popen([sys.executable, str(script), how], stdout=subprocess.PIPE, text=True)
+    (tmp_path / "temporary").mkdir()
+    environment = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
+    command = [sys.executable, str(script), how]
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     with program:
         numbers = [int(n) for n in program.stdout.readline().split() if n != "0"]
         assert len(set(numbers)) >= 2
         left = [psutil.Process(n) for n in numbers if psutil.pid_exists(n)]
         assert program.wait(timeout=60) == (-signal.SIGKILL if how == "killed" else 0)
     assert not psutil.wait_procs(left, timeout=30)[1]
+    assert not list((tmp_path / "temporary").iterdir())

@@ -1,8 +1,5 @@
-"""What a model factory returns: copied, never trained itself, and built without starting threads."""
+"""What a model factory returns: copied, never trained itself."""
 
-import subprocess
-import sys
-import textwrap
 import threading
 
 import numpy as np
@@ -32,30 +29,3 @@ def test_a_module_that_cannot_be_copied_is_named():
     held.lock = threading.Lock()
     with pytest.raises(BadInput, match="cannot be copied"):
         build_module(lambda: held, 0)
-
-
-def test_a_run_in_a_forked_process_does_not_hang():
-    """Threads of torch do not survive a fork, so a run must neither start them nor wait for them."""
-    program = """
-        import os
-        import torch
-        import fedweave as fw
-
-        torch.set_num_threads(2)
-        experiment = fw.Experiment(
-            method=fw.methods.fedavg(2),
-            data=fw.data.load("digits"),
-            partition=fw.partition.IID(4),
-            model=MODEL,
-            rounds=1,
-            workers=1,
-        )
-        digest = fw.run(experiment).summary["digest"]
-        child = os.fork()
-        if not child:
-            os._exit(fw.run(experiment).summary["digest"] != digest)
-        raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    """
-    wide = "lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 1000), torch.nn.Linear(1000, 10))"
-    source = textwrap.dedent(program).replace("MODEL", wide)
-    assert subprocess.run([sys.executable, "-c", source], timeout=300, check=False).returncode == 0

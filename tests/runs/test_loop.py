@@ -160,14 +160,30 @@ def test_a_seed_is_the_result(tiny):
     assert len(set(digests)) == 3
 
 
-def test_global_random_states_do_not_matter(tiny):
+class Noisy(nn.Module):
+    """Draws random numbers whenever it computes, also when it is measured."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.linear(x + torch.randn_like(x))
+
+
+@pytest.mark.parametrize("model", ["mlp", Noisy])
+@pytest.mark.parametrize("name", ["fedavg", "power_of_choice", "fedis", "feddelta"])
+def test_global_random_states_do_not_matter(name, model, tiny):
+    """Nor does the order of probes: layers that draw do so at the address of what is measured."""
+    experiment = tiny(getattr(methods, name)(3), model=model, rounds=2)
     torch.manual_seed(1)
     np.random.seed(1)  # noqa: NPY002 - the point is that nobody reads it
-    here = fw.run(tiny(rounds=2))
+    here = fw.run(experiment)
     torch.manual_seed(2)
     np.random.seed(2)  # noqa: NPY002
     mark = torch.random.get_rng_state()
-    assert_same(fw.run(tiny(rounds=2)), here)
+    assert_same(fw.run(experiment), here)
     assert torch.equal(torch.random.get_rng_state(), mark)
 
 

@@ -29,6 +29,7 @@ class Stream(IntEnum):
     MODEL = 7
     PRIVACY = 8
     UPLOAD = 9
+    MEASURE = 10  # layers that draw also when a model is measured
 
 
 class _NoEntropy(ISeedSequence):

@@ -27,7 +27,7 @@ from fedweave.local.client_data import ClientData
 from fedweave.local.quadratic import Quadratics, QuadraticTrainer
 from fedweave.local.torch.device import choose_device
 from fedweave.local.torch.flat_module import build_module, initial_vector
-from fedweave.local.torch.threads import one_thread
+from fedweave.local.torch.threads import drawing_from, one_thread
 from fedweave.method import Method
 from fedweave.round import first_state
 from fedweave.round.calibration import calibrated_lr
@@ -154,7 +154,7 @@ def first_vector(name: str, model: Callable[[], nn.Module], data: Dataset, seed:
         raise BadInput(f"The 'model' of an Experiment must be a name or make a torch module. It made {module!r}.")
     shape = "×".join(map(str, data.shape))
     try:
-        with one_thread():  # two samples are not worth waking the others
+        with one_thread(), drawing_from(rng_for(seed, 0, Stream.MEASURE)):  # two samples do not need more threads
             out = module.eval()(torch.zeros(2, *data.shape))
     except Exception as e:
         raise BadInput(f"The model {name} does not take samples of shape {shape}: {e}") from None

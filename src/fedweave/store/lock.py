@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
@@ -35,11 +34,13 @@ def take(folder: Path) -> IO[str]:
 
 
 def _lock(file: IO[str]) -> None:
-    if sys.platform == "win32":
+    try:
+        import fcntl
+    except ImportError:  # Windows: a byte far behind the text, since nobody else can read what is locked
         import msvcrt
 
+        os.lseek(file.fileno(), 2**30, os.SEEK_SET)
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        os.lseek(file.fileno(), 0, os.SEEK_SET)
     else:
-        import fcntl
-
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

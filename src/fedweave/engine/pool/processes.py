@@ -8,24 +8,19 @@ leaves this machine and user.
 from __future__ import annotations
 
 import os
-import pickle
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import wait
-from pathlib import Path
-from typing import Any, NamedTuple
-
-import cloudpickle
-import numpy as np
+from multiprocessing.reduction import send_handle
+from typing import Any
 
 from fedweave.core.records import Array
-from fedweave.core.settings import BadInput
 from fedweave.engine.pool import zygote
 from fedweave.engine.pool.protocol import Build, Call, WorkerDied
-from fedweave.engine.pool.worker import result_of
+from fedweave.engine.pool.shared_data import lay_out
+from fedweave.engine.pool.worker import Unsendable, packed, result_of
 from fedweave.local.client_data import ClientData
 
 
@@ -59,26 +54,30 @@ class Workers(AbstractContextManager["Workers"]):
 
         Return whether it could be done: a model that cannot be pickled has to train here.
         """
-        with tempfile.TemporaryDirectory(prefix="fedweave-") as folder:
-            try:
-                blob = cloudpickle.dumps(build)
-            except (TypeError, pickle.PicklingError) as e:
-                if self.asked:
-                    raise BadInput(f"The model cannot be sent to worker processes: {e}. Use workers=1.") from None
-                self.count = 1
-                return False
-            zygote.prepare()  # and lay out the data meanwhile
-            files = _share(data, Path(folder))
+        try:
+            self._load(build, data, pieces)
+        except Unsendable:
+            self._stop(patience=0)
+            if self.asked:
+                raise
+            self.count = 1
+            return False
+        self.holds, self._given = build, (build, data)
+        return True
+
+    def _load(self, build: Build, data: ClientData, pieces: int) -> None:
+        blob = packed(build)
+        zygote.prepare()  # and lay out the data meanwhile
+        file, places = lay_out(data)
+        with file:
             while len(self._processes) < min(self.count, pieces):
                 process, link = zygote.start()
                 self._processes.append(process)
                 self._links.append(link)
             for link in self._links:
-                self._send(link, ("load", (blob, files)))
-            for link in self._links:  # once all have mapped the files, their names can go
+                self._send(link, ("load", (blob, places)), file.fileno())
+            for link in self._links:
                 self._receive(link)
-        self.holds, self._given = build, (build, data)
-        return True
 
     def map(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
         """Do each call, with ``x`` in front of its arguments, on whichever worker is free; yield (position, result)."""
@@ -107,9 +106,11 @@ class Workers(AbstractContextManager["Workers"]):
                     self._send(link, following[1])
                 yield done, result
 
-    def _send(self, link: Any, call: Call | tuple[str, Any]) -> None:
+    def _send(self, link: Any, call: Call | tuple[str, Any], descriptor: int | None = None) -> None:
         try:
-            link.send(call)
+            link.send_bytes(packed(call))
+            if descriptor is not None:
+                send_handle(link, descriptor, None)
         except (BrokenPipeError, ConnectionError):
             raise self._died(link) from None
 
@@ -144,34 +145,3 @@ class Workers(AbstractContextManager["Workers"]):
                     process.wait(timeout=5)
         self._links, self._processes = [], []
         self.holds = None
-
-
-class Mapped(NamedTuple):
-    """An array that lies in a file, to be mapped by the workers: one copy for all of them."""
-
-    path: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    def open(self) -> Array:
-        """Return the array, read only when first touched."""
-        return np.memmap(self.path, self.dtype, "c", shape=self.shape)
-
-
-SHARED = ("x", "y", "test_x", "test_y")
-
-
-def _share(data: ClientData, folder: Path) -> ClientData:
-    """Return ``data`` with its sample arrays replaced by files."""
-
-    def put(name: str) -> Mapped:
-        array = np.ascontiguousarray(getattr(data, name))
-        array.tofile(folder / name)
-        return Mapped(str(folder / name), array.dtype.str, array.shape)
-
-    return data._replace(**{name: put(name) for name in SHARED})
-
-
-def opened(data: ClientData) -> ClientData:
-    """Return the data a worker was sent, with its files mapped."""
-    return data._replace(**{name: getattr(data, name).open() for name in SHARED})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import signal
 import socket
 import threading
@@ -18,15 +17,14 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from typing import Any, Literal
 
-import cloudpickle
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
-from fedweave.engine.pool.processes import SHARED
 from fedweave.engine.pool.protocol import Build, Call, WorkerDied
-from fedweave.engine.pool.worker import Answer, Serving, answered, result_of
+from fedweave.engine.pool.shared_data import SHARED
+from fedweave.engine.pool.worker import Answer, Serving, answered, packed, result_of
 from fedweave.local.client_data import ClientData
 
 START_SECONDS = 60.0  # how long to wait for the first actor: the CPUs of a cluster may be busy with other work
@@ -78,10 +76,7 @@ class RayActors(AbstractContextManager["RayActors"]):
 
     def load(self, build: Build, data: ClientData, pieces: int) -> bool:
         """Give every actor the trainer ``build(data)``; no more actors than a round has ``pieces``."""
-        try:
-            blob = cloudpickle.dumps(build)
-        except (TypeError, pickle.PicklingError) as e:
-            raise BadInput(f"The model cannot be sent to Ray: {e}. Use the pool 'local' with workers=1.") from None
+        blob = packed(build)
         self.join()
         plain = {name: np.ascontiguousarray(getattr(data, name)) for name in SHARED}  # else not shared but copied
         self._given = (self._ray.put(blob), self._ray.put(data._replace(**plain)))

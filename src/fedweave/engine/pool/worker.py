@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
 import torch
 
 from fedweave.core.records import Array
+from fedweave.core.settings import BadInput
 from fedweave.local.client_data import ClientData
 from fedweave.local.trainer import Trainer
 
@@ -25,11 +28,42 @@ class Serving:
 
     def load(self, build: bytes, data: ClientData) -> None:
         """Make the trainer ``build(data)``; what was pickled comes from the run that this process belongs to."""
-        self._trainer = pickle.loads(build)(data)
+        self._trainer = unpacked(build)(data)
 
     def call(self, x: Array, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Return ``work(trainer, x, *arguments)``."""
         return work(self._trainer, x, *arguments)
+
+
+class Unsendable(BadInput):
+    """A model or a part of a method that cannot be sent to other processes."""
+
+    @classmethod
+    def because(cls, why: Exception) -> Unsendable:
+        """Return the sentence for this reason."""
+        return cls(
+            f"The model or a part of the method cannot be sent to worker processes: {why}. Define it in a module that "
+            "can be imported, or use the pool 'local' with workers=1."
+        )
+
+
+def packed(value: Any) -> bytes:
+    """Pickle something for a training process, with the classes and functions of the main module."""
+    main = sys.modules.get("__mp_main__")
+    if main is not None and main.__name__ == "__mp_main__":  # the main module, as children of multiprocessing call it
+        cloudpickle.register_pickle_by_value(main)
+    try:
+        return cloudpickle.dumps(value)
+    except Exception as e:
+        raise Unsendable.because(e) from None
+
+
+def unpacked(message: bytes) -> Any:
+    """Return what was packed by the run that this process belongs to."""
+    try:
+        return pickle.loads(message)
+    except Exception as e:
+        raise Unsendable.because(e) from None
 
 
 def answered(work: Callable[..., Any], *arguments: Any) -> Answer:

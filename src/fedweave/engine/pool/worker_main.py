@@ -8,9 +8,10 @@ import signal
 import sys
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
 
-from fedweave.engine.pool.processes import opened
-from fedweave.engine.pool.worker import Serving, answered
+from fedweave.engine.pool.shared_data import mapped
+from fedweave.engine.pool.worker import Serving, answered, unpacked
 from fedweave.local.client_data import ClientData
 
 
@@ -20,11 +21,15 @@ def main(descriptor: int) -> None:
     link, serving, x = Connection(descriptor), Serving(), None
     with suppress(EOFError, BrokenPipeError, ConnectionError):
         while True:
-            work, arguments = link.recv()
+            ok, call = answered(unpacked, link.recv_bytes())
+            if not ok:
+                link.send((ok, call))
+                continue
+            work, arguments = call
             if work == "model":
                 x = arguments
             elif work == "load":
-                link.send(answered(_load, serving, *arguments))
+                link.send(answered(_load, serving, recv_handle(link), *arguments))
             else:
                 link.send(answered(serving.call, x, work, arguments))
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] - as multiprocessing's children do
@@ -34,8 +39,8 @@ def main(descriptor: int) -> None:
     os._exit(0)  # taking torch apart in good order would take longer than starting did
 
 
-def _load(serving: Serving, build: bytes, files: ClientData) -> None:
-    serving.load(build, opened(files))
+def _load(serving: Serving, file: int, build: bytes, places: ClientData) -> None:
+    serving.load(build, mapped(file, places))
 
 
 if __name__ == "__main__":

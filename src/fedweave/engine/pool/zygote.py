@@ -13,10 +13,11 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from contextlib import suppress
 from multiprocessing.connection import Pipe, wait
 from typing import Any, Protocol
+
+from fedweave.core.locks import ThreadLock
 
 FORKS = sys.platform == "linux"  # elsewhere system libraries may not survive a fork, and each worker is a new program
 IDLE_SECONDS = 120.0
@@ -141,16 +142,7 @@ class Zygote:
 
 
 _zygote: Zygote | None = None  # one for all pools of this process
-_one_at_a_time = threading.RLock()
-
-
-def _after_fork() -> None:
-    """Let a fork of the main process start workers, even if another thread held the lock."""
-    global _one_at_a_time
-    _one_at_a_time = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_one_at_a_time = ThreadLock()
 
 
 def prepare() -> None:
@@ -161,7 +153,7 @@ def prepare() -> None:
 
 def _current() -> Zygote:
     global _zygote
-    with _one_at_a_time:
+    with _one_at_a_time.held():
         if not _zygote or _zygote.owner != os.getpid() or _zygote.process.poll() is not None:
             close()
             _zygote = Zygote()
@@ -190,7 +182,7 @@ def start() -> tuple[Process, Any]:
 
 
 def _fork(pipe: int) -> Process:
-    with _one_at_a_time:
+    with _one_at_a_time.held():
         try:
             return _current().fork(pipe)
         except RuntimeError:  # it has just ended because it was idle

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Layout
 from fedweave.core.settings import BadInput
-from fedweave.local.torch.threads import one_thread
+from fedweave.local.torch.threads import drawing_from, one_thread
 
 
 class FlatModule:
@@ -119,17 +119,14 @@ def build_module(model: Callable[[], nn.Module], seed: int) -> nn.Module:
 
     It is a copy of what ``model`` returns, which may return the same module every time.
     """
-    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
-        # Where there is no accelerator, torch would note down the seed for each kind of one, with the whole call stack.
-        sown = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
-        sown(int(rng_for(seed, 0, Stream.MODEL).integers(2**63)))
+    with drawing_from(rng_for(seed, 0, Stream.MODEL)):
         module = model()
-    try:
-        return deepcopy(module)
-    except Exception as e:
-        raise BadInput(
-            f"What the model's function returns cannot be copied: {e}. Let it build a plain module."
-        ) from None
+        try:
+            return deepcopy(module)
+        except Exception as e:
+            raise BadInput(
+                f"What the model's function returns cannot be copied: {e}. Let it build a plain module."
+            ) from None
 
 
 def initial_vector(module: nn.Module) -> Array:

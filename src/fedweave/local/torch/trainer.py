@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from fedweave.local.batches import batches
 from fedweave.local.client_data import ClientData
 from fedweave.local.torch.flat_module import FlatModule
 from fedweave.local.torch.stacked import Stack
-from fedweave.local.torch.threads import one_thread
+from fedweave.local.torch.threads import drawing_from, one_thread
 from fedweave.local.torch.variance import Spread
 from fedweave.local.trainer import EVALUATION_BATCH, Jobs, Trained
 from fedweave.tasks import Classification, Regression, Task
@@ -148,8 +149,7 @@ class TorchTrainer:
         start, state = y.clone(), self._begin(y, jobs, i)
         total = torch.zeros((), dtype=torch.float32, device=self.device)
         noise = rng_for(self.seed, int(jobs.dispatch[i]), Stream.NOISE, int(jobs.client[i]))
-        with torch.random.fork_rng(devices=[]):  # layers with randomness draw at the client's own address
-            torch.manual_seed(int(noise.integers(2**63)))
+        with drawing_from(noise):  # layers with randomness draw at the client's own address
             for t in range(steps):
                 if self.batch_norm:  # one sample has no spread: such a batch uses the running averages
                     flat.module.train(bool(plan.size[t] > 1))
@@ -173,8 +173,9 @@ class TorchTrainer:
         self.flat.module.eval()
         part = torch.from_numpy(np.asarray(self.data.parts[client])).to(self.device)
         total = torch.zeros_like(self.flat.parameters)
-        for index in part.split(EVALUATION_BATCH):
-            total += self.flat.gradient(self._loss(self.train_set.take(index), "sum"))
+        with self._measuring(client):
+            for index in part.split(EVALUATION_BATCH):
+                total += self.flat.gradient(self._loss(self.train_set.take(index), "sum"))
         return self.flat.outer(total / len(part))
 
     @one_thread()
@@ -189,9 +190,10 @@ class TorchTrainer:
         steps = -(-self.data.parts[client].size // batch_size)
         job = Jobs(*(np.array([v]) for v in (client, steps, batch_size, dispatch)), lr=np.ones(1))
         (plan,) = batches(self.seed, job, self.data.parts)
-        spread = Spread(True)
-        for t, (row, size) in enumerate(zip(torch.from_numpy(plan.where).to(self.device), plan.size, strict=True)):
-            spread.add(self.flat.gradient(self._loss(self.train_set.take(row[: int(size)])))[None], t)
+        spread, where = Spread(True), torch.from_numpy(plan.where).to(self.device)
+        with self._measuring(client):
+            for t, (row, size) in enumerate(zip(where, plan.size, strict=True)):
+                spread.add(self.flat.gradient(self._loss(self.train_set.take(row[: int(size)])))[None], t)
         return float(spread.variance([plan.size.size])[0])
 
     @one_thread()
@@ -205,7 +207,12 @@ class TorchTrainer:
         self.flat.module.eval()
         part = torch.from_numpy(np.asarray(self.data.parts[client])).to(self.device)
         pieces = (self.train_set.take(index) for index in part.split(EVALUATION_BATCH))
-        return sum(float(self._loss(batch, "sum")) for batch in pieces) / len(part)
+        with self._measuring(client):
+            return sum(float(self._loss(batch, "sum")) for batch in pieces) / len(part)
+
+    def _measuring(self, number: int) -> AbstractContextManager[None]:
+        """Have layers that draw also when a model is measured do so at the address of this client or sample."""
+        return drawing_from(rng_for(self.seed, 0, Stream.MEASURE, number))
 
     def _loss(self, batch: Batch, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
         return self.task.reduced_loss(self.flat.module(self.flat.fit(batch.x)), batch, reduction)
@@ -217,7 +224,8 @@ class TorchTrainer:
         self.flat.load(x)
         self.flat.module.eval()
         batch = self.test_set.take(torch.arange(begin, end, device=self.device))
-        sums = self.task.measure(self.flat.module(self.flat.fit(batch.x)), batch)
+        with self._measuring(begin):
+            sums = self.task.measure(self.flat.module(self.flat.fit(batch.x)), batch)
         return {name: (_plain(total), _plain(weight)) for name, (total, weight) in sums.items()}
 
 

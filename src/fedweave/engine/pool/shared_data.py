@@ -1,0 +1,48 @@
+"""A data set laid out once for all training processes, in a file without a name: however a run ends, none is left."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import IO, NamedTuple
+
+import numpy as np
+
+from fedweave.core.records import Array
+from fedweave.local.client_data import ClientData
+from fedweave.tables.files import storing
+
+SHARED = ("x", "y", "test_x", "test_y")
+ALIGNMENT = 64
+
+
+class Place(NamedTuple):
+    """Where an array lies in the file."""
+
+    begin: int
+    dtype: str
+    shape: tuple[int, ...]
+
+    def of(self, content: Array) -> Array:
+        """Return the array; its bytes are read when they are first touched."""
+        size = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+        return content[self.begin : self.begin + size].view(self.dtype).reshape(self.shape)
+
+
+def lay_out(data: ClientData) -> tuple[IO[bytes], ClientData]:
+    """Return a file with the arrays of samples, and ``data`` with their places in it instead of them."""
+    arrays = {name: np.ascontiguousarray(getattr(data, name)) for name in SHARED}
+    places = dict[str, Place]()
+    with storing(None, sum(array.nbytes for array in arrays.values())):
+        file = tempfile.TemporaryFile(prefix="fedweave-")  # noqa: SIM115 - closed by the caller
+        for name, array in arrays.items():
+            begin = file.seek(-(-file.tell() // ALIGNMENT) * ALIGNMENT)
+            array.tofile(file)
+            places[name] = Place(begin, array.dtype.str, array.shape)
+    return file, data._replace(**places)
+
+
+def mapped(descriptor: int, data: ClientData) -> ClientData:
+    """Return the data of ``lay_out`` with the arrays of its file, one copy for all processes that map it."""
+    with open(descriptor, "rb") as file:
+        content = np.memmap(file, np.uint8, "c")
+    return data._replace(**{name: getattr(data, name).of(content) for name in SHARED})
