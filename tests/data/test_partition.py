@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 from fedweave.core.settings import BadInput
-from fedweave.data import Dataset, from_arrays, imbalance, synthetic
+from fedweave.data import Dataset, from_arrays, imbalance, load, synthetic
 from fedweave.data.deal import Shares, apportion, deal_in_proportion, dirichlet, fill_up, stratified_split
 from fedweave.data.partition import (
     IID,
@@ -327,7 +325,7 @@ def test_imbalance_thins_the_rare_classes():
     assert np.bincount(thin.y).tolist() == [20, 50, 50, 20, 50]
     assert np.array_equal(data.y[thin.x[:, 0].astype(int)], thin.y)  # samples keep their labels
     assert len(thin.test_y) == 250
-    assert imbalance(replace(data, source="made"), rng=rng()).source is None  # it cannot be loaded by name
+    assert imbalance(load("digits"), rng=rng()).source is None  # it cannot be loaded by name
     with pytest.raises(BadInput, match="imbalance needs classes of made"):
         imbalance(data, rare=(9,), rng=rng())
 
