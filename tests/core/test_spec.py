@@ -78,7 +78,7 @@ def test_an_experiment_comes_back_equal(tmp_path):
         fw.partition.Classes(7, 2, 5),
         "mlp",
         fw.system.Dynamic(slow_work=(2, 3)),
-        epochs=0.1 + 0.2,
+        lr=0.1 + 0.2,
         target=0.9,
         seed=2**62,
         workers=3,

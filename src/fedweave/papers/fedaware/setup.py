@@ -107,9 +107,8 @@ class FedAwareSetup(Setup):
             model="mlp" if self.scale == "smoke" else MODELS[self.data],
             rounds=s.rounds,
             lr=0.01,
-            epochs=3,
-            batch_size=s.batch,
             workers=1,
+            **({} if world[1].replaces else {"epochs": 3, "batch_size": s.batch}),  # Hybrid+ draws both itself
         )
         return replace(plain, **changes)
 
