@@ -42,20 +42,20 @@ def experiments() -> Iterator[tuple[str, Any]]:
 
     def made(method: Any, data: Any, **changes: Any) -> Any:
         base = {"partition": parse("dirichlet:0.5", 12), "system": fw.system.Dynamic(), "rounds": 3, "workers": 1}
-        return lambda: fw.Experiment(method=method(4), data=data, **{**base, "seed": 3, "steps": 4, **changes})
+        return lambda: fw.Experiment(method=method(4), data=data, **{**base, "seed": 3, **changes})
 
     digits, quadratics = fw.data.load("digits"), fw.data.load("quadratics")
     for name, method in zoo().items():
         yield f"{name} on digits", made(method, digits)
         yield f"{name} on quadratics", made(method, quadratics, partition=parse("natural", None))
-    wireless = {"system": fw.system.Wireless(), "epochs": 1.0, "steps": None}
+    wireless = {"system": fw.system.Wireless(), "epochs": 1.0}
     for name in ("fedavg", "feddd", "scaffold", "fedpracdelta", "fedcs", "oort"):
         yield f"{name}, wireless, cnn_small", made(zoo()[name], digits, model="cnn_small", **wireless)
     for name in ("fedavg", "feddd"):
         yield f"{name}, sub-models", made(zoo()[name], digits, model="mlp", submodels=(1.0, 0.5), **wireless)
     for name in ("fedavg_is", "fedacs", "fednova"):
         yield f"{name}, calibrated", made(zoo()[name], digits, calibrate=True)
-    late = {"system": fw.system.Latency(), "deadline": 0.6, "over_selection": 1.5}
+    late = {"system": fw.system.Latency(), "steps": 4, "deadline": 0.6, "over_selection": 1.5}
     yield "fedavg, deadline and over-selection", made(zoo()["fedavg"], digits, **late)
     yield "fedaware, true gradients", made(zoo()["fedaware"], digits, true_gradients=True, tables="disk")
 

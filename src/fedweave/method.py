@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 
 from pydantic import Field
 
 from fedweave.aggregate.linear import Mean
 from fedweave.core.roles import Aggregator, Pacing, Sampler, ServerOptimizer, Solver, Upload
-from fedweave.core.settings import settings
+from fedweave.core.settings import settings, undeclared
 from fedweave.core.spec import kinds
 from fedweave.local.solvers import SGD
 from fedweave.pacing import Synchronous
@@ -43,11 +43,8 @@ class Method:
     def __post_init__(self) -> None:
         """Refuse parts that do not fit, from the facts they declare."""
         for part in (self.sampler, self.solver, self.aggregator, self.server, self.upload, self.pacing):
-            if not is_dataclass(part):
-                raise ValueError(
-                    f"{type(part).__name__} must be declared with @fedweave.settings, so that it is frozen, checked "
-                    "and kept with the run."
-                )
+            if why := undeclared(part):
+                raise ValueError(why)
         if self.solver.memory_kind != self.aggregator.memory_kind:
             raise ValueError(_misfit(self.solver, self.aggregator))
         if self.upload.masks and not self.aggregator.masks:

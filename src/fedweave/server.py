@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field
 
 from fedweave.core.records import Array, Layout, State
 from fedweave.core.roles import ServerOptimizer
-from fedweave.core.settings import settings
+from fedweave.core.settings import NonNegativeFactor, PositiveFactor, settings
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -26,7 +26,7 @@ def advance(server: ServerOptimizer, state: State, x: Array, direction: Array, l
 class Descent(ServerOptimizer):
     """x + lr·d, the plain step (FedAvg with lr = 1)."""
 
-    lr: PositiveFloat = 1.0
+    lr: PositiveFactor = 1.0
 
     def step(self, state: State, x: Array, direction: Array) -> tuple[Array, State]:
         return x + np.float32(self.lr) * direction, state
@@ -36,7 +36,7 @@ class Descent(ServerOptimizer):
 class Momentum(ServerOptimizer):
     """v = β v + d, x + lr·v (FedAvgM, Hsu et al.; no dampening)."""
 
-    lr: PositiveFloat = 1.0
+    lr: PositiveFactor = 1.0
     beta: Share = 0.9
 
     def init(self, dim: int) -> State:
@@ -63,10 +63,10 @@ def _adaptive_step(
 class Adagrad(ServerOptimizer):
     """v + d² (FedAdagrad)."""
 
-    lr: PositiveFloat = 0.01
+    lr: PositiveFactor = 0.01
     beta1: Share = 0.0
-    tau: PositiveFloat = 1e-3
-    v0: NonNegativeFloat = 0.0  # Reddi et al. write τ², their code and most others start at 0
+    tau: PositiveFactor = 1e-3
+    v0: NonNegativeFactor = 0.0  # Reddi et al. write τ², their code and most others start at 0
 
     def init(self, dim: int) -> State:
         return _adaptive_init(dim, self.v0)
@@ -80,11 +80,11 @@ class Adagrad(ServerOptimizer):
 class Adam(ServerOptimizer):
     """β₂ v + (1 − β₂) d² (FedAdam)."""
 
-    lr: PositiveFloat = 0.01
+    lr: PositiveFactor = 0.01
     beta1: Share = 0.9
     beta2: Share = 0.99
-    tau: PositiveFloat = 1e-3
-    v0: NonNegativeFloat = 0.0
+    tau: PositiveFactor = 1e-3
+    v0: NonNegativeFactor = 0.0
 
     def init(self, dim: int) -> State:
         return _adaptive_init(dim, self.v0)
@@ -98,11 +98,11 @@ class Adam(ServerOptimizer):
 class Yogi(ServerOptimizer):
     """v − (1 − β₂) d² sign(v − d²) (FedYogi): v changes by steps of d², so it forgets more slowly than Adam's."""
 
-    lr: PositiveFloat = 0.01
+    lr: PositiveFactor = 0.01
     beta1: Share = 0.9
     beta2: Share = 0.99
-    tau: PositiveFloat = 1e-3
-    v0: NonNegativeFloat = 0.0
+    tau: PositiveFactor = 1e-3
+    v0: NonNegativeFactor = 0.0
 
     def init(self, dim: int) -> State:
         return _adaptive_init(dim, self.v0)

@@ -60,7 +60,7 @@ def test_the_command_line_and_python_have_the_same_defaults():
         ("partition", "dirichle:0.1", ["--partition", "'dirichle'", "Did you mean 'dirichlet'?", "shards:K"]),
         ("partition", "dirichlet:x", ["--partition", "'x'", "dirichlet:ALPHA"]),
         ("partition", "dirichlet:0", ["--partition", "greater than 0", "'0'"]),
-        ("partition", "dirichlet", ["--partition", "'alpha'", "required"]),
+        ("partition", "dirichlet", ["--partition", "lacks a value", "dirichlet:ALPHA"]),
         ("partition", "iid:3", ["--partition", "'iid:3'", "too many values"]),
         ("partition", "classes:5-2", ["--partition", "at least low = 5", "2"]),
         ("clients", "many", ["--clients", "whole number", "'many'"]),
@@ -169,15 +169,15 @@ def test_every_listed_method_and_system_can_be_asked_for():
 def test_typed_options_reach_the_experiment():
     typed = {
         "data": "digits", "partition": "classes:2-5", "clients": "8", "per_round": "3", "model": "mlp",
-        "system": "hybrid+", "rounds": "4", "epochs": "0.5", "batch_size": "6", "lr": "0.2",
+        "system": "lognormal", "rounds": "4", "epochs": "0.5", "batch_size": "6", "lr": "0.2",
         "calibrate": "true", "weights": "equal",
         "target": "0.8", "evaluate_every": "2", "seed": "5", "pool": "ray", "workers": "1", "device": "cpu",
         "tables": "disk", "true_gradients": "true", "submodels": "1,0.5",
     }  # fmt: skip
     (experiment,), _ = experiments_of(["fedprox"], typed)
     assert experiment == fw.Experiment(
-        fw.methods.fedprox(3), "digits", fw.partition.Classes(8, 2, 5), "mlp", fw.system.HybridPlus(), 4, 0.2, 0.5,
-        None, 6, True, "equal", 0.8, 2, 5, "ray", 1, "cpu", "disk", True, (1.0, 0.5),
+        fw.methods.fedprox(3), "digits", fw.partition.Classes(8, 2, 5), "mlp",
+        fw.system.Latency.heavy_tailed(), 4, 0.2, 0.5, None, 6, True, "equal", 0.8, 2, 5, "ray", 1, "cpu", "disk", True, (1.0, 0.5),
     )  # fmt: skip
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fedweave.core.settings import BadInput
-from fedweave.data import from_arrays, from_torch, load, synthetic
+from fedweave.data import Dataset, from_arrays, from_torch, load, synthetic
 from fedweave.data.arrays import pixel_stats
 
 
@@ -67,7 +69,7 @@ E = np.eye(4)
         ({"x": E, "y": [0, 1, 0]}, "x has 4 samples but y has 3"),
         ({"x": np.arange(4), "y": [0] * 4}, "x must be numbers of shape"),
         ({"x": np.array([["a"]] * 4), "y": [0] * 4}, "x must be numbers"),
-        ({"x": np.where(E == 1, np.nan, E), "y": [0] * 4}, "not finite, first in sample 0"),
+        ({"x": np.where(E == 1, np.nan, E), "y": [0] * 4}, "not finite as float32, first in sample 0"),
         ({"x": E, "y": [0, 1, -1, 0]}, "label -1"),
         ({"x": E, "y": [0, 1, 10**12, 0]}, "label 1000000000000"),
         ({"x": E, "y": [0, 1, 5, 0], "test_x": E, "test_y": [0] * 4, "classes": 3}, "label 5, but 3 classes"),
@@ -80,11 +82,97 @@ E = np.eye(4)
         ({"x": E, "y": [0] * 4, "group": [0, 1]}, "x has 4 samples but group has 2"),
         ({"x": E[:0], "y": np.zeros(0, int)}, "at least 2"),
         ({"x": E, "y": [0, 1, 2, 3]}, "occurs once"),
+        ({"x": np.where(E == 1, 1e39, E), "y": [0, 1] * 2}, "x has values that are not finite as float32, first in"),
+        ({"x": E, "y": [0, 1] * 2, "test_x": -1e39 * E, "test_y": [0, 1] * 2}, "test_x has values that are not finite"),
+        ({"x": E, "y": [0.0, 1e39, 1.0, 2.0]}, "targets that are not finite as float32"),
+        ({"x": E, "y": [0, 1] * 2, "classes": 2**40}, "whole number from 1 to 1000000. Got 1099511627776"),
+        ({"x": E, "y": [0, 1] * 2, "classes": 2.5}, "whole number from 1 to 1000000. Got 2.5"),
+        ({"x": E, "y": [0, 1] * 2, "classes": 0}, "whole number from 1 to 1000000. Got 0"),
+        ({"x": E, "y": [0.0, 1.0] * 2, "classes": 2}, "classes=2 is for whole numbers as labels"),
+        ({"x": E, "y": [1, 2, 1, 2]}, "labels begin at 1.*y - 1.*classes=3"),
+        ({"x": E, "y": [0, 5, 0, 5]}, "labels up to 5 but 4 samples.*classes=6"),
+        ({"x": np.zeros((4, 8, 8, 3)), "y": [0, 1] * 2}, r"transpose\(0, 3, 1, 2\)"),
+        ({"x": np.zeros((4, 8, 6, 1), np.int64), "y": [0, 1] * 2}, r"transpose\(0, 3, 1, 2\)"),
+        ({"x": [[1, 2], [3]], "y": [0, 1]}, "x cannot be read as an array"),
+        ({"x": E, "y": [[0], [1, 2]]}, "y cannot be read as an array"),
+        ({"x": E, "y": [0, 1] * 2, "group": [[0], [1, 2], 3, 4]}, "group cannot be read as an array"),
     ],
 )
 def test_wrong_arrays_are_refused(arguments: dict[str, Any], message: str):
     with pytest.raises(BadInput, match=message):
         from_arrays(**arguments)
+
+
+def whole(**changes: Any) -> Dataset:
+    """Return a data set of six samples that is put together by hand."""
+    x, y = np.ones((6, 3), np.float32), np.arange(6) % 2
+    return Dataset(**{"name": "mine", "x": x, "y": y, "test_x": x, "test_y": y, "classes": 2} | changes)
+
+
+BYTES = np.zeros((6, 1, 2, 2), np.uint8)
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "lists": ({"x": [[1.0]] * 6}, "x must be an array.*from_arrays"),
+    "float64": ({"x": np.ones((6, 3))}, "x must be float32 features or uint8 images.*Got float64.*from_arrays"),
+    "not finite": ({"x": np.full((6, 3), np.nan, np.float32)}, "x has values that are not finite"),
+    "test not finite": ({"test_x": np.full((6, 3), np.inf, np.float32)}, "test_x has values that are not finite"),
+    "flat": ({"x": np.ones(6, np.float32)}, "x must .* 2 axes"),
+    "fewer": ({"y": np.arange(5) % 2}, "x has 6 samples but y has 5"),
+    "fewer test": ({"test_y": np.arange(5) % 2}, "test_x has 6 samples but test_y has 5"),
+    "other shape": ({"test_x": np.ones((6, 2), np.float32)}, "differ"),
+    "bytes without mean": ({"x": BYTES, "test_x": BYTES}, "mean and std of each of 1 channels"),
+    "std 0": ({"x": BYTES, "test_x": BYTES, "mean": (0.0,), "std": (0.0,)}, "mean and std of each of 1 channels"),
+    "mean of features": ({"mean": (0.0,), "std": (1.0,)}, "mean and std are for images of bytes"),
+    "label 9": ({"y": np.arange(6)}, "label 5, but 2 classes"),
+    "label -1": ({"y": np.arange(6) % 2 - 1}, "label -1"),
+    "test label": ({"test_y": np.arange(6)}, "label 5, but 2 classes"),
+    "int32": ({"y": (np.arange(6) % 2).astype(np.int32)}, "y must be int64 labels.*Got int32"),
+    "targets": ({"classes": 0}, "y must be float32 targets.*Got int64"),
+    "target nan": ({"classes": 0, "y": np.full(6, np.nan, np.float32), "test_y": np.ones(6, np.float32)}, "not finite"),
+    "classes": ({"classes": 2**40}, "classes"),
+    "group": ({"group": np.arange(4)}, "x has 6 samples but group has 4"),
+    "group names": ({"group": np.array(["a"] * 6)}, "group must be whole numbers"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG.values(), ids=WRONG)
+def test_a_data_set_put_together_by_hand_passes_the_same_gate(changes: dict[str, Any], message: str):
+    with pytest.raises(BadInput, match=message) as error:
+        whole(**changes)
+    assert "\n" not in str(error.value)
+    with pytest.raises(BadInput, match=message):
+        replace(whole(), **changes)
+
+
+def test_changed_data_does_not_keep_the_name_it_was_loaded_by():
+    data = load("digits")
+    assert data.describe() == "digits"
+    other = replace(data, x=data.x[:, :, ::-1])
+    assert other.source is None
+    assert other.describe()["digest"] == other.digest != data.digest
+    assert pickle.loads(pickle.dumps(data)).describe() == "digits"
+
+
+def test_rows_of_a_huggingface_data_set_are_explained():
+    rows = [{"image": np.zeros((2, 2)), "label": i % 2} for i in range(10)]
+    with pytest.raises(BadInput, match=r"image, label.*\[\(row\['image'\], row\['label'\]\) for row in train\]"):
+        from_torch(rows)
+    assert from_torch([(row["image"], row["label"]) for row in rows]).shape == (1, 2, 2)
+
+
+ITEMS: dict[str, tuple[Any, str]] = {
+    "three": ((np.zeros(2), np.zeros(2), 1), "pair"),
+    "number": (3, "pair"),
+    "two inputs": (((np.zeros(2), np.zeros(3)), 1), "Sample 0 of train cannot be read as one array"),
+    "label vector": ((np.zeros(2), np.zeros(2)), "The label of sample 0 of train must be one number"),
+    "label word": ((np.zeros(2), "cat"), "The label of sample 0 of train must be one number"),
+}
+
+
+@pytest.mark.parametrize(("item", "message"), ITEMS.values(), ids=ITEMS)
+def test_items_that_are_no_sample_with_a_label_are_explained(item: Any, message: str):
+    with pytest.raises(BadInput, match=message) as error:
+        from_torch([item] * 10)
+    assert "\n" not in str(error.value)
 
 
 def test_torch_data_sets():

@@ -8,6 +8,7 @@ import json
 import os
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -256,6 +257,16 @@ def test_broken_leaf_files(tmp_path: Path):
     file.write_text("{")
     with pytest.raises(BadInput, match=r"1\.json is not a LEAF file"):
         load("femnist", tmp_path)
+
+
+@pytest.mark.parametrize("label", [-1, 1.5, 62, 10**30, True, None, "a", [1]])
+def test_labels_of_leaf_that_are_no_classes_are_refused(label: Any, tmp_path: Path):
+    page = [0.0] * 784
+    for part, y in (("train", [3, label]), ("test", [1, 2])):
+        write_leaf(tmp_path / f"femnist/{part}/1.json", {"ann": ([page] * 2, y)})
+    with pytest.raises(BadInput, match=r"femnist (needs whole numbers from 0 as labels|has the label 62)") as error:
+        load("femnist", tmp_path)
+    assert "\n" not in str(error.value)
 
 
 def test_celeba_photos(tmp_path: Path):

@@ -1,14 +1,20 @@
 """An Experiment takes parts, or text as on the command line; stored ones are whole, and those of 0.1 are read."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import fedweave as fw
+import worlds
+from fedweave.core.roles import System
+from fedweave.data.partition import Partition
 from fedweave.report import write
 from fedweave.runs.compare import resume_comparison
 from fedweave.runs.experiment import from_plain, to_plain
 from fedweave.store.export import write_tables
+from fedweave.system import names as systems
 
 OLD = {"pool": "engine", "max_length_ratio": "longest", "min_answers": "fewest"}
 
@@ -96,3 +102,147 @@ def test_a_comparison_of_the_first_release_is_not_continued(tiny, tmp_path):
     as_of_0_1(tmp_path / "c" / "compare.json", "runs", "fedavg-seed0")
     with pytest.raises(fw.BadInput, match="Another version of fedweave began this run"):
         resume_comparison(tmp_path / "c")
+
+
+POINTS = fw.data.from_arrays(np.arange(120.0).reshape(60, 2) / 120, np.arange(60) % 3)
+
+
+def small(**changes):
+    """Return an experiment on sixty points that takes milliseconds."""
+    settings = {"data": POINTS, "partition": "iid", "rounds": 1, "workers": 1}
+    return fw.Experiment(**{"method": "fedavg", **settings, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"lr": 1e300}, r"'lr' parameter of Experiment must be less than or equal to 1e\+38\. Got 1e\+300"),
+        ({"steps": 10**9}, "'steps' parameter of Experiment must be less than or equal to 1000000"),
+        ({"epochs": 1e300}, r"'epochs' parameter of Experiment must be less than or equal to 1000000\. Got 1e\+300"),
+        ({"epochs": 1e6, "batch_size": 1}, r"At most 1000000 local steps .* 1e\+06 epochs over 3 samples"),
+        (
+            {"method": lambda: fw.Method(fw.sample.Uniform(3), fw.solvers.Prox(1e300))},
+            r"'mu' parameter of Prox .* 1e\+38",
+        ),
+        (
+            {"method": lambda: fw.Method(fw.sample.Uniform(3), fw.solvers.SGD(weight_decay=1e300))},
+            "'weight_decay' parameter of SGD must be",
+        ),
+        ({"system": fw.system.Dynamic(unit="epochs", slow_work=(1, 10**8), fast_work=(1, 10**8))}, "At most 1000000"),
+        ({"system": fw.system.Static(work=(1, 10**8))}, "Static.population must return 'steps' from 1 to 1000000"),
+    ],
+)
+def test_work_that_no_client_could_do_is_refused_before_training(changes, words, tmp_path):
+    with pytest.raises(fw.BadInput, match=words) as error:
+        fw.run(small(**{k: v() if callable(v) else v for k, v in changes.items()}), tmp_path / "run")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_target_is_an_accuracy_which_a_regression_has_not():
+    line = fw.data.from_arrays(POINTS.x, np.linspace(0, 1, len(POINTS.x)))
+    with pytest.raises(fw.BadInput, match=r"'target' is a test accuracy.*arrays is a regression"):
+        fw.run(small(data=line, target=0.5))
+    with pytest.raises(fw.BadInput, match=r"'target' is a test accuracy.*quadratics is a regression"):
+        fw.run(small(data="quadratics", partition="natural", target=0.5))
+
+
+SYSTEMS = {name: make() for name, (make, _) in systems.SYSTEMS.items()}
+
+
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
+def test_a_world_replaces_what_it_says_it_replaces(system):
+    base = replace(worlds.equal_clients(6, samples=40, steps=4, batch_size=5), model_bytes=np.full(6, 100))
+    for name in ("steps", "batch_size"):
+        other = replace(base, **{name: getattr(base, name) + 3})
+        same = [np.array_equal(getattr(system.population(p, 2, 0), name), getattr(p, name)) for p in (base, other)]
+        assert all(same) == (name not in system.replaces), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"system": "dynamic", "epochs": 2}, "'epochs' has no effect under Dynamic"),
+        ({"system": "static", "steps": 2}, "'steps' has no effect under Static"),
+        ({"system": "hybrid+", "epochs": 2}, "'epochs' has no effect under HybridPlus"),
+        ({"system": "hybrid+", "batch_size": 7}, "'batch_size' has no effect under HybridPlus"),
+    ],
+)
+def test_work_that_the_world_draws_itself_is_not_ignored(changes, words):
+    with pytest.raises(fw.BadInput, match=words):
+        small(**changes)
+    small(system="dynamic", batch_size=7)
+    small(system="latency", epochs=2)
+
+
+class Plain(Partition):
+    def split(self, data, rng):
+        return fw.partition.IID(2).split(data, rng)
+
+
+class WithInit(Plain):
+    def __init__(self, parts):
+        self.parts = parts
+
+
+class World(System):
+    def population(self, base, round, seed):
+        return base
+
+
+class Slower(fw.system.Uniform):
+    factor: float = 2.0
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: small(partition=Plain()), "Plain"),
+        (lambda: small(partition=Plain(clients=2)), "Plain"),
+        (lambda: small(partition=WithInit(2)), "WithInit"),
+        (lambda: small(system=World()), "World"),
+        (lambda: small(system=Slower()), "Slower"),
+    ],
+)
+def test_an_own_part_without_settings_is_told_what_it_lacks(make, name):
+    with pytest.raises(fw.BadInput, match=rf"{name} must be declared with @fedweave\.settings"):
+        make()
+
+
+def test_data_of_another_kind_is_told_how_to_become_ours():
+    rows = [{"image": np.zeros((28, 28)), "label": 3}] * 40
+    with pytest.raises(fw.BadInput, match=r"'data' parameter of Experiment must be a Dataset.*from_torch") as error:
+        small(data=rows)
+    assert len(str(error.value)) < 300
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("methods", "seeds", "words"),
+    [
+        ("fedavg", 1, r"list of methods.*\['fedavg'\]"),
+        ([], 1, "at least one method"),
+        (["fedavg"], 0, "'seeds' must be a whole number of at least 1. Got 0"),
+        (["fedavg"], 1.5, "'seeds' must be a whole number of at least 1. Got 1.5"),
+        ([fw.methods.fedavg], 1, "a Method, or the name of one.*function"),
+        ([None], 1, "a Method, or the name of one. Got None"),
+    ],
+)
+def test_a_comparison_of_something_else_is_explained(methods, seeds, words):
+    with pytest.raises(fw.BadInput, match=words):
+        fw.compare(methods, small(), seeds)
+
+
+@pytest.mark.parametrize("call", [fw.run, lambda e: fw.compare(["fedavg"], e), lambda e: next(fw.rounds(e))])
+def test_what_is_no_experiment_is_explained(call):
+    with pytest.raises(fw.BadInput, match=r"must be an Experiment\. Got 'fedavg'"):
+        call("fedavg")
+
+
+def test_every_method_of_a_comparison_is_tried_before_the_first_one_trains(monkeypatch):
+    began = []
+    with pytest.raises(fw.BadInput, match="more clients than there are"):
+        fw.compare(
+            [fw.methods.fedavg(3), fw.methods.fedprox(50)], small(), watch=lambda name, e: began.append(name) or print
+        )
+    assert not began

@@ -51,7 +51,7 @@ WRONG_COLUMNS = {
     "latency backwards": ("latency", np.array([1, 1, -2.0, 1, 1, 1]), "Got -2.0"),
     "latency infinite": ("latency", np.full(6, np.inf), "Got inf"),
     "loss 1.5": ("loss_rate", np.full(6, 1.5), "'loss_rate' from 0 to 1. Got 1.5"),
-    "no steps": ("steps", np.zeros(6, int), "'steps' at least 1. Got 0"),
+    "no steps": ("steps", np.zeros(6, int), "'steps' from 1 to 1000000. Got 0"),
     "half steps": ("steps", np.full(6, 2.5), "'steps' as 6 whole numbers. Got float64(6,)"),
     "length": ("weight", np.ones(5) / 5, "'weight' as 6 numbers. Got float64(5,)"),
     "negative weight": ("weight", np.array([-1, 1, 1, 0, 0, 0.0]), "'weight' from 0 to 1. Got -1.0"),

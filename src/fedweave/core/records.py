@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 State = Mapping[str, Any]  # what a part remembers between rounds: arrays and Rows by name, stored without pickle
 
+MOST_STEPS = 1_000_000  # of one participation: the positions of all its samples lie in memory
+
 
 class Table(Protocol):
     """One vector per client: what the lower layers need to know of ``tables.rows.Rows``."""

@@ -263,6 +263,8 @@ class ServerOptimizer(ABC):
 class System(ABC):
     """The simulated world: how much each client works, how long it takes and how often its answer is lost."""
 
+    replaces: ClassVar[tuple[str, ...]] = ()  # which of the nominal "steps" and "batch_size" it sets for every client
+
     @abstractmethod
     def population(self, base: Population, round: int, seed: int) -> Population:
         """Return this round's clients, from the nominal ones; a pure function of its arguments."""

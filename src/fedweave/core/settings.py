@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
-from typing import Any, TypeVar, dataclass_transform
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
 import pydantic
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 T = TypeVar("T")
+PositiveFactor = Annotated[float, pydantic.Field(gt=0, le=1e38)]  # clients and servers compute in float32
+NonNegativeFactor = Annotated[float, pydantic.Field(ge=0, le=1e38)]
 
 
 class BadInput(ValueError):  # noqa: N818 - it names what the user gave, as KeyError does
@@ -25,7 +28,14 @@ class BadInput(ValueError):  # noqa: N818 - it names what the user gave, as KeyE
 def brief(value: Any, most: int = 80) -> str:
     """Return what somebody sent as a short piece of one line, whatever it is and however long."""
     text = value[:most] if isinstance(value, str) else reprlib.repr(value)
-    return text if text.isprintable() else repr(text)
+    line = text if text.isprintable() else repr(text)
+    return line if len(line) <= 2 * most else f"{line[: 2 * most]}..."
+
+
+def shown(value: Any, most: int = 120) -> str:
+    """Return what somebody gave as it is written in Python, or ``brief`` where that is long or several lines."""
+    text = repr(value)
+    return text if len(text) <= most and text.isprintable() else brief(value)
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
@@ -68,7 +78,7 @@ def _sentence(name: str, errors: list[Any], caller: str, fields: Sequence[str]) 
     if kind in ("missing", "missing_argument"):
         return f"The {name!r} parameter of {caller} is required."
     if kind == "unexpected_positional_argument":
-        return f"{caller} takes {len(fields)} parameters ({', '.join(fields)}). Got {got!r} beyond them."
+        return f"{caller} takes {len(fields)} parameters ({', '.join(fields)}). Got {shown(got)} beyond them."
     messages = [e["msg"].removeprefix("Value error, ") for e in errors]
     if kind == "value_error":  # a check of our own is already a sentence, or the end of one
         return f"The {name!r} parameter of {caller} {messages[0]}" if name and messages[0][0].islower() else messages[0]
@@ -76,7 +86,8 @@ def _sentence(name: str, errors: list[Any], caller: str, fields: Sequence[str]) 
         m.replace("a valid integer", "a whole number").removeprefix("Input should be ").split(", unable")[0]
         for m in messages
     )
-    return f"The {name!r} parameter of {caller} must be {rule}. Got {got!r} instead."
+    rule = re.sub(r"\d{16,}", lambda number: f"{float(number[0]):g}", rule)
+    return f"The {name!r} parameter of {caller} must be {rule}. Got {shown(got)} instead."
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(pydantic.Field,))
@@ -88,9 +99,19 @@ def settings(cls: type[T]) -> type[T]:
     return built  # pyright: ignore[reportReturnType]
 
 
+def undeclared(part: Any) -> str:
+    """Return why a part cannot be used whose class, or a class it adds to, was not declared with ``@settings``."""
+    if "__dataclass_fields__" in vars(type(part)):
+        return ""
+    name = type(part).__name__
+    return f"{name} must be declared with @fedweave.settings, so that it is frozen, checked and kept with the run."
+
+
 def _explained(init: Callable[..., None], caller: str, fields: list[str]) -> Callable[..., None]:
     @wraps(init)
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        if why := undeclared(self):
+            raise BadInput(why)
         try:
             init(self, *args, **kwargs)
         except pydantic.ValidationError as e:

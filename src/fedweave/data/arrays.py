@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedweave.core.settings import BadInput
-from fedweave.data.dataset import Array, Dataset
+from fedweave.core.settings import BadInput, brief
+from fedweave.data.dataset import MOST_CLASSES, Array, Dataset, check_class_count, check_finite, check_length
 from fedweave.data.deal import deal, stratified_split
 
 TEST_SHARE = 0.2  # of data without a test set
-MOST_CLASSES = 1_000_000  # a larger label is an id, not a class
 SPLIT_SEED = 0  # for splits that belong to a data set, so that they are the same everywhere
 
 
@@ -30,24 +29,25 @@ def from_arrays(
     """Build a data set from NumPy arrays (or anything ``np.asarray`` takes), one row per sample.
 
     uint8 x of (n, H, W) or (n, C, H, W) are images; all else becomes float32 features, where (n, H, W) also
-    gets a channel axis. Integer y are class labels 0.. ; float y are regression targets (classes 0).
-    ``group`` names each sample's natural client. Without a test set a fixed fifth is set aside, in proportion
-    in every group, or in every class when there are no groups.
+    gets a channel axis. Integer y are class labels 0.. ; float y are regression targets (classes 0). ``classes`` is
+    needed only where some of them do not occur. ``group`` names each sample's natural client. Without a test set a
+    fixed fifth is set aside, in proportion in every group, or in every class when there are no groups.
     """
     if (test_x is None) != (test_y is None):
         raise BadInput("Give both test_x and test_y, or neither.")
     x, y = _features(x, "x"), _labels(y, "y")
-    _same_length(len(x), "x", len(y), "y")
+    check_length(len(x), "x", len(y), "y")
     if test_x is None:
-        return _with_split(name, x, y, _codes(group, None, len(x), 0)[0], classes)
+        return _with_split(name, x, y, _codes(group, None, len(x), 0)[0], _class_count(y, classes))
     test_x, test_y = _features(test_x, "test_x"), _labels(test_y, "test_y")
-    _same_length(len(test_x), "test_x", len(test_y), "test_y")
+    check_length(len(test_x), "test_x", len(test_y), "test_y")
     if x.shape[1:] != test_x.shape[1:] or x.dtype != test_x.dtype or y.dtype != test_y.dtype:
         raise BadInput(
             f"Training and test samples differ: {x.dtype} {x.shape[1:]} with {y.dtype} labels, "
             f"and {test_x.dtype} {test_x.shape[1:]} with {test_y.dtype} labels."
         )
     group, test_group = _codes(group, test_group, len(x), len(test_x))
+    classes = _class_count(np.concatenate([y, test_y]), classes)
     return build(name, (x, y, group), (test_x, test_y, test_group), classes)
 
 
@@ -67,15 +67,14 @@ def build(
     name: str,
     train: tuple[Array, Array, Array | None],
     test: tuple[Array, Array, Array | None],
-    classes: int | None = None,
+    classes: int,
     mean: Sequence[float] = (),
     std: Sequence[float] = (),
 ) -> Dataset:
-    """Combine checked (x, y, group) parts; classes, mean and std are computed when not given."""
+    """Combine (x, y, group) of training and test; mean and std are computed when not given."""
     (x, y, group), (test_x, test_y, test_group) = train, test
     if len(x) == 0 or len(test_x) == 0:
         raise BadInput(f"{name} has {len(x)} training and {len(test_x)} test samples. Both must have some.")
-    classes = _class_count(name, np.concatenate([y, test_y]), classes)
     if x.dtype == np.uint8 and not mean:
         mean, std = pixel_stats(x)
     return Dataset(name, x, y, test_x, test_y, classes, tuple(mean), tuple(std), group, test_group)
@@ -108,10 +107,10 @@ def imbalance(
     group = None if data.group is None else data.group[kept]
     name = f"{data.name}-imbalanced"
     x, y = data.x[kept], data.y[kept]
-    return dataclasses.replace(data, name=name, x=x, y=y, group=group, source=None)  # no longer what ``load`` returns
+    return dataclasses.replace(data, name=name, x=x, y=y, group=group)
 
 
-def _with_split(name: str, x: Array, y: Array, group: Array | None, classes: int | None) -> Dataset:
+def _with_split(name: str, x: Array, y: Array, group: Array | None, classes: int) -> Dataset:
     if len(y) < 2:
         raise BadInput(f"{name} has {len(y)} samples; at least 2 are needed to set some aside. Give test_x, test_y.")
     whole = np.zeros(len(y), np.int64)
@@ -121,74 +120,117 @@ def _with_split(name: str, x: Array, y: Array, group: Array | None, classes: int
     return build(name, (x[a], y[a], groups[0]), (x[b], y[b], groups[1]), classes)
 
 
+def _as_array(values: Any, what: str) -> Array:
+    try:
+        return np.asarray(values)
+    except ValueError as e:  # rows of different lengths
+        raise BadInput(f"{what} cannot be read as an array: {brief(str(e), 200)}") from None
+
+
 def _features(x: Any, what: str) -> Array:
-    x = np.asarray(x)
+    x = _as_array(x, what)
     if x.ndim < 2 or x.dtype.kind not in "fiub":
         raise BadInput(f"{what} must be numbers of shape (samples, ...) with 2 axes or more. Got {x.dtype} {x.shape}.")
     if x.ndim == 3:
         x = x[:, None]
+    if x.ndim == 4 and x.shape[-1] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
+        raise BadInput(f"{what} {x.shape} has its channels last. Give {what}.transpose(0, 3, 1, 2) instead.")
     if x.dtype == np.uint8 and x.ndim == 4:
-        if x.shape[-1] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
-            raise BadInput(f"{what} {x.shape} has its channels last. Give {what}.transpose(0, 3, 1, 2) instead.")
         return x
-    if not np.isfinite(x).all():
-        row = int(np.argwhere(~np.isfinite(x))[0][0])
-        raise BadInput(f"{what} has values that are not finite, first in sample {row}. Remove or replace them.")
-    return x.astype(np.float32)
+    return _as_float32(x, what)
+
+
+def _as_float32(values: Array, what: str) -> Array:
+    with np.errstate(over="ignore"):  # what does not fit is infinite, which is refused
+        cast = values.astype(np.float32)
+    check_finite(cast, what)
+    return cast
 
 
 def _labels(y: Any, what: str) -> Array:
-    y = np.asarray(y)
+    y = _as_array(y, what)
     if y.ndim != 1 or y.dtype.kind not in "fiub":
         raise BadInput(
             f"{what} must be one number per sample, shape (samples,). Got {y.dtype} {y.shape}. "
             f"Use {what}.argmax(1) for one-hot labels."
         )
-    if y.dtype.kind != "f":
-        wrong = y[(y < 0) | (y >= MOST_CLASSES)]
-        if len(wrong):
-            raise BadInput(f"{what} has the label {wrong[0]}. Labels count from 0: use np.unique's inverse.")
-        return y.astype(np.int64)
-    if not np.isfinite(y).all():
-        raise BadInput(f"{what} has targets that are not finite. Remove those samples.")
-    return y.astype(np.float32)
-
-
-def _same_length(n: int, a: str, m: int, b: str) -> None:
-    if n != m:
-        raise BadInput(f"{a} has {n} samples but {b} has {m}. Give one of each per sample.")
+    if y.dtype.kind == "f":
+        return _as_float32(y, what)
+    wrong = y[(y < 0) | (y >= MOST_CLASSES)]
+    if len(wrong):
+        raise BadInput(f"{what} has the label {wrong[0]}. Labels count from 0: use np.unique's inverse.")
+    return y.astype(np.int64)
 
 
 def _codes(group: Any, test_group: Any, n: int, m: int) -> tuple[Array | None, Array | None]:
     """Number the group names 0.. in sorted order, consistently for training and test."""
     if group is None:
         return None, None
-    group = np.asarray(group).ravel()
-    other = group[:0] if test_group is None else np.asarray(test_group).ravel()
-    _same_length(n, "x", len(group), "group")
+    group = _as_array(group, "group").ravel()
+    other = group[:0] if test_group is None else _as_array(test_group, "test_group").ravel()
+    check_length(n, "x", len(group), "group")
     if test_group is not None:
-        _same_length(m, "test_x", len(other), "test_group")
+        check_length(m, "test_x", len(other), "test_group")
     codes = np.unique(np.concatenate([group, other]), return_inverse=True)[1].astype(np.int64)
     return codes[:n], codes[n:] if test_group is not None else None
 
 
-def _class_count(name: str, y: Array, classes: int | None) -> int:
+def _class_count(y: Array, classes: int | None) -> int:
+    """Return the number of classes; labels that are probably not classes 0.. need it to be given."""
+    if classes is not None:
+        check_class_count(classes)
     if y.dtype != np.int64:
+        if classes is not None:
+            raise BadInput(f"classes={classes} is for whole numbers as labels, but y has {y.dtype} targets.")
         return 0
-    if classes is not None and y.max() >= classes:
-        raise BadInput(f"{name} has the label {y.max()}, but {classes} classes (0..{classes - 1}).")
-    return int(y.max()) + 1 if classes is None else classes
+    if classes is not None or not y.size:
+        return int(classes or 1)
+    found = int(y.max()) + 1
+    if y.min() > 0:
+        raise BadInput(
+            f"The labels begin at {y.min()}, but classes count from 0. Give y - {y.min()} as labels, or "
+            f"classes={found} if the first ones just do not occur."
+        )
+    if found > y.size:
+        raise BadInput(
+            f"There are labels up to {found - 1} but {y.size} samples. Use np.unique's inverse as labels, or give "
+            f"classes={found} if most of them just do not occur."
+        )
+    return found
 
 
 def _collect(source: Any, what: str) -> tuple[Array, Array]:
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__") or len(source) == 0:
         raise BadInput(f"{what} must be a map-style data set with samples. Got {type(source).__name__}.")
-    items = [source[i] for i in range(len(source))]
-    x, y = [_array(item[0]) for item in items], [_array(item[1]).item() for item in items]
-    for i, sample in enumerate(x):
-        if sample.shape != x[0].shape:
-            raise BadInput(f"Sample {i} of {what} has shape {sample.shape}, sample 0 {x[0].shape}. Resize them.")
+    x: list[Array] = []
+    y: list[float] = []
+    for i in range(len(source)):
+        sample, label = _pair(source[i], what)
+        try:
+            x.append(_array(sample))
+        except ValueError:  # several inputs of different shapes
+            raise BadInput(f"Sample {i} of {what} cannot be read as one array. Models take one input.") from None
+        y.append(_number(label, f"The label of sample {i} of {what}"))
+        if x[i].shape != x[0].shape:
+            raise BadInput(f"Sample {i} of {what} has shape {x[i].shape}, sample 0 {x[0].shape}. Resize them.")
     return np.stack(x), np.asarray(y)
+
+
+def _pair(item: Any, what: str) -> tuple[Any, Any]:
+    if isinstance(item, Mapping):  # a row of a HuggingFace data set
+        names = list(map(str, item))
+        rows = f"[(row[{names[0]!r}], row[{names[-1]!r}]) for row in {what}]" if len(names) > 1 else "(sample, label)"
+        raise BadInput(f"Items of {what} are dictionaries of {brief(', '.join(names))}. Give pairs instead: {rows}.")
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        raise BadInput(f"Items of {what} must be a pair, (sample, label). Got {brief(item)}.")
+    return item[0], item[1]
+
+
+def _number(label: Any, what: str) -> Any:
+    value = _array(label)
+    if value.size != 1 or value.dtype.kind not in "fiub":
+        raise BadInput(f"{what} must be one number. Got {brief(label)}.")
+    return value.item()
 
 
 def _array(value: Any) -> Array:

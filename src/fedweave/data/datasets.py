@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -180,10 +179,16 @@ DATASETS: dict[str, Callable[[Path | None], Dataset]] = {
 def load(name: str, root: Path | None = None) -> Dataset:
     """Load a data set by its name, or any folder of images by its path; ``root`` overrides FEDWEAVE_DATA."""
     if name in DATASETS:
-        return replace(DATASETS[name](root), source=name)
+        return _named(DATASETS[name](root), name)
     if name and Path(name).expanduser().is_dir():
-        return replace(image_folder(name), source=name)
+        return _named(image_folder(name), name)
     raise BadInput(f"{choice('data set', name, DATASETS)} Or give the path of a folder of images.")
+
+
+def _named(data: Dataset, source: str) -> Dataset:
+    """Return the data set with the name it was loaded by, which no change of it keeps."""
+    object.__setattr__(data, "source", source)
+    return data
 
 
 def names() -> list[str]:

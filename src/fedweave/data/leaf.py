@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedweave.core.settings import BadInput
+from fedweave.core.settings import BadInput, brief
 from fedweave.data.arrays import build
-from fedweave.data.dataset import Array, Dataset
+from fedweave.data.dataset import MOST_CLASSES, Array, Dataset
 from fedweave.data.fetch import Offer, locate
 from fedweave.data.folders import read_images
 
@@ -30,7 +30,7 @@ def femnist(root: Path | None = None) -> Dataset:
     """FEMNIST of LEAF: 62 characters, 28×28 grey, by writer; needs files prepared with LEAF."""
     train, test = _read_both("femnist", root)
     groups = _groups(train, test)
-    parts = [(_pixels(users), np.array(users.y, np.int64)) for users in (train, test)]
+    parts = [(_pixels(users), _labels("femnist", users)) for users in (train, test)]
     return build("femnist", (*parts[0], groups[0]), (*parts[1], groups[1]), 62)
 
 
@@ -41,7 +41,7 @@ def celeba(root: Path | None = None) -> Dataset:
     place = "celeba/raw/img_align_celeba"
     how = f"Unpack img_align_celeba.zip of the CelebA authors as {place} under the data root"
     folder = locate("celeba", {place: ""}, Offer(place, how=how), root)
-    parts = [(_photos(folder, users), np.array(users.y, np.int64)) for users in (train, test)]
+    parts = [(_photos(folder, users), _labels("celeba", users)) for users in (train, test)]
     return build("celeba", (*parts[0], groups[0]), (*parts[1], groups[1]), 2)
 
 
@@ -94,6 +94,13 @@ def _groups(train: Users, test: Users) -> list[Array]:
     """Number users by name, not by position, because the files list them in different orders."""
     number = {name: i for i, name in enumerate(sorted({*train.names, *test.names}))}
     return [np.repeat(np.array([number[n] for n in p.names], np.int64), p.sizes) for p in (train, test)]
+
+
+def _labels(data: str, users: Users) -> Array:
+    wrong = [y for y in users.y if type(y) is not int or not 0 <= y < MOST_CLASSES]
+    if wrong:
+        raise BadInput(f"{data} needs whole numbers from 0 as labels. Got {brief(wrong[0])}. Prepare the files again.")
+    return np.array(users.y, np.int64)
 
 
 def _pixels(users: Users) -> Array:

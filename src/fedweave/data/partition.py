@@ -254,6 +254,8 @@ def parse(text: str, clients: int | None = None) -> Partition:
         clients = CLIENTS
     if len(values) > form.form.split(" ")[0].count(":"):
         raise BadInput(f"The partition {text!r} has too many values. Write {form.form}.")
+    if len(values) < min(way.count(":") for way in form.form.split(" or ")):
+        raise BadInput(f"The partition {text!r} lacks a value. Write {form.form}.")
     if kind == "classes":
         values = [part for value in values for part in value.split("-", 1)]
     try:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field
 
 from fedweave.core.roles import Solver
-from fedweave.core.settings import settings
+from fedweave.core.settings import NonNegativeFactor, PositiveFactor, settings
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -22,7 +22,7 @@ class SGD(Solver):
 
     momentum: Share = 0.0
     nesterov: bool = False
-    weight_decay: NonNegativeFloat = 0.0
+    weight_decay: NonNegativeFactor = 0.0
     decay: Share = 0.0
 
     def __post_init__(self) -> None:
@@ -49,8 +49,8 @@ class Adam(Solver):
 
     beta1: Share = 0.9
     beta2: Share = 0.999
-    epsilon: PositiveFloat = 1e-8
-    weight_decay: NonNegativeFloat = 0.0
+    epsilon: PositiveFactor = 1e-8
+    weight_decay: NonNegativeFactor = 0.0
 
     def begin(self, y: Any) -> tuple[Any, ...]:
         return (0 * y, 0 * y)
@@ -77,7 +77,7 @@ def refuse_memory(outer: Any) -> None:
 class Prox(Solver):
     """The inner solver on f_i(y) + μ/2 ‖y − x‖² (FedProx): the pull towards x is part of the gradient."""
 
-    mu: NonNegativeFloat = 0.01
+    mu: NonNegativeFactor = 0.01
     inner: Solver = Field(default_factory=SGD)
 
     def __post_init__(self) -> None:
@@ -133,7 +133,7 @@ class Dyn(Solver):
     minimum of Σ ω_i f_i.
     """
 
-    alpha: PositiveFloat = 0.01
+    alpha: PositiveFactor = 0.01
     weights: Literal["equal", "data"] = "equal"
     inner: Solver = Field(default_factory=SGD)
     memory_kind: ClassVar[str] = "local gradients"

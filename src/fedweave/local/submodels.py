@@ -62,6 +62,7 @@ def shrunk(model: Callable[[], nn.Module], shape: tuple[int, ...], share: float)
     for hook in watch:
         hook.remove()
     head = [m for m in met if isinstance(m, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)][-1]
+    _check_share([m for m in met if m is not head], share)
     done: set[nn.Module] = set()
     cuts = [m.register_forward_pre_hook(partial(_cut, share=share, head=head, done=done)) for m in dict.fromkeys(met)]
     try:
@@ -75,6 +76,20 @@ def shrunk(model: Callable[[], nn.Module], shape: tuple[int, ...], share: float)
     if after != answer:
         raise BadInput(f"Narrowed to {share:g} the model answers {tuple(after)} instead of {tuple(answer)}.")
     return narrow.train(training)
+
+
+def _check_share(hidden: Sequence[nn.Module], share: float) -> None:
+    """Refuse a share of which nothing would be left in some layer, or that would change no layer at all."""
+    linear = [m.out_features for m in hidden if isinstance(m, nn.Linear)]
+    widths = linear + [m.out_channels for m in hidden if isinstance(m, CONVOLUTIONS) and m.groups == 1]
+    if not widths:
+        raise BadInput("This model has no hidden layer to narrow. Use another one, or no sub-models.")
+    if share * min(widths) < 1 - 1e-9:
+        least = min(widths)
+        raise BadInput(
+            f"The share {share:g} of a sub-model is less than one of {least} channels of a layer. "
+            f"Use at least {1 / least:g}."
+        )
 
 
 def _cut(layer: nn.Module, inputs: tuple[Tensor, ...], share: float, head: nn.Module, done: set[nn.Module]) -> None:

@@ -35,6 +35,7 @@ class Transformer(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
         self.each = each
+        self.mask: Tensor
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(length), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from fedweave import data as datasets
 from fedweave import models
-from fedweave.core.settings import BadInput, brief, choice, nearest
+from fedweave.core.settings import BadInput, brief, choice, nearest, shown
 from fedweave.data import Dataset
 
 
@@ -25,8 +25,11 @@ def or_text(role: type, parse: Callable[[str], Any], example: str) -> BeforeVali
     return BeforeValidator(convert)
 
 
-def check_data(given: Dataset | str) -> Dataset | str:
-    """Refuse the name of a data set that does not exist."""
+def check_data(given: Any) -> Dataset | str:
+    """Refuse what is no data set, and the name of one that does not exist."""
+    if not isinstance(given, str | Dataset):
+        how = "fedweave.data.from_arrays or from_torch makes one"
+        raise ValueError(f"must be a Dataset or the name of one. Got {shown(given)}: {how}.")
     if isinstance(given, str) and given not in datasets.names() and not (given and Path(given).expanduser().is_dir()):
         raise BadInput(f"{choice('data set', given, datasets.names())} Or give the path of a folder of images.")
     return given

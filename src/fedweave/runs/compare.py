@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedweave.core.settings import BadInput
+from fedweave.core.settings import BadInput, shown
 from fedweave.data import Dataset
 from fedweave.engine.pool.protocol import Pool
 from fedweave.method import Method
 from fedweave.runs import method_names
 from fedweave.runs.experiment import Experiment, from_plain, load_data, to_plain
-from fedweave.runs.loop import Interrupted, Watch, refuse_another, resume_with, run_with, workers_of
+from fedweave.runs.loop import Interrupted, Watch, check_experiment, refuse_another, resume_with, run_with, workers_of
 from fedweave.runs.results import Result
 from fedweave.runs.session import prepare
 from fedweave.store.run_folder import RunFolder, refuse_used
@@ -58,16 +58,17 @@ def compare(
 
     An interrupted comparison goes on when it is called again with the same arguments and ``out``.
     """
+    check_experiment(experiment)
     runs = _plan(methods, replace(experiment, data=load_data(experiment)), seeds)
     with workers_of(experiment) as workers:
         if out is None:
+            _try(runs, workers, command)
             return Comparison([run_with(e, None, watch, command, workers) for e in runs.values()])
         folder, plain = Path(out), {name: to_plain(e) for name, e in runs.items()}
         if (folder / "compare.json").is_file() and _planned(folder)["runs"] == json.loads(json.dumps(plain)):
             return _continue(folder, runs, watch, command, workers)
         refuse_used(folder, "compare.json")
-        for e in runs.values():  # every misfit is an error now, before anything is written
-            prepare(e, workers, command)
+        _try(runs, workers, command)
         content = {"command": command, "runs": plain}
         with writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -75,8 +76,22 @@ def compare(
         return _continue(folder, runs, watch, command, workers)
 
 
+def _try(runs: Mapping[str, Experiment], workers: Pool, command: str | None) -> None:
+    """Make every run ready once: a misfit is an error now, before anything is trained or written."""
+    for e in runs.values():
+        prepare(e, workers, command)
+
+
 def _plan(given: Sequence[Method | str], experiment: Experiment, seeds: int) -> dict[str, Experiment]:
     """Return the runs by name, seed after seed: for one seed every method meets the same clients and world."""
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise BadInput(f"A comparison takes a list of methods, such as ['fedavg']. Got {shown(given)}.")
+    if not given:
+        raise BadInput("A comparison needs at least one method.")
+    if wrong := [m for m in given if not isinstance(m, str | Method)]:
+        raise BadInput(f"What is compared must be a Method, or the name of one. Got {shown(wrong[0])}.")
+    if not isinstance(seeds, int) or seeds < 1:
+        raise BadInput(f"'seeds' must be a whole number of at least 1. Got {shown(seeds)}.")
     methods = [method_names.parse(m) if isinstance(m, str) else m for m in given]
     names = [m.name for m in methods]
     twins = {n for n in names if names.count(n) > 1}

@@ -10,8 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, NonNega
 
 from fedweave import models
 from fedweave.core.options import Option, options_of, renamed_options
+from fedweave.core.records import MOST_STEPS
 from fedweave.core.roles import Pacing, System
-from fedweave.core.settings import BadInput, settings
+from fedweave.core.settings import BadInput, PositiveFactor, settings, undeclared
 from fedweave.core.spec import build, describe
 from fedweave.data import Dataset, load
 from fedweave.data.partition import Partition
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Steps = Annotated[int, Field(gt=0, le=MOST_STEPS)]
 Count = Annotated[int, Field(gt=0, lt=2**31)]  # what is counted per client must fit an array
+BATCH_SIZE = 20
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 RULES = "When a round ends, and which updates it accepts"
 
@@ -45,7 +48,7 @@ class Experiment:
     method: Annotated[Method, or_text(Method, method_names.parse, "fedacs")]
     data: Annotated[
         InstanceOf[Dataset] | str,
-        AfterValidator(check_data),
+        BeforeValidator(check_data),
         Option("digits, mnist5k, mnist, fashion_mnist, cifar10, ..., or a folder of images.", "NAME", "digits"),
     ] = "mnist5k"
     partition: Annotated[
@@ -72,13 +75,13 @@ class Experiment:
         ),
     ] = default_text("uniform")
     rounds: Annotated[PositiveInt, Option("Number of rounds.", "R", "60")] = 30
-    lr: Annotated[PositiveFloat, Option("Learning rate of the clients.", "ETA", "0.1")] = 0.05
+    lr: Annotated[PositiveFactor, Option("Learning rate of the clients.", "ETA", "0.1")] = 0.05
     epochs: Annotated[
-        PositiveFloat | None,
+        Annotated[float, Field(gt=0, le=MOST_STEPS)] | None,
         Option("Local passes over the data per round; fractions are fine.", "E", "0.5", default="1"),
     ] = None
-    steps: Annotated[Count | None, Option("Local steps per round, instead of epochs.", "T", "10")] = None
-    batch_size: Annotated[Count, Option("Samples per local step.", "B", "32")] = 20
+    steps: Annotated[Steps | None, Option("Local steps per round, instead of epochs.", "T", "10")] = None
+    batch_size: Annotated[Count, Option("Samples per local step.", "B", "32")] = BATCH_SIZE
     calibrate: Annotated[
         bool, Option("true: scale lr each round so that every method's step is as long as FedAvg's.", "BOOL", "true")
     ] = False
@@ -202,8 +205,22 @@ class Experiment:
                 "The method has a pacing of its own, which 'deadline', 'answers' and 'over_selection' would replace: "
                 "give 'pacing' instead."
             )
+        problems += self._without_effect()
+        problems += [why for part in (self.partition, self.system, self.pacing) if part and (why := undeclared(part))]
         if problems:
             raise BadInput(*problems)
+
+    def _without_effect(self) -> list[str]:
+        """Return a sentence for each field that is given but that the world replaces for every client."""
+        given = {"epochs": self.epochs, "steps": self.steps} if "steps" in self.system.replaces else {}
+        if "batch_size" in self.system.replaces and self.batch_size != BATCH_SIZE:
+            given["batch_size"] = self.batch_size
+        who = type(self.system).__name__
+        return [
+            f"{name!r} has no effect under {who}, which sets it for every client: leave it out, or change 'system'."
+            for name, value in given.items()
+            if value is not None
+        ]
 
     @property
     def _shorthand(self) -> Pacing:
@@ -226,7 +243,10 @@ OPTIONS = options_of(Experiment)
 
 def load_data(experiment: Experiment) -> Dataset:
     """Return the experiment's data set, read now if it was named."""
-    return load(experiment.data) if isinstance(experiment.data, str) else experiment.data
+    data = load(experiment.data) if isinstance(experiment.data, str) else experiment.data
+    if experiment.target is not None and not data.classes:
+        raise BadInput(f"'target' is a test accuracy, and {data.name} is a regression, which has none. Leave it out.")
+    return data
 
 
 def model_factory(experiment: Experiment, data: Dataset) -> tuple[str, Callable[[], nn.Module]]:

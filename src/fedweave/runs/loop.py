@@ -17,7 +17,7 @@ from threadpoolctl import ThreadpoolController
 from fedweave.core.crash_points import crash_point
 from fedweave.core.determinism import deterministic
 from fedweave.core.records import Array, ServerState
-from fedweave.core.settings import BadInput
+from fedweave.core.settings import BadInput, shown
 from fedweave.engine.pool.choose import choose_pool
 from fedweave.engine.pool.protocol import Pool
 from fedweave.local.torch.device import choose_device
@@ -58,6 +58,7 @@ def resume(run_folder: str | Path, experiment: Experiment | None = None, watch: 
             )
         refuse_edited(manifest.get("experiment", stored), stored)
         if experiment is not None:
+            check_experiment(experiment)
             refuse_another(stored, experiment)
         experiment = experiment or from_plain(stored)
         with workers_of(experiment) as workers:
@@ -108,8 +109,15 @@ def mind_versions(before: Mapping[str, str], now: Mapping[str, str]) -> None:
         warnings.warn(f"Resuming with other versions, the last bits may differ: {'; '.join(other)}.", stacklevel=2)
 
 
+def check_experiment(given: Any) -> None:
+    """Refuse what is no Experiment."""
+    if not isinstance(given, Experiment):
+        raise BadInput(f"What is run must be an Experiment. Got {shown(given)}.")
+
+
 def workers_of(experiment: Experiment) -> Pool:
     """Return the worker processes or Ray actors that an experiment asks for, not yet started."""
+    check_experiment(experiment)
     device, _ = choose_device(experiment.device, experiment.pool)
     return choose_pool(experiment.workers, device, experiment.pool)
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedweave.core.records import Array, Population
+from fedweave.core.records import MOST_STEPS, Array, Population
 from fedweave.core.roles import System
 from fedweave.core.settings import BadInput, brief
 from fedweave.data import Dataset
@@ -51,7 +51,7 @@ class Bounds(NamedTuple):
 COLUMNS = {
     "weight": Bounds("f", 0.0, 1.0, "from 0 to 1"),
     "samples": Bounds("iuf", 1.0, np.inf, "at least 1"),
-    "steps": Bounds("iu", 1.0, 2.0**31, "at least 1"),
+    "steps": Bounds("iu", 1.0, MOST_STEPS, f"from 1 to {MOST_STEPS}"),
     "batch_size": Bounds("iuf", 1.0, np.inf, "at least 1"),
     "loss_rate": Bounds("fiu", 0.0, 1.0, "from 0 to 1"),
     "latency": Bounds("fiu", 0.0, np.finfo(float).max, "finite and not negative"),

@@ -11,14 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import nn
 
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Population, ServerState
 from fedweave.core.roles import Engine
-from fedweave.core.settings import BadInput
-from fedweave.data import Dataset
 from fedweave.data.deal import covered, label_counts
 from fedweave.engine.pool.protocol import Pool
 from fedweave.engine.simulator import Simulator
@@ -26,14 +22,13 @@ from fedweave.engine.torch_simulator import torch_simulator
 from fedweave.local.client_data import ClientData
 from fedweave.local.quadratic import Quadratics, QuadraticTrainer
 from fedweave.local.torch.device import choose_device
-from fedweave.local.torch.flat_module import build_module, initial_vector
-from fedweave.local.torch.threads import drawing_from, one_thread
 from fedweave.method import Method
 from fedweave.round import first_state
 from fedweave.round.calibration import calibrated_lr
 from fedweave.round.plan import view_of
 from fedweave.round.rules import Rules
 from fedweave.runs.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
+from fedweave.runs.own_models import first_vector
 from fedweave.runs.own_parts import check_population, check_shares
 from fedweave.system.worlds import steps_of
 
@@ -143,24 +138,3 @@ def _installed(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def first_vector(name: str, model: Callable[[], nn.Module], data: Dataset, seed: int) -> Array:
-    """Return the model's initial values, drawn at the experiment's own address, once it is known to fit the data."""
-    if isinstance(model, nn.Module):
-        raise BadInput("The 'model' of an Experiment must be a name or a function that makes a module: lambda: module.")
-    module = build_module(model, seed)
-    if not isinstance(module, nn.Module):
-        raise BadInput(f"The 'model' of an Experiment must be a name or make a torch module. It made {module!r}.")
-    shape = "×".join(map(str, data.shape))
-    try:
-        with one_thread(), drawing_from(rng_for(seed, 0, Stream.MEASURE)):  # two samples do not need more threads
-            out = module.eval()(torch.zeros(2, *data.shape))
-    except Exception as e:
-        raise BadInput(f"The model {name} does not take samples of shape {shape}: {e}") from None
-    wanted = (2, data.classes) if data.classes else (2,)
-    if out.numel() != np.prod(wanted):
-        raise BadInput(
-            f"The model {name} must return {wanted} for two samples of {data.name}. It returned {tuple(out.shape)}."
-        )
-    return initial_vector(module)

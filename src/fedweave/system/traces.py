@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from fedweave.core.records import Array, Population
+from fedweave.core.records import MOST_STEPS, Array, Population
 from fedweave.core.roles import System
 from fedweave.core.settings import BadInput, nearest, settings
 
@@ -126,7 +126,7 @@ _CHECKS: dict[str, tuple[Callable[[str], float], Callable[[float], bool], str]] 
     "client": (int, lambda v: v >= 0, "a whole number >= 0"),
     "round": (int, lambda v: v >= 1, "a whole number >= 1"),
     "available": (int, lambda v: v in (0, 1), "0 or 1"),
-    "steps": (int, lambda v: v >= 1, "a whole number >= 1"),
+    "steps": (int, lambda v: 1 <= v <= MOST_STEPS, f"a whole number from 1 to {MOST_STEPS}"),
     "loss_rate": (float, lambda v: 0 <= v < 1, "a number in [0, 1)"),
     "seconds": (float, lambda v: 0 < v < np.inf, "a number > 0"),
 }

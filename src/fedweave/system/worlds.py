@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from fedweave.core.randomness import Stream, borrow, rng_for
-from fedweave.core.records import Array, Population
+from fedweave.core.records import MOST_STEPS, Array, Population
 from fedweave.core.roles import System
-from fedweave.core.settings import settings
+from fedweave.core.settings import BadInput, settings
 
 
 def check_range(ends: tuple[float, float]) -> tuple[float, float]:
@@ -31,7 +31,12 @@ Unit = Literal["steps", "epochs"]
 
 def steps_of(epochs: Array, samples: Array, batch_size: Array) -> Array:
     """Return the local steps of this many passes over the data; the last, partial batch of a pass counts as a step."""
-    return np.maximum(np.rint(epochs * np.ceil(samples / batch_size)), 1).astype(np.int64)
+    steps = np.maximum(np.rint(epochs * np.ceil(samples / batch_size)), 1)
+    if steps.max(initial=1) > MOST_STEPS:
+        i = int(steps.argmax())
+        many = f"{epochs[i]:g} epochs over {samples[i]} samples in batches of {batch_size[i]}"
+        raise BadInput(f"At most {MOST_STEPS} local steps are possible. {many} are {steps[i]:g}: use fewer epochs.")
+    return steps.astype(np.int64)
 
 
 def _work(amount: Array, unit: Unit, base: Population) -> Array:
@@ -83,6 +88,7 @@ class Static(System):
     loss_rate: tuple[Rate, Rate] = (0.40, 0.02)
     unit: Unit = "steps"
     step_seconds: PositiveFloat = 0.1
+    replaces: ClassVar[tuple[str, ...]] = ("steps",)
 
     def population(self, base: Population, round: int, seed: int) -> Population:
         steps = _work(np.rint(_evenly_spaced(self.work, base.size)), self.unit, base)
@@ -108,6 +114,7 @@ class Dynamic(System):
     fast_loss: Rates = (0.0, 0.1)
     unit: Unit = "steps"
     step_seconds: PositiveFloat = 0.1
+    replaces: ClassVar[tuple[str, ...]] = ("steps",)
 
     def population(self, base: Population, round: int, seed: int) -> Population:
         low, span = _halves((self.slow_work, self.fast_work), (self.slow_loss, self.fast_loss), base.size)
@@ -134,6 +141,7 @@ class HybridPlus(System):
     epochs: Counts = (2, 5)
     smallest_batch: PositiveInt = 10
     step_seconds: PositiveFloat = 0.1
+    replaces: ClassVar[tuple[str, ...]] = ("steps", "batch_size")
 
     def population(self, base: Population, round: int, seed: int) -> Population:
         rng = rng_for(seed, round, Stream.SYSTEM)

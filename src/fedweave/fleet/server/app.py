@@ -30,8 +30,9 @@ from fedweave.pacing import Synchronous, ask_more
 from fedweave.round import first_state
 from fedweave.runs.experiment import Experiment, load_data, model_factory, to_plain
 from fedweave.runs.loop import Watch, different, go_on, mind_versions, refuse_another
+from fedweave.runs.own_models import first_vector
 from fedweave.runs.results import Result
-from fedweave.runs.session import Session, first_vector, nominal_population, versions
+from fedweave.runs.session import Session, nominal_population, versions
 from fedweave.store.run_folder import RunFolder
 from fedweave.system.measured import Measured
 

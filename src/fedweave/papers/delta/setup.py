@@ -216,7 +216,7 @@ def samples(benchmark: Benchmark, scale: Scale) -> Dataset:
         return size.reduce(data)
     few = np.linspace(0, len(data.test_y) - 1, min(size.test or len(data.test_y), len(data.test_y))).astype(int)
     x, test_x = pool_images(data.x, size.pool), pool_images(data.test_x[few], size.pool)
-    return replace(data, x=x, test_x=test_x, test_y=data.test_y[few], test_group=None, source=None)
+    return replace(data, x=x, test_x=test_x, test_y=data.test_y[few], test_group=None)
 
 
 def experiment(benchmark: Benchmark, scale: Scale, method: Method, data: Dataset) -> Experiment:

@@ -99,6 +99,7 @@ class FedAwareSetup(Setup):
     def experiment(self, world: World, **changes: Any) -> Experiment:
         """Return FedAvg's experiment of appendix C.1 in this world: lr 0.01, three epochs."""
         s = self.size
+        work: dict[str, Any] = {} if world[1].replaces else {"epochs": 3, "batch_size": s.batch}  # Hybrid+ draws both
         plain = Experiment(
             method=methods.fedavg(s.per_round),
             data=self.samples,
@@ -107,9 +108,8 @@ class FedAwareSetup(Setup):
             model="mlp" if self.scale == "smoke" else MODELS[self.data],
             rounds=s.rounds,
             lr=0.01,
-            epochs=3,
-            batch_size=s.batch,
             workers=1,
+            **work,
         )
         return replace(plain, **changes)
 
