@@ -95,9 +95,7 @@ def fedweave_round(
     n = work.clients
     parts = list(np.arange(n * work.samples).reshape(n, work.samples))
     flat_x, flat_y = x.reshape(-1, 1, 28, 28), y.reshape(-1)
-    data = ClientData(
-        x=flat_x, y=flat_y, test_x=flat_x[:1], test_y=flat_y[:1], classes=10, mean=(), std=(), parts=parts
-    )
+    data = ClientData(x=flat_x, y=flat_y, test_x=flat_x[:1], test_y=flat_y[:1], mean=(), std=(), parts=parts)
     method = method or methods.fedavg(work.sampled)
     model = lambda: models.build(work.model, (1, 28, 28), 10)  # noqa: E731
     engine = torch_simulator(model, data, method.solver, 0, workers)

@@ -52,7 +52,6 @@ def main() -> None:
         y=digits.y,
         test_x=digits.test_x,
         test_y=digits.test_y,
-        classes=digits.classes,
         mean=digits.mean,
         std=digits.std,
         parts=parts,

@@ -118,7 +118,7 @@ def image_data(sizes=(23, 7, 40, 12, 31), shape=(1, 12, 12), classes=4, seed=0):
     rng, n = np.random.default_rng(seed), sum(sizes)
     x, y = rng.integers(0, 256, (n, *shape), dtype=np.uint8), rng.integers(0, classes, n)
     mean, std = (0.3,) * shape[0], (0.5,) * shape[0]
-    return client_data(x, y, sizes, classes=classes, mean=mean, std=std, order=rng.permutation(n))
+    return client_data(x, y, sizes, mean=mean, std=std, order=rng.permutation(n))
 
 
 def regression_data(sizes=(23, 7, 40, 12, 31), seed=0):
@@ -128,10 +128,10 @@ def regression_data(sizes=(23, 7, 40, 12, 31), seed=0):
     return client_data(x, (x @ np.arange(6) + rng.standard_normal(n)).astype(np.float32), sizes)
 
 
-def client_data(x, y, sizes, classes=0, mean=(), std=(), order=None):
+def client_data(x, y, sizes, mean=(), std=(), order=None):
     """Return these samples, of which each client has so many; the first thirty are the test set."""
     parts = np.split(np.arange(len(x)) if order is None else order, np.cumsum(sizes)[:-1])
-    return ClientData(x=x, y=y, test_x=x[:30], test_y=y[:30], classes=classes, mean=mean, std=std, parts=parts)
+    return ClientData(x=x, y=y, test_x=x[:30], test_y=y[:30], mean=mean, std=std, parts=parts)
 
 
 def experiment(method=None, **changes):

@@ -112,7 +112,7 @@ BAD = {  # what is typed, and words of which each must be on the error stream
     "run fedavg --batch-size 0": ["--batch-size", "'0'", "greater than 0"],
     "run fedavg --lr fast": ["--lr", "'fast'", "number"],
     "run fedavg --weights dat": ["--weights", "'dat'", "'data' or 'equal'"],
-    "run fedavg --target 90": ["--target", "'90'", "less than or equal to 1"],
+    "run fedavg --target 90": ["--target", "90", "from 0 to 1"],
     "run fedavg --evaluate-every 0": ["--evaluate-every", "'0'", "greater than 0"],
     "run fedavg --seed -1": ["--seed", "'-1'", "greater than or equal to 0"],
     "run fedavg --seeds 2 --data digits": ["--seeds", "compare"],

@@ -285,7 +285,7 @@ def test_split_of_regression_data_blocks_by_target():
 
 @pytest.mark.parametrize("partition", [Dirichlet(3, 1), Shards(3), Classes(3, 2), OneClass(3)])
 def test_regression_data_has_no_classes(partition: Partition):
-    with pytest.raises(BadInput, match=f"{type(partition).__name__}.* regression. Use IID, Split or Natural"):
+    with pytest.raises(BadInput, match=f"{type(partition).__name__}.* no classes. Use IID, Split or Natural"):
         partition.split(synthetic.regression(2, 20), rng())
 
 

@@ -74,7 +74,7 @@ def test_actors_are_hired_as_rounds_need_them(pool):
     import worlds  # here, since actors import this file and have no path to it
 
     x, y = np.zeros((40, 1, 8, 8), np.uint8), np.zeros(40, np.int64)
-    data = worlds.client_data(x, y, [10] * 4, classes=10, mean=(0.5,), std=(0.5,))
+    data = worlds.client_data(x, y, [10] * 4, mean=(0.5,), std=(0.5,))
     engine, at_x = torch_simulator(conv, data, SGD(), 0, pool), initial_vector(conv())
     engine.losses(at_x, np.arange(1))
     assert len(pool._actors) == 1

@@ -54,7 +54,7 @@ def ask(workers, name, *arguments, count=2):
 
 def nothing():
     none = np.zeros(1, np.float32)
-    return client_data(none, none, [1], classes=1, mean=(0.0,), std=(1.0,))
+    return client_data(none, none, [1], mean=(0.0,), std=(1.0,))
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ from held import Kills, Tells, number
 from fedweave.local.client_data import ClientData
 none = np.zeros(1, np.float32)
 data = ClientData(
-    x=none, y=none, test_x=none, test_y=none, classes=1, mean=(0.0,), std=(1.0,), parts=[np.arange(1)]
+    x=none, y=none, test_x=none, test_y=none, mean=(0.0,), std=(1.0,), parts=[np.arange(1)]
 )
 
 def pool():

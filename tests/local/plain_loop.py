@@ -42,7 +42,7 @@ def reference(model, data, x, job, lr=0.1, seed=0):
         if data.mean:
             xb = (xb / 255 - data.mean[0]) / data.std[0]
         yb, out = torch.from_numpy(data.y[rows]), module(xb)
-        loss = F.cross_entropy(out, yb) if data.classes else F.mse_loss(out[:, 0], yb)
+        loss = F.cross_entropy(out, yb) if not yb.is_floating_point() else F.mse_loss(out[:, 0], yb)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -15,14 +15,15 @@ from fedweave.local.solvers import SGD, Adam
 from fedweave.local.torch.chain import Convolution, Linear, aligned, layers, whole
 from fedweave.local.torch.flat_module import FlatModule, initial_vector
 from fedweave.local.torch.stacked import Stack
-from fedweave.tasks import Classification, Regression
+from fedweave.tasks import Batch, Classification, Regression
 from jobs import jobs_of
 from local.plain_loop import LR, each, reference, strided, trainer_of
 from worlds import image_data, regression_data
 
 
 def maybe_stack(model, shape, task=None):
-    return Stack.of(model, FlatModule(model).layout, torch.zeros(shape), task or Classification())
+    batch = Batch(torch.zeros(1, *shape), torch.zeros(1))
+    return Stack.of(model, FlatModule(model).layout, batch, task or Classification())
 
 
 def stack_of(model, shape, task=None):

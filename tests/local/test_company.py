@@ -85,7 +85,7 @@ def differences(name, batch):
     rng, per_client = np.random.default_rng(batch), batch + (batch + 1) // 2  # the second batch is not full
     n = CLIENTS * per_client
     x, y = rng.standard_normal((n, *shape)).astype(np.float32), rng.integers(0, CLASSES, n)
-    data = ClientData(x, y, x[:1], y[:1], CLASSES, (), (), np.split(np.arange(n), CLIENTS))
+    data = ClientData(x, y, x[:1], y[:1], (), (), np.split(np.arange(n), CLIENTS))
     module = build()
     start, trainer = initial_vector(module), TorchTrainer(module, data, SGD(momentum=0.5), 0)
     jobs = jobs_of(*zip(range(CLIENTS), STEPS, [batch] * CLIENTS, strict=True), measure=True)

@@ -11,6 +11,7 @@ from torch import nn
 
 from fedweave import models
 from fedweave.core.settings import BadInput
+from fedweave.models import nets
 from fedweave.models.nets import FACTORIES
 
 GREY, RGB, CELEBA = (1, 28, 28), (3, 32, 32), (3, 84, 84)
@@ -20,8 +21,10 @@ NATURAL = {
     **dict.fromkeys(["cnn2", "cnn_fedacs_cifar10", "cnn_fedacs_cinic10", "resnet18", "resnet18_bn"], RGB),
     **{f"feddd_{family}{i}": RGB for family in "ab" for i in range(1, 6)},
     "cnn_leaf_celeba": CELEBA,
+    **dict.fromkeys(["lstm", "lstm_leaf", "transformer"], (6,)),
     **REGRESSIONS,
 }
+TEXT = ("lstm", "lstm_leaf", "transformer")
 ALL = pytest.mark.parametrize("name", models.names())
 LEAST = {  # the smallest side of an image
     **dict.fromkeys(["cnn_small", "cnn_leaf", "cnn_fedacs_mnist", "cnn_fedacs_cifar10", "cnn_fedacs_cinic10"], 4),
@@ -46,7 +49,12 @@ def classes_of(name: str) -> int:
 
 
 def natural(name: str) -> nn.Module:
-    return models.build(name, NATURAL[name], classes_of(name))
+    return models.build(name, NATURAL[name], classes_of(name), tokens=7 if name in TEXT else 0)
+
+
+def samples(name: str, count: int) -> torch.Tensor:
+    """Return samples that the model takes: tokens, or numbers."""
+    return torch.randint(7, (count, *NATURAL[name])) if name in TEXT else torch.randn(count, *NATURAL[name])
 
 
 def error(name: str, shape: tuple[int, ...], classes: int = 10) -> str:
@@ -60,13 +68,13 @@ def test_output_has_one_row_per_sample(name: str):
     classes = classes_of(name)
     model = natural(name)
     for n in (1, 3):
-        assert model(torch.randn(n, *NATURAL[name])).shape == ((n, classes) if classes else (n,))
+        assert model(samples(name, n)).shape == ((n, classes) if classes else (n,))
 
 
 @ALL
 def test_gradient_reaches_every_parameter(name: str):
     model = natural(name)
-    out = model(torch.rand(3, *NATURAL[name]) + 1)
+    out = model(samples(name, 3) if name in TEXT else torch.rand(3, *NATURAL[name]) + 1)
     target = torch.tensor([1, 2, 3])
     loss = nn.functional.cross_entropy(out, target) if out.ndim == 2 else (out - target).square().mean()
     loss.backward()
@@ -92,7 +100,7 @@ def test_the_seed_decides_the_weights(name: str):
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("name", [name for name in models.names() if "quadratic" not in name])
+@pytest.mark.parametrize("name", [name for name in FACTORIES if "quadratic" not in name])
 def test_layers_can_be_walked_in_order(name: str):
     model = natural(name)
     assert isinstance(model, nn.Sequential)
@@ -231,8 +239,8 @@ def test_default_fits(shape: tuple[int, ...], classes: int, name: str):
 
 
 def test_every_name_is_described_and_built():
-    assert list(models.info()) == models.names() == list(FACTORIES)
-    assert set(NATURAL) == set(FACTORIES)
+    assert list(models.info()) == models.names()
+    assert set(models.names()) == set(NATURAL) == {*FACTORIES, *nets.TEXT}
     assert all(text and "\n" not in text for text in models.info().values())
 
 

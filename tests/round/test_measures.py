@@ -66,7 +66,7 @@ class Small(nn.Module):
 def clients(sizes):
     rng, n = np.random.default_rng(0), sum(sizes)
     x, y = rng.standard_normal((n, 2, 4, 4)).astype(np.float32), rng.integers(0, 4, n)
-    return worlds.client_data(x, y, sizes, classes=4, order=rng.permutation(n))
+    return worlds.client_data(x, y, sizes, order=rng.permutation(n))
 
 
 def test_true_gradients_are_those_of_autograd_in_the_order_of_the_model():

@@ -139,12 +139,13 @@ def test_work_that_no_client_could_do_is_refused_before_training(changes, words,
     assert not (tmp_path / "run").exists()
 
 
-def test_a_target_is_an_accuracy_which_a_regression_has_not():
+def test_a_target_is_a_value_of_the_primary_metric():
     line = fw.data.from_arrays(POINTS.x, np.linspace(0, 1, len(POINTS.x)))
-    with pytest.raises(fw.BadInput, match=r"'target' is a test accuracy.*arrays is a regression"):
-        fw.run(small(data=line, target=0.5))
-    with pytest.raises(fw.BadInput, match=r"'target' is a test accuracy.*quadratics is a regression"):
-        fw.run(small(data="quadratics", partition="natural", target=0.5))
+    found = fw.run(small(data=line, target=1e6))  # of the loss, where lower is better
+    assert found.summary["rounds_to_target"] == 1
+    assert fw.run(small(data=line, target=1e-9)).summary["rounds_to_target"] is None
+    with pytest.raises(fw.BadInput, match=r"'target' is a test accuracy, from 0 to 1. Got 90"):
+        fw.run(small(target=90))
 
 
 SYSTEMS = {name: make() for name, (make, _) in systems.SYSTEMS.items()}

@@ -412,6 +412,7 @@ def test_the_cost_of_a_target_is_up_to_its_first_reaching(target, reached):
 def test_the_summary_is_the_last_row_and_the_best():
     found = summarise(COLUMNS, 0.7)
     assert found == {
+        "metric": "accuracy", "higher_is_better": True, "value": 0.6, "best": 0.9,
         "rounds": 5, "accuracy": 0.6, "best_accuracy": 0.9, "loss": 0.75, "rounds_to_target": 3,
         "seconds_to_target": 4.5, "bytes_to_target": 30, "simulated_seconds": 7.5, "wall_seconds": 0.5, "bytes_up": 50,
         "bytes_down": 5, "refused": 3, "abandoned": 1,

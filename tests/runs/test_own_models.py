@@ -60,8 +60,6 @@ WRONG = {
     ),
     "frozen": (frozen, "no parameter to train: all of them are frozen"),
     "no parameters": (lambda: nn.Flatten(), "no parameter to train"),
-    "lazy": (lambda: nn.LazyLinear(3), r"LazyLinear.*size is not known"),
-    "lazy inside": (lambda: nn.Sequential(nn.Linear(5, 4), nn.LazyLinear(3)), r"LazyLinear.*size is not known"),
     "not finite": (broken, r"weight.*not finite"),
     "needs arguments": (nn.Linear, r"function that makes the model Linear failed: TypeError: .*missing 2 required"),
     "raises": (fails, "function that makes the model fails failed: LookupError: .*no weights on this disk"),
@@ -89,6 +87,26 @@ def test_a_transposed_answer_is_told_from_a_right_one_with_two_classes():
     turned = partial(Net, lambda out: out.T, nn.Linear(5, 2))
     with pytest.raises(fw.BadInput, match=r"must return \(3, 2\)"):
         fw.run(fw.Experiment("fedavg", two, "iid", turned, rounds=1, workers=1))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_lazy_layers_get_their_sizes_from_the_data(workers):
+    lazy = lambda: nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(3))  # noqa: E731
+    plain = lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))  # noqa: E731
+    runs = [fw.run(fw.Experiment("fedavg", DATA, "iid", net, rounds=2, workers=workers)) for net in (lazy, plain)]
+    assert [run.x.size for run in runs] == [39, 39]
+    assert runs[0].summary["digest"] == fw.run(fw.Experiment("fedavg", DATA, "iid", lazy, rounds=2)).summary["digest"]
+
+
+def test_a_function_that_makes_a_model_may_take_the_seed():
+    seen = []
+
+    def net(seed):
+        seen.append(seed)
+        return nn.Linear(5, 3)
+
+    fw.run(fw.Experiment("fedavg", DATA, "iid", net, rounds=1, workers=1, seed=7))
+    assert set(seen) == {7}
 
 
 def test_partly_frozen_models_train():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedweave.runs.experiment import Experiment
+from fedweave.runs.results import score_of
 
 LINE_SECONDS = 5.0
 
@@ -85,10 +85,7 @@ class Show:
 
         def update(row: Mapping[str, Any]) -> None:
             nonlocal last, score
-            if math.isfinite(row["accuracy"]):
-                score = f"accuracy {row['accuracy']:.3f}"
-            elif not math.isnan(row["loss"]):
-                score = f"loss {row['loss']:.4g}"
+            score = score_of(row, experiment.task) or score
             status = f"{score}  clock {row['clock']:.4g} s"
             self._bars.update(task, completed=row["round"], status=status)
             due = row["round"] == experiment.rounds or time.monotonic() - last > LINE_SECONDS

@@ -30,6 +30,7 @@ class Stream(IntEnum):
     PRIVACY = 8
     UPLOAD = 9
     MEASURE = 10  # layers that draw also when a model is measured
+    TRANSFORM = 11  # augmentation
 
 
 class _NoEntropy(ISeedSequence):

@@ -1,141 +1,187 @@
-"""The Dataset record: training and test samples as arrays, and how raw images become network input."""
+"""The Dataset record: training and test samples of all clients together, and how they become network input."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedweave.core.settings import BadInput, brief
+from fedweave.core.settings import BadInput
+from fedweave.core.spec import describe
+from fedweave.data import checks
+from fedweave.data.columns import Array, Items, arrays, as_array, each, length, rows
 
-Array = NDArray[Any]
-MOST_CLASSES = 1_000_000  # a larger label is an id, not a class
-CONVERT = "fedweave.data.from_arrays converts and checks arrays."
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Loaded(NamedTuple):
+    """A data set as ``fedweave.data.load`` returned it."""
+
+    name: str
+    columns: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Dataset:
     """Samples of all clients together; a partition assigns them by index, so nothing is copied per client.
 
-    Images stay bytes (uint8, channels first) until a batch needs them: input = (pixel / 255 − mean) / std. Whatever is
-    made into a data set, by a loader or by hand, is checked here.
+    A column is an array with one row per sample, several arrays by name (``x`` is then given to the model by keyword),
+    or lazy items. Images stay bytes (uint8, channels first) until a batch needs them: input = (pixel / 255 − mean) /
+    std. Whatever is made into a data set, by a loader or by hand, is checked here.
     """
 
     name: str
-    x: Array  # (n, C, H, W) uint8 images, or (n, ...) float32 features
-    y: Array  # (n,) int64 class labels; float32 targets when classes == 0
-    test_x: Array
-    test_y: Array
-    classes: int  # 0: regression
+    x: Any  # a Column: (n, C, H, W) uint8 images, (n, …) float32 features, (n, T) int64 tokens
+    y: Any  # a Column: (n,) int64 class labels, (n, T) int64 tokens, or float32 targets when classes == 0
+    test_x: Any
+    test_y: Any
+    classes: int  # or tokens; 0: neither
     mean: tuple[float, ...] = ()  # per channel, only for uint8 images
     std: tuple[float, ...] = ()
     group: Array | None = None  # (n,) int64 natural client (writer, celebrity) of each training sample
     test_group: Array | None = None
-    # The name given to fedweave.data.load, which lets a run be resumed from its folder; dataclasses.replace drops it.
-    source: str | None = field(default=None, init=False)
+    transform: Callable[..., Any] | None = None  # a Transform, which changes training batches at random
+    loaded: Loaded | None = None  # the name given to fedweave.data.load, and the columns that it stands for
 
     def __post_init__(self) -> None:
-        """Refuse arrays that training could not use."""
-        check_class_count(self.classes, least=0)
-        for x, y in (("x", "y"), ("test_x", "test_y")):
-            self._check_samples(x)
-            self._check_labels(y)
-            check_length(len(getattr(self, x)), x, len(getattr(self, y)), y)
-        if self.x.shape[1:] != self.test_x.shape[1:] or self.x.dtype != self.test_x.dtype:
-            ours, theirs = (f"{x.dtype} {x.shape[1:]}" for x in (self.x, self.test_x))
-            raise BadInput(f"Training and test samples differ: {ours} and {theirs}.")
-        self._check_pixels()
-        for group, x in ((self.group, "x"), (self.test_group, "test_x")):
-            name = x.replace("x", "group")
-            if group is not None and (not isinstance(group, np.ndarray) or group.dtype.kind not in "iu"):
-                raise BadInput(f"{name} must be whole numbers, one per sample. Got {_kind(group)}. {CONVERT}")
-            if group is not None:
-                check_length(len(getattr(self, x)), x, len(group), name)
+        """Refuse columns that training could not use."""
+        checks.check_class_count(self.classes, least=0)
+        for x, y, group in (("x", "y", "group"), ("test_x", "test_y", "test_group")):
+            checks.check_inputs(getattr(self, x), x)
+            checks.check_answers(getattr(self, y), y, self.classes, self.name)
+            checks.check_length(length(getattr(self, x)), x, length(getattr(self, y)), y)
+            checks.check_group(getattr(self, group), group, length(getattr(self, x)), x)
+        checks.check_alike(self.x, self.test_x)
+        checks.check_pixels(self.x, self.mean, self.std)
 
-    def _check_samples(self, name: str) -> None:
-        x = getattr(self, name)
-        if not isinstance(x, np.ndarray) or x.ndim < 2:
-            raise BadInput(f"{name} must be an array of samples, with 2 axes or more. Got {_kind(x)}. {CONVERT}")
-        if x.dtype not in (np.uint8, np.float32):
-            raise BadInput(f"{name} must be float32 features or uint8 images. Got {_kind(x)}. {CONVERT}")
-        check_finite(x, name)
-
-    def _check_labels(self, name: str) -> None:
-        y, wanted = getattr(self, name), np.dtype(np.int64 if self.classes else np.float32)
-        if not isinstance(y, np.ndarray) or y.ndim != 1 or y.dtype != wanted:
-            what = "labels" if self.classes else "targets, where there are no classes"
-            raise BadInput(f"{name} must be {wanted} {what}. Got {_kind(y)}. {CONVERT}")
-        if not self.classes:
-            check_finite(y, name)
-        elif y.size and not 0 <= y.min() <= y.max() < self.classes:
-            wrong = y.min() if y.min() < 0 else y.max()
-            raise BadInput(
-                f"{self.name} has the label {wrong}, but {self.classes} classes (0..{self.classes - 1}). "
-                "Labels count from 0."
-            )
-
-    def _check_pixels(self) -> None:
-        """Refuse images of bytes without mean and standard deviation, and features with them."""
-        if self.x.dtype != np.uint8:
-            if self.mean or self.std:
-                raise BadInput(f"mean and std are for images of bytes. x is {_kind(self.x)}.")
-            return
-        given = np.array([self.mean, self.std], float) if len(self.mean) == len(self.std) else np.zeros((2, 0))
-        if given.shape[1] != self.x.shape[1] or not np.isfinite(given).all() or not (given[1] > 0).all():
-            raise BadInput(
-                f"uint8 images need mean and std of each of {self.x.shape[1]} channels, finite and std above 0. "
-                f"Got {brief(self.mean)} and {brief(self.std)}. {CONVERT}"
-            )
+    def __len__(self) -> int:
+        """Number of training samples."""
+        return length(self.x)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
-        return self.x.shape[1:]
+        """Shape of one sample; of lazy items, that of the first."""
+        if isinstance(self.x, Items):
+            return as_array(self.x.read([0])[0][0]).shape
+        return next((array.shape[1:] for _, array in arrays(self.x)), ())
+
+    @property
+    def labels(self) -> Array | None:
+        """(n,) the classes of the training samples; None where they have none: numbers, tokens, several answers."""
+        return self.y if self.classes and isinstance(self.y, np.ndarray) and self.y.ndim == 1 else None
+
+    @cached_property
+    def tokens(self) -> int:
+        """How many tokens the inputs use, where they are whole numbers; else 0."""
+        if not isinstance(self.x, np.ndarray) or self.x.dtype != np.int64:
+            return 0
+        return max(int(np.max(x, initial=0)) for _, x in (*arrays(self.x), *arrays(self.test_x))) + 1
+
+    @property
+    def sample(self) -> tuple[tuple[int, ...], int, int, bool, int]:
+        """What a model must take and answer, as ``fedweave.models.build`` is told.
+
+        Shape of a sample, classes, tokens of the inputs, whether each position is answered, and numbers to answer.
+        """
+        several = isinstance(self.y, np.ndarray) and self.y.ndim > 1
+        outputs = math.prod(self.y.shape[1:]) if several and not self.classes else 1
+        return self.shape, self.classes, self.tokens, several and bool(self.classes), outputs
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over all samples and labels; compared when a run is resumed."""
+        """SHA-256 over all samples and labels; compared when a run is resumed.
+
+        Lazy items are not all read: their number, their labels and three of them stand for them.
+        """
         sha = hashlib.sha256()
-        for array in (self.x, self.y, self.test_x, self.test_y):
-            sha.update(f"{array.dtype}{array.shape}".encode())
-            sha.update(np.ascontiguousarray(array).data)
+        for column in (self.x, self.y, self.test_x, self.test_y):
+            if isinstance(column, Items):
+                sha.update(f"items{len(column)}".encode())
+                found = column.read(sorted({0, len(column) // 2, len(column) - 1})) if len(column) else []
+                parts = [("", np.ascontiguousarray(as_array(item[0]))) for item in found]
+            else:
+                parts = [(name, np.ascontiguousarray(array)) for name, array in arrays(column)]
+            for name, array in parts:
+                sha.update(f"{name}{array.dtype}{array.shape}".encode())
+                sha.update(array.data)
         return sha.hexdigest()
 
     def describe(self) -> Any:
         """Return how a run folder refers to this data."""
-        return self.source or {"type": "arrays", "name": self.name, "digest": self.digest}
+        if self.source:
+            return self.source
+        changed = {"transform": describe(self.transform)} if self.transform else {}
+        return {"type": "arrays", "name": self.name, "digest": self.digest, **changed}
+
+    @property
+    def source(self) -> str | None:
+        """The name it was loaded by, which lets a run be resumed from its folder; None if it was changed since."""
+        same = self.loaded and all(a is b for a, b in zip(self.loaded.columns, self._columns, strict=True))
+        return self.loaded.name if self.loaded and same else None
+
+    @property
+    def _columns(self) -> tuple[Any, ...]:
+        return self.x, self.y, self.test_x, self.test_y, self.group, self.transform
+
+    def named(self, name: str) -> Dataset:
+        """Return this data set as the one that ``fedweave.data.load(name)`` returns; changes of it are not."""
+        return replace(self, loaded=Loaded(name, self._columns))
+
+    def take(self, index: Any) -> Dataset:
+        """Return the data set with these training samples only; the test set stays."""
+        group = None if self.group is None else self.group[index]
+        return replace(self, x=rows(self.x, index), y=rows(self.y, index), group=group)
+
+    def split(self, validation: float = 0.1, seed: int = 0) -> Dataset:
+        """Return the training samples with a share of them in the place of the test set: to tune without looking at it.
+
+        The share is the same in every group, or in every class.
+        """
+        from fedweave.data.deal import stratified_split
+
+        if not 0 < validation < 1:
+            raise BadInput(f"The 'validation' parameter of split must lie between 0 and 1. Got {validation!r} instead.")
+        strata = self.group if self.group is not None else self.labels
+        strata = np.zeros(len(self), np.int64) if strata is None else strata
+        kept, held = stratified_split(strata, validation, np.random.default_rng(seed))
+        group = None if self.group is None else self.group[held]
+        return replace(self.take(kept), test_x=rows(self.x, held), test_y=rows(self.y, held), test_group=group)
+
+    def prepare(self, x: Any) -> Tensor:
+        """Return raw samples as the network takes them: bytes are scaled by this data set's mean and std."""
+        import torch
+
+        batch = torch.as_tensor(np.asarray(x))
+        if not self.std:
+            return batch
+        batch = batch[:, None] if batch.dim() == 3 else batch
+        scale, shift = scaling(self.mean, self.std, batch.dim())
+        return batch.to(torch.float32).mul_(scale).add_(shift)
+
+    def as_features(self) -> Dataset:
+        """Return the data set with tokens as plain numbers, for models that take features."""
+        if not self.tokens:
+            return self
+        x, test_x = (each(column, lambda a: a.astype(np.float32)) for column in (self.x, self.test_x))
+        changed = replace(self, x=x, test_x=test_x)
+        return changed.named(self.source) if self.source else changed
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.shape))
-        return f"Dataset({self.name}, {len(self.x)} train + {len(self.test_x)} test of {shape}, {self.classes} classes)"
+        sizes = f"{length(self.x)} train + {length(self.test_x)} test"
+        return f"Dataset({self.name}, {sizes} of {shape}, {self.classes} {'tokens' if self.tokens else 'classes'})"
 
 
-def _kind(value: Any) -> str:
-    return f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else brief(value)
+def scaling(mean: tuple[float, ...], std: tuple[float, ...], axes: int) -> tuple[Tensor, Tensor]:
+    """Return scale and shift of bytes, to be broadcast over images with this many axes."""
+    import torch
 
-
-def check_finite(values: Array, what: str) -> None:
-    """Refuse values that are not finite in the type in which they are used."""
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        first = int(np.argwhere(~np.isfinite(values))[0][0])
-        kind = "values" if values.ndim > 1 else "targets"
-        raise BadInput(
-            f"{what} has {kind} that are not finite as {values.dtype}, first in sample {first}. Remove or replace them."
-        )
-
-
-def check_length(n: int, a: str, m: int, b: str) -> None:
-    """Refuse two arrays that do not belong together."""
-    if n != m:
-        raise BadInput(f"{a} has {n} samples but {b} has {m}. Give one of each per sample.")
-
-
-def check_class_count(classes: Any, least: int = 1) -> None:
-    """Refuse what cannot be a number of classes."""
-    whole = isinstance(classes, int | np.integer) and not isinstance(classes, bool)
-    if not whole or not least <= classes <= MOST_CLASSES:
-        raise BadInput(f"classes must be a whole number from {least} to {MOST_CLASSES}. Got {brief(classes)}.")
+    center, spread = (torch.tensor(values, dtype=torch.float32) for values in (mean, std))
+    one = (-1,) + (1,) * (axes - 2)
+    return (1 / (255 * spread)).reshape(one), (-center / spread).reshape(one)

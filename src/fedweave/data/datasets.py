@@ -11,11 +11,13 @@ import numpy as np
 from fedweave.core.settings import BadInput, choice
 from fedweave.data import synthetic
 from fedweave.data.arrays import build, from_arrays
-from fedweave.data.dataset import Array, Dataset
+from fedweave.data.columns import Array
+from fedweave.data.dataset import Dataset
 from fedweave.data.fetch import Offer, locate
 from fedweave.data.folders import image_folder, list_images, read_images
 from fedweave.data.idx import read_idx
 from fedweave.data.leaf import celeba, femnist
+from fedweave.data.shakespeare import shakespeare
 
 Part = tuple[Array, Array, None]
 
@@ -171,6 +173,7 @@ DATASETS: dict[str, Callable[[Path | None], Dataset]] = {
     "emnist_letters": emnist_letters,
     "femnist": femnist,
     "celeba": celeba,
+    "shakespeare": shakespeare,
     "synthetic": synthetic_classification,
     "quadratics": quadratics,
 }
@@ -179,16 +182,10 @@ DATASETS: dict[str, Callable[[Path | None], Dataset]] = {
 def load(name: str, root: Path | None = None) -> Dataset:
     """Load a data set by its name, or any folder of images by its path; ``root`` overrides FEDWEAVE_DATA."""
     if name in DATASETS:
-        return _named(DATASETS[name](root), name)
+        return DATASETS[name](root).named(name)
     if name and Path(name).expanduser().is_dir():
-        return _named(image_folder(name), name)
+        return image_folder(name).named(name)
     raise BadInput(f"{choice('data set', name, DATASETS)} Or give the path of a folder of images.")
-
-
-def _named(data: Dataset, source: str) -> Dataset:
-    """Return the data set with the name it was loaded by, which no change of it keeps."""
-    object.__setattr__(data, "source", source)
-    return data
 
 
 def names() -> list[str]:

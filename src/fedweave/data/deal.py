@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedweave.core.settings import BadInput
-from fedweave.data.dataset import Array, Dataset
+from fedweave.data.columns import Array, length
+from fedweave.data.dataset import Dataset
 
 
 class Shares(NamedTuple):
@@ -144,10 +145,11 @@ def _test_quota(row: Array, available: Array, fair: float) -> Array:
 
 
 def label_counts(data: Dataset, train: Sequence[Array]) -> Array:
-    """Return how many samples of each class each client has, (N, C); no columns in regression."""
-    if not data.classes:
+    """Return how many samples of each class each client has, (N, C); no columns where samples have no class."""
+    labels = data.labels
+    if labels is None:
         return np.zeros((len(train), 0), np.int64)
-    return np.stack([np.bincount(data.y[i], minlength=data.classes) for i in train])
+    return np.stack([np.bincount(labels[i], minlength=data.classes) for i in train])
 
 
 def covered(labels: Array) -> Array:
@@ -157,8 +159,8 @@ def covered(labels: Array) -> Array:
 
 def add_test_samples(data: Dataset, train: Sequence[Array], rng: np.random.Generator) -> Shares:
     """Add test samples in each client's own label proportions."""
-    if data.classes:
-        counts, labels = label_counts(data, train), data.test_y
+    if data.labels is not None:
+        counts, labels = label_counts(data, train), np.asarray(data.test_y)
     else:
-        counts, labels = np.array([[len(i)] for i in train]), np.zeros(len(data.test_y), np.int64)
+        counts, labels = np.array([[len(i)] for i in train]), np.zeros(length(data.test_y), np.int64)
     return Shares([np.sort(i) for i in train], deal_in_proportion(labels, counts, rng))

@@ -10,7 +10,8 @@ import numpy as np
 
 from fedweave.core.settings import BadInput
 from fedweave.data.arrays import build, from_arrays
-from fedweave.data.dataset import Array, Dataset
+from fedweave.data.columns import Array
+from fedweave.data.dataset import Dataset
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 LAYOUT = "Expected train/CLASS/*.png|jpg with test/CLASS/*.png|jpg, or CLASS/*.png|jpg"

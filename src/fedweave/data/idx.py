@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedweave.core.settings import BadInput
-from fedweave.data.dataset import Array
+from fedweave.data.columns import Array
 
 
 def read_idx(path: Path) -> Array:

@@ -10,7 +10,9 @@ import numpy as np
 
 from fedweave.core.settings import BadInput, brief
 from fedweave.data.arrays import build
-from fedweave.data.dataset import MOST_CLASSES, Array, Dataset
+from fedweave.data.checks import MOST_CLASSES
+from fedweave.data.columns import Array
+from fedweave.data.dataset import Dataset
 from fedweave.data.fetch import Offer, locate
 from fedweave.data.folders import read_images
 

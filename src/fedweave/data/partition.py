@@ -15,7 +15,8 @@ from pydantic import Field, PositiveInt
 
 from fedweave.core.settings import BadInput, choice, settings
 from fedweave.data.arrays import imbalance as imbalance
-from fedweave.data.dataset import Array, Dataset
+from fedweave.data.columns import Array
+from fedweave.data.dataset import Dataset
 from fedweave.data.deal import Shares as Shares
 from fedweave.data.deal import (
     add_test_samples,
@@ -30,6 +31,8 @@ from fedweave.data.deal import (
 from fedweave.data.deal import label_counts as label_counts
 
 CLIENTS = 20  # where a written form comes without a number of clients
+ALPHA = 0.5  # of classes that are dealt without being told how
+MOST_DRAWS = 1000  # of a Dirichlet distribution, until all clients have enough
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -52,7 +55,7 @@ class IID(Partition):
 
     def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
         _check_size(self, data, self.clients)
-        return add_test_samples(data, np.array_split(rng.permutation(len(data.y)), self.clients), rng)
+        return add_test_samples(data, np.array_split(rng.permutation(len(data)), self.clients), rng)
 
 
 @settings
@@ -60,18 +63,27 @@ class Dirichlet(Partition):
     """Each class is dealt in proportions drawn from Dirichlet(α): small α, few classes per client.
 
     A client with fewer than ``min_samples`` is filled up one sample at a time, each taken from the most common label
-    of the largest client.
+    of the largest client. With ``fill=False`` the proportions are drawn again until all clients have enough.
     """
 
     clients: PositiveInt
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     min_samples: PositiveInt = 1
+    fill: bool = True
 
     def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
-        sizes = _class_sizes(self, data)
+        labels, sizes = _class_sizes(self, data)
         _check_size(self, data, self.clients * self.min_samples)
-        counts = [apportion(dirichlet(self.alpha, self.clients, rng), int(n)) for n in sizes]
-        return add_test_samples(data, deal(data.y, fill_up(np.stack(counts, axis=1), self.min_samples), rng), rng)
+        for _ in range(1 if self.fill else MOST_DRAWS):
+            drawn = [apportion(dirichlet(self.alpha, self.clients, rng), int(n)) for n in sizes]
+            counts = np.stack(drawn, axis=1)
+            if self.fill or counts.sum(1).min() >= self.min_samples:
+                counts = fill_up(counts, self.min_samples)
+                return add_test_samples(data, deal(labels, counts, rng), rng)
+        raise BadInput(
+            f"{self}: in {MOST_DRAWS} draws some client always had fewer than {self.min_samples} samples. Use fewer "
+            "clients, a larger alpha, or fill=True."
+        )
 
 
 @settings
@@ -82,10 +94,10 @@ class Shards(Partition):
     per_client: PositiveInt = 2
 
     def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
-        _class_sizes(self, data)
+        labels, _ = _class_sizes(self, data)
         blocks = self.clients * self.per_client
         _check_size(self, data, blocks)
-        shards = np.array_split(shuffled_by(data.y, rng), blocks)
+        shards = np.array_split(shuffled_by(labels, rng), blocks)
         hands = rng.permutation(blocks).reshape(self.clients, self.per_client)
         return add_test_samples(data, [np.concatenate([shards[b] for b in hand]) for hand in hands], rng)
 
@@ -107,7 +119,7 @@ class Classes(Partition):
             raise ValueError(f"The 'high' parameter of Classes must be at least low = {self.low}. Got {self.high}.")
 
     def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
-        sizes = _class_sizes(self, data)
+        labels, sizes = _class_sizes(self, data)
         _check_size(self, data, self.clients)
         present, most = np.flatnonzero(sizes), self.high or self.low
         if most > len(present):
@@ -117,7 +129,7 @@ class Classes(Partition):
         for mine, k in zip(owned, number, strict=True):
             order = np.lexsort((rng.random(len(present)), owned[:, present].sum(0)))
             mine[present[order[:k]]] = True
-        return add_test_samples(data, deal(data.y, _class_counts(self, owned, sizes), rng), rng)
+        return add_test_samples(data, deal(labels, _class_counts(self, owned, sizes), rng), rng)
 
 
 @settings
@@ -133,14 +145,14 @@ class OneClass(Partition):
     order: Literal["mixed", "sorted"] = "mixed"
 
     def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
-        sizes = _class_sizes(self, data)
+        labels, sizes = _class_sizes(self, data)
         _check_size(self, data, self.clients)
         if self.order == "mixed":
             return Classes(self.clients, 1).split(data, rng)
         present = np.flatnonzero(sizes)
         owned = np.zeros((self.clients, data.classes), bool)
         owned[np.arange(self.clients), present[np.arange(self.clients) * len(present) // self.clients]] = True
-        return add_test_samples(data, deal(data.y, _class_counts(self, owned, sizes), rng), rng)
+        return add_test_samples(data, deal(labels, _class_counts(self, owned, sizes), rng), rng)
 
 
 @settings
@@ -157,7 +169,7 @@ class Split(Partition):
     share: Share = 0.9
 
     def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
-        n, owners = len(data.y), round(self.owners * self.clients)
+        n, owners = len(data), round(self.owners * self.clients)
         others, first = self.clients - owners, round(self.share * n)
         if owners < 1 or others < 1:
             raise BadInput(f"{self} has {owners} owners and {others} others. Use more clients or other owners.")
@@ -166,7 +178,12 @@ class Split(Partition):
                 f"{self} deals {first} samples to {owners} owners and {n - first} to {others} others, "
                 "which is less than one each. Use fewer clients or another share."
             )
-        key = rng.permutation(data.classes)[data.y] if data.classes else data.y
+        if data.labels is not None:
+            key = rng.permutation(data.classes)[data.labels]
+        elif isinstance(data.y, np.ndarray) and data.y.ndim == 1:
+            key = data.y
+        else:
+            raise BadInput(f"{self} sorts by label, but {data.name} has no single one per sample. Use IID or Natural.")
         order = shuffled_by(key, rng)
         rest = np.array_split(rng.permutation(order[first:]), others)
         return add_test_samples(data, [*np.array_split(order[:first], owners), *rest], rng)
@@ -180,7 +197,9 @@ class Natural(Partition):
 
     def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
         if data.group is None:
-            raise BadInput(f"{data.name} has no natural clients. Use femnist, celeba, synthetic or another partition.")
+            raise BadInput(
+                f"{data.name} has no natural clients. Use femnist, celeba, shakespeare, synthetic or another partition."
+            )
         groups = np.unique(data.group)
         if self.clients is not None and self.clients > len(groups):
             raise BadInput(f"{self} asks for {self.clients} clients, {data.name} has {len(groups)}. Use fewer.")
@@ -192,10 +211,25 @@ class Natural(Partition):
         return Shares(train, by_group(data.test_group, groups))
 
 
-def _class_sizes(partition: Partition, data: Dataset) -> Array:
-    if not data.classes:
-        raise BadInput(f"{partition} deals by class, but {data.name} is a regression. Use IID, Split or Natural.")
-    return np.bincount(data.y, minlength=data.classes)
+@settings
+class Auto(Partition):
+    """The data's own clients if it has them; else classes dealt by Dirichlet(0.5), or all equally without classes."""
+
+    clients: PositiveInt | None = None
+
+    def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
+        if data.group is not None:
+            return Natural(self.clients).split(data, rng)
+        clients = self.clients or CLIENTS
+        return (IID(clients) if data.labels is None else Dirichlet(clients, ALPHA)).split(data, rng)
+
+
+def _class_sizes(partition: Partition, data: Dataset) -> tuple[Array, Array]:
+    """Return the classes of all samples, and how many there are of each."""
+    labels = data.labels
+    if labels is None:
+        raise BadInput(f"{partition} deals by class, but {data.name} has no classes. Use IID, Split or Natural.")
+    return labels, np.bincount(labels, minlength=data.classes)
 
 
 def _class_counts(partition: Partition, owned: Array, sizes: Array) -> Array:
@@ -210,9 +244,9 @@ def _class_counts(partition: Partition, owned: Array, sizes: Array) -> Array:
 
 
 def _check_size(partition: Partition, data: Dataset, needed: int) -> None:
-    if len(data.y) < needed:
+    if len(data) < needed:
         raise BadInput(
-            f"{partition} needs at least {needed} training samples, {data.name} has {len(data.y)}. "
+            f"{partition} needs at least {needed} training samples, {data.name} has {len(data)}. "
             "Use fewer clients or more data."
         )
 
@@ -226,13 +260,14 @@ class Form(NamedTuple):
 
 
 FORMS = {
+    "auto": Form(Auto, "auto", "natural where the data has clients of its own, else dirichlet:0.5"),
     "iid": Form(IID, "iid", "shuffled and dealt equally"),
     "dirichlet": Form(Dirichlet, "dirichlet:ALPHA", "classes dealt by Dirichlet(ALPHA): dirichlet:0.1"),
     "shards": Form(Shards, "shards:K", "sorted by label, K equal blocks per client: shards:2"),
     "classes": Form(Classes, "classes:K or classes:LOW-HIGH", "K random classes per client: classes:2-10"),
     "one-class": Form(OneClass, "one-class:sorted or one-class", "one class per client; sorted: neighbours share one"),
     "split": Form(Split, "split:OWNERS:SHARE", "few clients own most samples: split:0.1:0.9"),
-    "natural": Form(Natural, "natural", "the data's own clients: femnist, celeba, synthetic"),
+    "natural": Form(Natural, "natural", "the data's own clients: femnist, celeba, shakespeare, synthetic"),
 }
 
 
@@ -244,13 +279,13 @@ def forms() -> dict[str, str]:
 def parse(text: str, clients: int | None = None) -> Partition:
     """Turn a written form such as ``dirichlet:0.1`` into a partition of ``clients`` clients.
 
-    Without a number there are ``CLIENTS``, or as many as the data itself has if it is ``natural``.
+    Without a number there are ``CLIENTS``, or as many as the data itself has if they are its own.
     """
     kind, *values = text.strip().split(":")
     if kind not in FORMS:
         raise BadInput(f"{choice('partition', kind, FORMS)} Forms: {', '.join(forms())}.")
     form = FORMS[kind]
-    if clients is None and kind != "natural":
+    if clients is None and kind not in ("auto", "natural"):
         clients = CLIENTS
     if len(values) > form.form.split(" ")[0].count(":"):
         raise BadInput(f"The partition {text!r} has too many values. Write {form.form}.")

@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 import numpy as np
 
 from fedweave.core.settings import BadInput
-from fedweave.data.dataset import Array, Dataset
+from fedweave.data.columns import Array
+from fedweave.data.dataset import Dataset
 from fedweave.data.fetch import Offer, locate
 
 LENGTH = 80  # characters of a sample, as in LEAF

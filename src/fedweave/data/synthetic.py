@@ -8,7 +8,8 @@ import numpy as np
 
 from fedweave.core.settings import BadInput
 from fedweave.data.arrays import from_arrays
-from fedweave.data.dataset import Array, Dataset
+from fedweave.data.columns import Array
+from fedweave.data.dataset import Dataset
 
 
 def regression(

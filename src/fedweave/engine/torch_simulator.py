@@ -16,6 +16,7 @@ from fedweave.local.submodels import SubmodelTrainer
 from fedweave.local.torch.flat_module import build_module
 from fedweave.local.torch.trainer import TorchTrainer
 from fedweave.local.trainer import Trainer
+from fedweave.tasks import Task
 
 
 def torch_simulator(
@@ -28,9 +29,10 @@ def torch_simulator(
     upload: Upload | None = None,
     submodels: Sequence[Callable[[], nn.Module]] = (),
     skip: bool = False,
+    task: Task | None = None,
 ) -> Simulator:
     """Return a simulator of clients that train ``model``, or in turn one of the ``submodels`` of it."""
-    build = partial(_build_trainer, model, tuple(submodels), solver, seed, device)
+    build = partial(_build_trainer, model, tuple(submodels), solver, seed, device, task)
     return Simulator(build(data), upload, pool, build, data, skip)
 
 
@@ -40,9 +42,10 @@ def _build_trainer(
     solver: Solver,
     seed: int,
     device: str,
+    task: Task | None,
     data: ClientData,
 ) -> Trainer:
     if not submodels:
-        return TorchTrainer(build_module(model, seed), data, solver, seed, device)
-    parts, kind = [build_module(part, seed) for part in submodels], np.arange(len(data.parts)) % len(submodels)
-    return SubmodelTrainer(build_module(model, seed), parts, kind, data, solver, seed, device)
+        return TorchTrainer(build_module(model, seed, data), data, solver, seed, device, task)
+    parts, kind = [build_module(part, seed, data) for part in submodels], np.arange(len(data.parts)) % len(submodels)
+    return SubmodelTrainer(build_module(model, seed, data), parts, kind, data, solver, seed, device, task)

@@ -18,7 +18,9 @@ from fedweave.core.records import Array
 from fedweave.core.roles import Solver
 from fedweave.core.settings import BadInput
 from fedweave.data import Dataset, load, partition
-from fedweave.data.arrays import MOST_CLASSES
+from fedweave.data.arrays import from_pair
+from fedweave.data.checks import MOST_CLASSES
+from fedweave.data.columns import length, rows
 from fedweave.data.deal import covered, label_counts
 from fedweave.fleet.wire.answer import Answer, answer
 from fedweave.fleet.wire.request import (
@@ -37,6 +39,8 @@ from fedweave.fleet.wire.tensors import Tensors, opened, packed
 from fedweave.local.client_data import ClientData
 from fedweave.local.trainer import Jobs
 from fedweave.system.worlds import steps_of
+from fedweave.tasks import Task
+from fedweave.tasks import parse as parse_task
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,26 +58,29 @@ def client(
     load_partition: LoadPartition,
     *,
     device: Literal["auto", "cpu", "cuda"] = "auto",
+    task: Task | str | None = None,
 ) -> ClientApp:
     """Return a ClientApp that trains ``model`` on the samples of ``load_partition(partition_id, num_partitions)``.
 
     ``model`` is a name of ``fedweave list models`` or a function that makes a torch module; ``load_partition`` returns
-    a ``fedweave.data.Dataset`` or a pair of arrays, inputs ready for the network and labels. Steps, batch size,
+    a ``fedweave.data.Dataset`` or a pair of arrays, inputs ready for the network and labels; ``task`` is the one that
+    fits the labels, unless it is given. Steps, batch size,
     learning rate and solver come from the server each round. What a method has its clients remember stays in
     ``Context.state``.
     The node says who it is: ``--node-config 'partition-id=3 num-partitions=10'``.
     """
-    app, trainers = ClientApp(), _Trainers(model, load_partition, device)
+    task = parse_task(task) if isinstance(task, str) else task
+    app, trainers = ClientApp(), _Trainers(model, load_partition, device, task)
 
     @app.query()
     def hello(message: Message, context: Context) -> Message:
         """Say who this is and how many samples it has, and if asked how well they cover the classes; nothing else."""
         who, of = identity(context)
         data = trainers.data(who, of)
-        about: dict[str, Any] = {"client": who, "clients": of, "num-examples": len(data.x)}
-        if "fedweave" in message.content.config_records and data.classes:
+        about: dict[str, Any] = {"client": who, "clients": of, "num-examples": len(data)}
+        if "fedweave" in message.content.config_records and data.labels is not None:
             data = replace(data, classes=max(data.classes, read_setting(message.content, "classes", MOST_CLASSES)))
-            about["covered"] = float(covered(label_counts(data, [np.arange(len(data.x))]))[0])
+            about["covered"] = float(covered(label_counts(data, [np.arange(len(data))]))[0])
         return Message(RecordDict({"hello": MetricRecord(about)}), reply_to=message)
 
     @app.query(QUERY_LOSS.partition(".")[2])
@@ -91,7 +98,7 @@ def client(
         begin = time.perf_counter()
         request = read_request(message.content)
         who, of, number = *identity(context), request.client
-        samples = len(trainers.data(who, of).x)
+        samples = len(trainers.data(who, of))
         request = _own_work(request, samples) if not request.steps else request
         request = request._replace(client=who) if request.client == ANYONE else request
         if request.client != who:
@@ -143,8 +150,8 @@ def dealt(data: str | Dataset, form: str = "dirichlet:0.5", seed: int = 0) -> Lo
     def load_partition(who: int, of: int) -> Dataset:
         whole = load(data) if isinstance(data, str) else data
         shares = partition.parse(form, of).split(whole, rng_for(seed, 0, Stream.PARTITION))
-        part = shares.train[who]
-        return replace(whole, x=whole.x[part], y=whole.y[part], test_x=whole.x[:0], test_y=whole.y[:0])
+        mine, nothing = whole.take(shares.train[who]), np.zeros(0, np.int64)
+        return replace(mine, test_x=rows(whole.x, nothing), test_y=rows(whole.y, nothing), test_group=None)
 
     return load_partition
 
@@ -164,8 +171,8 @@ def identity(context: Context) -> tuple[int, int]:
 class _Trainers:
     """Data and trainers of the clients in this process, made when first needed."""
 
-    def __init__(self, model: Model, load_partition: LoadPartition, device: str):
-        self._model, self._load, self._device = model, load_partition, device
+    def __init__(self, model: Model, load_partition: LoadPartition, device: str, task: Task | None):
+        self._model, self._load, self._device, self._task = model, load_partition, device, task
         self._data: dict[int, Dataset] = {}
         self._made: dict[int, tuple[Any, TorchTrainer]] = {}
 
@@ -185,11 +192,11 @@ class _Trainers:
         found = self._made.get(who)
         if found is None or found[0] != (seed, solver):
             data = self.data(who, of)
-            test = (data.test_x, data.test_y) if len(data.test_y) else (data.x, data.y)
-            parts: Any = {who: np.arange(len(data.x))}
-            mine = ClientData(data.x, data.y, *test, data.classes, data.mean, data.std, parts)
-            module, device = build_module(factory(self._model, data), seed), choose_device(self._device)[0]
-            found = (seed, solver), TorchTrainer(module, mine, solver or SGD(), seed, device)
+            data = data if length(data.test_y) else replace(data, test_x=data.x, test_y=data.y, test_group=data.group)
+            parts: Any = {who: np.arange(len(data))}
+            mine, device = ClientData.of(data, parts), choose_device(self._device)[0]
+            module = build_module(factory(self._model, data), seed, mine)
+            found = (seed, solver), TorchTrainer(module, mine, solver or SGD(), seed, device, self._task)
             self._made[who] = found
         return found[1]
 
@@ -199,15 +206,11 @@ def as_dataset(found: Any, who: int) -> Dataset:
     if isinstance(found, Dataset):
         data = found
     elif isinstance(found, tuple) and len(found) == 2:
-        x, y = (np.asarray(part) for part in found)
-        whole = np.issubdtype(y.dtype, np.integer)
-        y = y.astype(np.int64 if whole else np.float32)
-        x = x if x.dtype == np.uint8 else x.astype(np.float32, copy=False)
-        data = Dataset("partition", x, y, x[:0], y[:0], int(y.max(initial=0)) + 1 if whole else 0)
+        data = from_pair(*found, name="partition")
     else:
         raise BadInput(f"load_partition must return a Dataset or a pair of arrays (x, y). It returned {type(found)}.")
-    if not len(data.x) or len(data.x) != len(data.y):
-        raise BadInput(f"Client {who} has {len(data.x)} inputs and {len(data.y)} labels; it needs as many, and some.")
+    if not len(data):
+        raise BadInput(f"Client {who} has no samples; it needs some.")
     return data
 
 
@@ -217,9 +220,9 @@ def factory(model: Model, data: Dataset) -> Callable[[], nn.Module]:
 
     if not isinstance(model, str):
         return model
-    name = models.default_for(data.shape, data.classes) if model == "auto" else model
-    models.check(name, data.shape, data.classes)
-    return lambda: models.build(name, data.shape, data.classes)
+    name = models.default_for(*data.sample) if model == "auto" else model
+    models.check(name, *data.sample)
+    return lambda: models.build(name, *data.sample)
 
 
 def _job(request: TrainRequest, memory: Array | None, broadcast: Array | None) -> Jobs:

@@ -156,9 +156,10 @@ class SubmodelTrainer:
         solver: Solver,
         seed: int,
         device: str = "cpu",
+        task: Task | None = None,
     ):
-        self.whole = TorchTrainer(whole, data, solver, seed, device)
-        self.parts = [TorchTrainer(part, data, solver, seed, device) for part in parts]
+        self.whole = TorchTrainer(whole, data, solver, seed, device, task)
+        self.parts = [TorchTrainer(part, data, solver, seed, device, task) for part in parts]
         for part in self.parts:  # one copy of the samples, on whichever device
             part.train_set, part.test_set = self.whole.train_set, self.whole.test_set
         models = tuple(ClientModel(p.layout, places(self.layout, p.layout)) for p in self.parts)

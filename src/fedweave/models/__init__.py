@@ -37,6 +37,7 @@ class Card:
     about: str
     need: Need
     regression: bool = False
+    text: bool = False  # whether its inputs are tokens
 
 
 def _image(side: int) -> Need:
@@ -47,6 +48,7 @@ def _image(side: int) -> Need:
 ANY = Need("any shape", lambda shape: True)
 VECTOR = Need("a vector, shape (d,)", lambda shape: len(shape) == 1)
 NUMBER = Need("a single number, shape (1,)", lambda shape: shape == (1,))
+TOKENS = Need("a sequence of tokens (whole numbers), shape (T,)", lambda shape: len(shape) == 1)
 
 SUBMODELS = {  # channels of the five convolutions, widths of the two hidden layers; see feddd.py
     "feddd_a": (
@@ -89,7 +91,10 @@ CARDS: dict[str, Card] = {
     "cnn_leaf_celeba": Card("LEAF's CelebA CNN: four 3×3 convolutions of 32 channels, batch norm", _image(9)),
     "resnet18": Card("ResNet-18 for small images, GroupNorm of 2 groups", _image(1)),
     "resnet18_bn": Card("ResNet-18 for small images, BatchNorm on batch statistics", _image(9)),
-    "linear_regression": Card("Linear regression: one linear layer, one output", ANY, regression=True),
+    "lstm": Card("Characters or words: embedding of 8, one LSTM layer of 128", TOKENS, text=True),
+    "lstm_leaf": Card("LEAF's Shakespeare model: embedding of 8, two LSTM layers of 256", TOKENS, text=True),
+    "transformer": Card("Characters or words: two causal blocks of width 64, four heads", TOKENS, text=True),
+    "linear_regression": Card("Linear regression: one linear layer, as many outputs as targets", ANY, regression=True),
     "log_quadratic": Card("DELTA's synthetic regression: log((a·x − b)²/2), two parameters", NUMBER, regression=True),
     "quadratic": Card(
         "FedACS's toy example: the point closest to all samples; clients take exact steps", VECTOR, regression=True
@@ -107,15 +112,28 @@ def info() -> dict[str, str]:
     return {name: card.about for name, card in CARDS.items()}
 
 
-def fitting(shape: Shape, classes: int) -> list[str]:
-    """Return the names of the models that take such samples; ``classes`` is 0 for regression."""
-    return [name for name, c in CARDS.items() if c.need.met(shape) and c.regression == (classes == 0)]
+def fitting(shape: Shape, classes: int, tokens: int = 0, each: bool = False, outputs: int = 1) -> list[str]:
+    """Return the names of the models that take such samples; ``classes`` is 0 for regression.
+
+    ``tokens``: how many the inputs use, where they are whole numbers. ``each``: every position has an answer.
+    ``outputs``: numbers that a regression answers.
+    """
+    return [name for name in CARDS if not _misfits(name, shape, classes, tokens, each, outputs)]
 
 
-def default_for(shape: Shape, classes: int) -> str:
+def takes_tokens(name: str, shape: Shape, classes: int, tokens: int = 0, each: bool = False, outputs: int = 1) -> bool:
+    """Return whether a model takes whole numbers as tokens; others take them as plain numbers."""
+    if name == "auto":
+        return bool(tokens) and each
+    return name in CARDS and CARDS[name].text
+
+
+def default_for(shape: Shape, classes: int, tokens: int = 0, each: bool = False, outputs: int = 1) -> str:
     """Return the model to use for such samples when the user names none; ``classes`` is 0 for regression."""
+    if tokens and each:
+        return "lstm"
     if classes == 0:
-        return "log_quadratic" if shape == (1,) else "linear_regression"
+        return "log_quadratic" if shape == (1,) and outputs == 1 else "linear_regression"
     if len(shape) != 3 or min(shape[1:]) < 16:
         return "logistic"
     if min(shape[1:]) >= 64:
@@ -123,7 +141,24 @@ def default_for(shape: Shape, classes: int) -> str:
     return "cnn_small" if shape[0] == 1 else "cnn_fedacs_cifar10"
 
 
-def check(name: str, shape: Shape, classes: int) -> None:
+def _misfits(name: str, shape: Shape, classes: int, tokens: int, each: bool, outputs: int) -> list[str]:
+    """Return what is wrong with a model for such samples."""
+    card, problems = CARDS[name], list[str]()
+    if not card.need.met(shape) or (card.text and not tokens):
+        hint = f" A grey image is {(1, *shape)}, with its channel." if len(shape) == 2 and not card.text else ""
+        problems.append(f"Model {name!r} needs {card.need.text}. Got {shape} instead.{hint}")
+    if card.regression and classes:
+        problems.append(f"Model {name!r} is for regression (0 classes). Got {classes} classes.")
+    if classes == 0 and not card.regression:
+        problems.append(f"Model {name!r} is a classifier. Got 0 classes, a regression.")
+    if each and not card.text:
+        problems.append(f"Model {name!r} gives one answer per sample. The labels have one at every position.")
+    if outputs > 1 and name != "linear_regression":
+        problems.append(f"Model {name!r} answers one number. The targets have {outputs}.")
+    return problems
+
+
+def check(name: str, shape: Shape, classes: int, tokens: int = 0, each: bool = False, outputs: int = 1) -> None:
     """Raise BadInput unless the model exists and takes such samples, without importing torch."""
     if name not in CARDS:
         raise BadInput(choice("model", name, CARDS))
@@ -131,25 +166,19 @@ def check(name: str, shape: Shape, classes: int) -> None:
         raise BadInput(f"The shape of a sample must be sizes of 1 or more, such as (1, 28, 28). Got {shape} instead.")
     if classes < 0 or classes == 1:
         raise BadInput(f"The number of classes must be 2 or more, or 0 for regression. Got {classes} instead.")
-    card, problems = CARDS[name], []
-    fit = f"Models that fit: {', '.join(fitting(shape, classes))}."
-    if not card.need.met(shape):
-        hint = f" A grey image is {(1, *shape)}, with its channel." if len(shape) == 2 else ""
-        problems.append(f"Model {name!r} needs {card.need.text}. Got {shape} instead.{hint} {fit}")
-    if card.regression and classes:
-        problems.append(f"Model {name!r} is for regression (0 classes). Got {classes} classes. {fit}")
-    if classes == 0 and not card.regression:
-        problems.append(f"Model {name!r} is a classifier. Got 0 classes, a regression. {fit}")
-    if problems:
-        raise BadInput(*problems)
+    if problems := _misfits(name, shape, classes, tokens, each, outputs):
+        fits = ", ".join(fitting(shape, classes, tokens, each, outputs)) or "none, give a function that makes one"
+        raise BadInput(*(f"{problem} Models that fit: {fits}." for problem in problems))
 
 
-def build(name: str, shape: Shape, classes: int) -> nn.Module:
+def build(name: str, shape: Shape, classes: int, tokens: int = 0, each: bool = False, outputs: int = 1) -> nn.Module:
     """Build the model for samples of this shape, e.g. ``build("cnn_small", (1, 28, 28), 10)``."""
     shape = tuple(shape)
-    check(name, shape, classes)
+    check(name, shape, classes, tokens, each, outputs)
     if find_spec("torch") is None:
         raise BadInput("Models need PyTorch. Install it with: pip install 'fedweave[torch]'.")
-    from fedweave.models.nets import FACTORIES
+    from fedweave.models.nets import FACTORIES, TEXT
 
-    return FACTORIES[name](shape, classes)
+    if CARDS[name].text:
+        return TEXT[name](shape, classes, tokens, each)
+    return FACTORIES[name](shape, outputs if name == "linear_regression" else classes)

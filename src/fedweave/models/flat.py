@@ -26,9 +26,9 @@ class Scalar(nn.Module):
         return x.squeeze(-1)
 
 
-def linear_regression(shape: Shape, classes: int) -> nn.Module:
-    """Predict w·x + c."""
-    return chain([*dense(shape, [1]), Scalar()])
+def linear_regression(shape: Shape, outputs: int) -> nn.Module:
+    """Predict w·x + c, or as many such numbers as there are targets."""
+    return chain([*dense(shape, [1]), Scalar()] if outputs == 1 else dense(shape, [outputs]))
 
 
 class Quadratic(nn.Module):

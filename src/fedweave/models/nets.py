@@ -7,7 +7,7 @@ from functools import partial
 
 from torch import nn
 
-from fedweave.models import SUBMODELS, Shape, conv, feddd, flat, resnet
+from fedweave.models import SUBMODELS, Shape, conv, feddd, flat, resnet, text
 
 FACTORIES: dict[str, Callable[[Shape, int], nn.Module]] = {
     "logistic": flat.logistic,
@@ -30,4 +30,10 @@ FACTORIES: dict[str, Callable[[Shape, int], nn.Module]] = {
     "linear_regression": flat.linear_regression,
     "log_quadratic": flat.log_quadratic,
     "quadratic": flat.quadratic,
+}
+
+TEXT: dict[str, Callable[[Shape, int, int, bool], nn.Module]] = {  # also told how many tokens, and where to answer
+    "lstm": text.lstm,
+    "lstm_leaf": text.lstm_leaf,
+    "transformer": text.transformer,
 }

@@ -41,7 +41,7 @@ def curves(groups: Groups, colors: dict[str, Ink], y: str, x: str, target: float
     drawn = {m: b for m, b in bands.items() if b is not None}
     if not drawn:
         return None
-    title, scale = _METRICS[y]
+    title, scale = _METRICS.get(y, (f"Test {y}", 1.0))
     unit, name = _unit(x, max(_end(b) for b in drawn.values()))
     with canvas(4.7, 3.1) as figure:
         axes = simplify(figure.add_subplot(), grid="both")
@@ -50,8 +50,8 @@ def curves(groups: Groups, colors: dict[str, Ink], y: str, x: str, target: float
         for method, b in drawn.items():
             _draw_band(axes, b, colors[method], unit, scale, stairs=x != "round")
         _limits(axes, drawn, y, scale)
-        if y == "accuracy" and target is not None:
-            _draw_target(axes, scale * target)
+        if target is not None:
+            _draw_target(axes, scale * target, " %" if y == "accuracy" else "")
         label = f"{title.split(',')[0]} against {_WORDS[x]}, one line per method: {', '.join(drawn)}"
         return to_svg(figure, f"{y}-{x.replace('_', '-')}", label)
 
@@ -169,13 +169,14 @@ def _limits(axes: Axes, drawn: dict[str, Band], y: str, scale: float) -> None:
         axes.set_ylim(max(0.0, low), min(100.0, high) if values.max() < 99 else 100.5)
 
 
-def _draw_target(axes: Axes, target: float) -> None:
+def _draw_target(axes: Axes, target: float, unit: str) -> None:
     low, high = axes.get_ylim()
-    axes.set_ylim(min(low, target - 2), max(high, target + 0.06 * (high - low)))
+    margin = 0.06 * (high - low)
+    axes.set_ylim(min(low, target - (2 if unit else margin)), max(high, target + margin))
     axes.axhline(target, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)
     # outside the frame: inside, some curve always runs through it
     where = axes.get_yaxis_transform()
-    axes.text(1.012, target, f"target\n{target:g} %", transform=where, va="center", fontsize=8, linespacing=1.15)
+    axes.text(1.012, target, f"target\n{target:g}{unit}", transform=where, va="center", fontsize=8, linespacing=1.15)
 
 
 def _class_ticks(axes: Axes, k: int, names: Sequence[str] | None, along: str = "y") -> None:

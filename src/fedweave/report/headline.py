@@ -18,22 +18,20 @@ def headline(rows: Sequence[Row]) -> list[str]:
 
 def _single(row: Row) -> list[str]:
     end = f"after {_length(row)}"
-    if row["accuracy"] is not None:
-        score = units.percent(row["accuracy"], row["accuracy_std"])
-        first = f"{row['method']} ended at {score} test accuracy {end}."
-    elif row["loss"] is not None:
-        first = f"{row['method']} ended at a test loss of {units.loss(row['loss'], row['loss_std'])} {end}."
+    if row["value"] is not None:
+        score = units.score(row["metric"])(row["value"], row["value_std"])
+        how = f"{score} test accuracy" if row["metric"] == "accuracy" else f"a test {row['metric']} of {score}"
+        first = f"{row['method']} ended at {how} {end}."
     else:
         first = f"{row['method']} ran for {_length(row)} and was never evaluated."
     if not row["reached"]:
         return [first, _missed([row])]
     subject = "It" if row["reached"] == row["seeds"] else f"In {row['reached_of']} seeds it"
-    return [first, f"{subject} reached {units.goal(row['target'])} in {_cost(row)}."]
+    return [first, f"{subject} reached {_goal(row)} in {_cost(row)}."]
 
 
 def _several(rows: Sequence[Row]) -> list[str]:
-    quality = "accuracy" if any(row["accuracy"] is not None for row in rows) else "loss"
-    return [_race(rows), _quality(rows, quality), _missed(rows)]
+    return [_race(rows), _quality(rows, "value"), _missed(rows)]
 
 
 def _race(rows: Sequence[Row]) -> str:
@@ -42,7 +40,7 @@ def _race(rows: Sequence[Row]) -> str:
     first = arrived[0] if len(arrived) == 1 else best(arrived, "seconds_to_target")
     if first is None:
         return ""
-    goal = units.goal(first["target"])
+    goal = _goal(first)
     some = "" if _share(first) == 1 else f" (in {first['reached_of']} seeds)"
     if len(arrived) == 1:
         return f"Only {first['method']} reached {goal}{some}: in {_cost(first)}."
@@ -84,9 +82,9 @@ def _quality(rows: Sequence[Row], quantity: str) -> str:
     top = best(rows, quantity)
     if top is None:
         return ""
-    write = units.percent if quantity == "accuracy" else units.loss
-    lower = quantity == "loss"
-    name = f"{'lowest' if lower else 'highest'} final test {quantity}"
+    metric, lower = top["metric"], not top["higher_is_better"]
+    write = units.score(metric)
+    name = f"{'lowest' if lower else 'highest'} final test {metric}"
     rest = [row for row in rows if row is not top and row[quantity] is not None]
     rest.sort(key=lambda row: row[quantity], reverse=not lower)
     close = [row for row in rest if not clearly_better(top, row, quantity, lower)]
@@ -101,13 +99,13 @@ def _quality(rows: Sequence[Row], quantity: str) -> str:
     close = close[:3] if len(close) > 4 else close
     names = _and([score(top), *map(score, close)])
     if len(close) == len(rest):
-        return f"No clear winner in final test {quantity}: {names} are within the seeds' spread."
+        return f"No clear winner in final test {metric}: {names} are within the seeds' spread."
     return f"{names} have the {name}, too close for the seeds to tell them apart."
 
 
 def _missed(rows: Sequence[Row]) -> str:
     """Name the methods whose seeds did not all reach the target."""
-    goal = units.goal(next((row["target"] for row in rows if row["target"] is not None), None))
+    goal = _goal(next((row for row in rows if row["target"] is not None), rows[0]))
     never = [row["method"] for row in rows if row["reached"] == 0]
     some = [row for row in rows if row["reached"] and _share(row) < 1]
     if len(never) == len(rows) > 1:
@@ -142,6 +140,10 @@ def _caveats(rows: Sequence[Row]) -> list[str]:
 def _some(rows: Sequence[Row], what: str) -> str:
     """Return how many runs of which methods: 1 of 3 of fedavg and 2 of 3 of fedprox."""
     return _and([f"{row[what]} of {row['seeds']} of {row['method']}" for row in rows if row[what]])
+
+
+def _goal(row: Row) -> str:
+    return units.goal(row["target"], row["metric"])
 
 
 def _cost(row: Row) -> str:

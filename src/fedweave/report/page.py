@@ -65,10 +65,12 @@ def _scope(rows: Sequence[Row]) -> str:
 
 def _curves(groups: Groups, colors: dict[str, Ink]) -> str:
     """Return three tabs made of radio buttons: they need no script, and the arrow keys work."""
-    target = target_of(run for runs in groups.values() for run in runs)
+    runs = [run for several in groups.values() for run in several]
+    target, metric = target_of(runs), runs[0].summary["metric"] if runs else "accuracy"
+    shown_metrics = dict.fromkeys((metric, "accuracy", "loss"))
     buttons, panels = "", ""
     for x, name in _AXES.items():
-        drawn = [figures.curves(groups, colors, y, x, target) for y in ("accuracy", "loss")]
+        drawn = [figures.curves(groups, colors, y, x, target if y == metric else None) for y in shown_metrics]
         shown = [_card(svg) for svg in drawn if svg]
         if not shown:
             continue

@@ -10,6 +10,8 @@ import numpy as np
 from fedweave.runs.results import Array, Result
 
 QUANTITIES = (
+    "value",
+    "best",
     "accuracy",
     "best_accuracy",
     "loss",
@@ -42,12 +44,15 @@ def compare_rows(results: Sequence[Result]) -> list[Row]:
     that have fewer rounds than their experiment asks for, ``stalled`` those whose steps ended close to zero.
     """
     rows = [_row(method, runs) for method, runs in by_method(results).items()]
+    if len({row["metric"] for row in rows}) > 1:  # of different tasks: what they have in common is the loss
+        loss = {"metric": "loss", "higher_is_better": False}
+        rows = [row | loss | {"value": row["loss"], "value_std": row["loss_std"], "best": None} for row in rows]
     base = next((row for row in rows if row["method"] == "fedavg"), rows[0] if rows else None)
     return [row | _against(row, base) for row in rows] if base else []
 
 
 def target_of(results: Iterable[Result]) -> float | None:
-    """Return the target accuracy shared by the runs, None without one or with several."""
+    """Return the target shared by the runs, None without one or with several."""
     found = {_target(result) for result in results}
     return found.pop() if len(found) == 1 else None
 
@@ -73,7 +78,8 @@ def best(rows: Sequence[Row], quantity: str) -> Row | None:
     if quantity.endswith("_to_target"):
         most = max(row["reached"] / row["seeds"] for row in known)
         known = [row for row in known if row["reached"] / row["seeds"] == most]
-    sign = -1 if "accuracy" in quantity else 1
+    higher = rows[0]["higher_is_better"] if quantity in ("value", "best") else "accuracy" in quantity
+    sign = -1 if higher else 1
     return min(known, key=lambda row: sign * row[quantity])
 
 
@@ -93,6 +99,7 @@ def final_class_accuracy(runs: Sequence[Result]) -> Array | None:
 
 def _row(method: str, runs: Sequence[Result]) -> Row:
     row: Row = {"method": method, "seeds": len(runs), "target": target_of(runs)}
+    row |= {key: runs[0].summary[key] for key in ("metric", "higher_is_better")}
     for quantity in QUANTITIES:
         row |= _mean_std(quantity, [_value(run, quantity) for run in runs])
     lengths = [int(run.summary["rounds"]) for run in runs]

@@ -21,11 +21,7 @@ class Column:
     ranked: bool = True
 
 
-_END = (
-    Column("accuracy", "accuracy", units.percent),
-    Column("best", "best_accuracy", units.percent),
-    Column("loss", "loss", units.loss),
-)
+_LOSS = Column("loss", "loss", units.loss)
 _UNTIL = (
     Column("rounds", "rounds_to_target", units.rounds),
     Column("simulated time", "seconds_to_target", units.seconds),
@@ -55,9 +51,12 @@ def legend(colors: Mapping[str, Ink]) -> str:
 def comparison(rows: Sequence[Row], colors: Mapping[str, Ink]) -> str:
     """Return the table without columns that are empty for all methods."""
     has_target = any(row["reached"] is not None for row in rows)
-    groups = [("At the end", _known(_END, rows)), ("Whole run", _known(_WHOLE, rows))]
+    metric = rows[0]["metric"]
+    end = (Column(metric, "value", units.score(metric)), Column("best", "best", units.score(metric)))
+    end = (*end, _LOSS) if metric != "loss" else end
+    groups = [("At the end", _known(end, rows)), ("Whole run", _known(_WHOLE, rows))]
     if has_target:
-        goal = units.goal(next((row["target"] for row in rows if row["target"] is not None), None))
+        goal = units.goal(next((row["target"] for row in rows if row["target"] is not None), None), metric)
         groups.insert(1, (f"Until {goal}", _known(_UNTIL, rows)))
     groups = [(name, columns) for name, columns in groups if columns or name.startswith("Until")]
     head = '<tr><th scope="col" rowspan="2" class="name">method</th>'

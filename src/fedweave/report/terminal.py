@@ -36,10 +36,10 @@ def terminal_table(results: Sequence[Result]) -> Table:
 
 def _columns(rows: Sequence[Row]) -> list[Column]:
     base = rows[0]["baseline"] if rows else ""
-    quality: list[Column] = [
-        ("accuracy", "accuracy", lambda r: units.percent(r["accuracy"], r["accuracy_std"])),
-        ("loss", "loss", lambda r: units.loss(r["loss"])),
-    ]
+    metric = rows[0]["metric"] if rows else "accuracy"
+    quality: list[Column] = [(metric, "value", lambda r: units.score(metric)(r["value"], r["value_std"]))]
+    if metric != "loss":
+        quality.append(("loss", "loss", lambda r: units.loss(r["loss"])))
     if any(row["reached"] is not None for row in rows):
         return [
             *quality,
@@ -62,7 +62,8 @@ def _caption(rows: Sequence[Row]) -> str:
     parts = ["mean ± std over the seeds" if max(seeds, default=1) > 1 else "one seed each"]
     target = next((row["target"] for row in rows if row["target"] is not None), None)
     if any(row["reached"] is not None for row in rows):
-        parts.append(f"from “reached” on: until {units.goal(target)}, over the seeds that got there")
+        goal = units.goal(target, rows[0]["metric"])
+        parts.append(f"from “reached” on: until {goal}, over the seeds that got there")
     unfinished = sum(row["unfinished"] for row in rows)
     if unfinished:
         parts.append(f"{unfinished} of {sum(row['seeds'] for row in rows)} runs stopped early")

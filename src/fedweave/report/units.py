@@ -61,9 +61,16 @@ def ratio(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}×" if value < 10 else f"{value:.0f}×"
 
 
-def goal(target: float | None) -> str:
+def score(metric: str) -> Format:
+    """Return how values of a metric are written: accuracies in percent."""
+    return percent if metric == "accuracy" else loss
+
+
+def goal(target: float | None, metric: str = "accuracy") -> str:
     """Return the target as in "reached 80 %"; "the target" where runs have different ones."""
-    return "the target" if target is None else f"{100 * target:g} %"
+    if target is None:
+        return "the target"
+    return f"{100 * target:g} %" if metric == "accuracy" else f"{metric} {target:g}"
 
 
 def _plus(std: float | None, form: str) -> str:

@@ -14,10 +14,12 @@ from fedweave.core.settings import BadInput, brief, choice, nearest, shown
 from fedweave.data import Dataset
 
 
-def or_text(role: type, parse: Callable[[str], Any], example: str) -> BeforeValidator:
-    """Return a check that takes a part, or the text that the command line takes for it."""
+def or_text(role: type, parse: Callable[[str], Any], example: str, optional: bool = False) -> BeforeValidator:
+    """Return a check that takes a part, or the text that the command line takes for it; None too if ``optional``."""
 
     def convert(given: Any) -> Any:
+        if given is None and optional:
+            return None
         if not isinstance(given, str | role):
             raise ValueError(f"must be a {role.__name__}, or text such as {example!r}. Got {brief(given)} instead.")
         return parse(given) if isinstance(given, str) else given

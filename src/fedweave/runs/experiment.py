@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, NonNegativeInt, PositiveFloat, PositiveInt
 
-from fedweave import models
+from fedweave import models, tasks
 from fedweave.core.options import Option, options_of, renamed_options
 from fedweave.core.records import MOST_STEPS
 from fedweave.core.roles import Pacing, System
@@ -24,6 +24,7 @@ from fedweave.runs import method_names
 from fedweave.runs.checks import check_data, check_model, check_submodels, default_text, or_text, split_submodels
 from fedweave.system import names as systems
 from fedweave.tables.rows import Where
+from fedweave.tasks import Task
 
 if TYPE_CHECKING:
     from torch import nn
@@ -55,13 +56,14 @@ class Experiment:
         Partition,
         or_text(Partition, parse_partition, "dirichlet:0.1"),
         Option(
-            "iid, dirichlet:0.1, shards:2, classes:3, classes:2-10, one-class, split:0.1:0.9, natural.",
+            "iid, dirichlet:0.1, shards:2, classes:3, classes:2-10, one-class, split:0.1:0.9, natural; auto: natural "
+            "where the data has clients of its own, else dirichlet:0.5.",
             "FORM",
             "dirichlet:0.1",
         ),
-    ] = default_text("dirichlet:0.5")
+    ] = default_text("auto")
     model: Annotated[
-        str | Callable[[], Any],  # in Python also a function that makes a torch module
+        str | Callable[..., Any],  # in Python also a function that makes a torch module
         AfterValidator(check_model),
         Option("A name of `fedweave list models`.", "NAME", "cnn_small", default="fits the data"),
     ] = "auto"
@@ -89,7 +91,12 @@ class Experiment:
         Literal["data", "equal"], Option("The objective: data (clients count by samples) or equal.", "KIND", "equal")
     ] = "data"
     target: Annotated[
-        Share | None, Option("Test accuracy, 0 to 1: report rounds, time and bytes until it is reached.", "ACC", "0.9")
+        float | None,
+        Option(
+            "Test accuracy, 0 to 1, or the task's own metric: report rounds, time and bytes until it is reached.",
+            "VALUE",
+            "0.9",
+        ),
     ] = None
     evaluate_every: Annotated[PositiveInt, Option("Evaluate every so many rounds.", "R", "5")] = 1
     seed: Annotated[Seed, Option("Same seed, same bits.", "S", "7")] = 0
@@ -185,6 +192,11 @@ class Experiment:
             "true: keep a chained log with a line for every answer; see `fedweave verify`.", "BOOL", "true", group=RULES
         ),
     ] = False
+    task: Annotated[
+        InstanceOf[Task] | None,
+        or_text(Task, tasks.parse, "next_token", optional=True),
+        Option("classification, regression or next_token.", "NAME", "next_token", default="fits the labels"),
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse fields that contradict each other, all at once; the command line replaces their quoted names."""
@@ -242,21 +254,24 @@ OPTIONS = options_of(Experiment)
 
 
 def load_data(experiment: Experiment) -> Dataset:
-    """Return the experiment's data set, read now if it was named."""
+    """Return the experiment's data set, read now if it was named.
+
+    Whole numbers among the inputs are tokens, but plain numbers for the models of the library that take features.
+    """
     data = load(experiment.data) if isinstance(experiment.data, str) else experiment.data
-    if experiment.target is not None and not data.classes:
-        raise BadInput(f"'target' is a test accuracy, and {data.name} is a regression, which has none. Leave it out.")
-    return data
+    if not isinstance(experiment.model, str):
+        return data
+    return data if models.takes_tokens(experiment.model, *data.sample) else data.as_features()
 
 
 def model_factory(experiment: Experiment, data: Dataset) -> tuple[str, Callable[[], nn.Module]]:
     """Return the model's name and a function that makes it for this data; a misfit is an error now."""
     if callable(experiment.model):
         return getattr(experiment.model, "__name__", "custom"), experiment.model
-    fitting = "quadratic" if data.name == "quadratics" else models.default_for(data.shape, data.classes)
+    fitting = "quadratic" if data.name == "quadratics" else models.default_for(*data.sample)
     name = fitting if experiment.model == "auto" else experiment.model
-    models.check(name, data.shape, data.classes)
-    return name, _Named(name, data.shape, data.classes)
+    models.check(name, *data.sample)
+    return name, _Named(name, data)
 
 
 def submodel_factories(
@@ -266,8 +281,8 @@ def submodel_factories(
     factories: list[Callable[[], nn.Module]] = []
     for given in experiment.submodels:
         if isinstance(given, str):
-            models.check(given, data.shape, data.classes)
-            factories.append(_Named(given, data.shape, data.classes))
+            models.check(given, *data.sample)
+            factories.append(_Named(given, data))
         else:
             factories.append(_Narrow(model, data.shape, given))
     return factories
@@ -288,8 +303,8 @@ class _Narrow:
 class _Named:
     """A model by name, as a factory that can be sent to a worker."""
 
-    def __init__(self, name: str, shape: tuple[int, ...], classes: int):
-        self.arguments = (name, shape, classes)
+    def __init__(self, name: str, data: Dataset):
+        self.arguments = (name, *data.sample)
 
     def __call__(self) -> nn.Module:
         return models.build(*self.arguments)

@@ -65,6 +65,7 @@ def resume(run_folder: str | Path, experiment: Experiment | None = None, watch: 
             return resume_with(store, experiment, watch, workers)
 
 
+COLUMNS = ("accuracy", "loss", "class_accuracy")  # metrics that are columns of every run
 FREE = {"pool", "workers", "device", "tables"}  # settings that change no bit
 
 
@@ -218,6 +219,7 @@ def _record(
     due = after.round % e.evaluate_every == 0 or after.round == e.rounds
     scores = engine.evaluate(after.x) if due else {}
     measured = measures.of_round(method.aggregator, after, happened) | dict(method.upload.measure(after.upload))
+    measured |= {name: value for name, value in scores.items() if name not in COLUMNS}  # the task's own metrics
     if due and e.true_gradients:
         surrogate = method.aggregator.surrogate(after.aggregator)
         measured |= measures.of_gradients(engine, after.x, happened.view.population, surrogate)
@@ -295,7 +297,7 @@ def _result(store: RunFolder, plain: Mapping[str, Any], manifest: Mapping[str, A
     summary = {
         "method": plain["method"]["name"],
         "seed": plain["seed"],
-        **summarise(rounds, plain["target"]),
+        **summarise(rounds, plain["target"], manifest.get("task")),
         "run": str(store.folder) if store.folder else None,
         "digest": hashlib.sha256(state.x.tobytes()).hexdigest(),
     }

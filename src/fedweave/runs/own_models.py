@@ -7,37 +7,42 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput, brief
 from fedweave.data import Dataset
+from fedweave.local.client_data import ClientData
 from fedweave.local.torch.flat_module import build_module, initial_vector, travelling
+from fedweave.local.torch.samples import first_samples, run
 from fedweave.local.torch.threads import drawing_from, one_thread
+from fedweave.tasks import Batch, Classification, NextToken, Regression, Task
 
 
 @one_thread()  # other threads would not survive a fork of this process
-def first_vector(name: str, model: Callable[[], nn.Module], data: Dataset, seed: int) -> Array:
+def first_vector(name: str, model: Callable[[], nn.Module], data: Dataset, seed: int, task: Task) -> Array:
     """Return the model's initial values, drawn at the experiment's own address, once it is known to fit the data."""
-    module = _built(name, model, seed)
+    try:
+        batch = first_samples(ClientData.of(data, []), 3 if data.classes == 2 else 2)  # not the number of classes
+    except Exception as e:
+        raise BadInput(f"The first samples of {data.name} cannot be read: {type(e).__name__}: {_line(e)}.") from e
+    module = _built(name, model, seed, ClientData.of(data, []))
     _check_parameters(name, module)
-    count = 3 if data.classes == 2 else 2  # another number than that of the classes
     try:
         with drawing_from(rng_for(seed, 0, Stream.MEASURE)), torch.enable_grad():
-            out = module.eval()(torch.zeros(count, *data.shape))
+            out = run(module.eval(), batch.x)
     except Exception as e:
-        shape = "×".join(map(str, data.shape))
-        raise BadInput(f"The model {name} does not take samples of shape {shape}: {_line(e)}") from None
-    _check_output(name, out, (count, data.classes) if data.classes else (count,), data)
+        raise BadInput(f"The model {name} does not take samples of {_shapes(batch.x)}: {_line(e)}") from None
+    _check_output(name, out, batch, data, task)
+    _check_task(name, task, out, batch)
     return initial_vector(module)
 
 
-def _built(name: str, model: Any, seed: int) -> nn.Module:
+def _built(name: str, model: Any, seed: int, data: ClientData) -> nn.Module:
     if isinstance(model, nn.Module):
         raise BadInput("The 'model' of an Experiment must be a name or a function that makes a module: lambda: module.")
     try:
-        module = build_module(model, seed)
+        module = build_module(model, seed, data)
     except BadInput:
         raise
     except Exception as e:  # the user's own code: its traceback is worth keeping
@@ -48,12 +53,6 @@ def _built(name: str, model: Any, seed: int) -> nn.Module:
 
 
 def _check_parameters(name: str, module: nn.Module) -> None:
-    for layer in module.modules():
-        if any(is_lazy(t) for t in (*layer.parameters(recurse=False), *layer.buffers(recurse=False))):
-            raise BadInput(
-                f"The model {name} has a {type(layer).__name__} whose size is not known yet. Give sizes to its layers, "
-                "or let the function that makes it try the module on a sample first."
-            )
     weights, _ = travelling(module)
     if not weights:
         why = ": all of them are frozen" if any(True for _ in module.parameters()) else ""
@@ -66,14 +65,21 @@ def _check_parameters(name: str, module: nn.Module) -> None:
             raise BadInput(f"The model {name} begins with values in {key} that are not finite.")
 
 
-def _check_output(name: str, out: Any, wanted: tuple[int, ...], data: Dataset) -> None:
+def _check_output(name: str, out: Any, batch: Batch, data: Dataset, task: Task) -> None:
+    """Refuse outputs that do not fit a task of the library; a task of one's own takes what it likes."""
+    wanted = _wanted(batch, data, task)
+    if not wanted:
+        return
     if not isinstance(out, Tensor):
         keys = f" of {brief(', '.join(map(str, out)))}" if isinstance(out, Mapping) else ""
         what = "None" if out is None else f"a {type(out).__name__}{keys}"
-        raise BadInput(f"The model {name} must return one tensor. It returned {what}. Wrap it in a module that does.")
-    if tuple(out.shape) not in (wanted, *(((*wanted, 1),) if not data.classes else ())):
         raise BadInput(
-            f"The model {name} must return {wanted} for {wanted[0]} samples of {data.name}. "
+            f"The model {name} must return one tensor for {task}. It returned {what}. Wrap it in a module that does, "
+            "or give the experiment a task of your own: fw.Task(loss=your_function)."
+        )
+    if tuple(out.shape) not in wanted:
+        raise BadInput(
+            f"The model {name} must return {wanted[0]} for {batch.size} samples of {data.name}. "
             f"It returned {tuple(out.shape)}."
         )
     if not out.is_floating_point():
@@ -81,6 +87,41 @@ def _check_output(name: str, out: Any, wanted: tuple[int, ...], data: Dataset) -
         raise BadInput(f"The model {name} must return floating-point numbers. It returned {kind}.")
     if not out.requires_grad:
         raise BadInput(f"What the model {name} returns does not depend on its parameters: nothing could be trained.")
+
+
+def _wanted(batch: Batch, data: Dataset, task: Task) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of output that a task of the library takes; none for a task of one's own."""
+    if type(task) is Classification:
+        return ((batch.size, data.classes),)
+    if type(task) is Regression:
+        return tuple(batch.y.shape), (*batch.y.shape, 1)
+    return ((*batch.y.shape, data.classes),) if type(task) is NextToken else ()
+
+
+def _check_task(name: str, task: Task, out: Any, batch: Batch) -> None:
+    """Refuse a task whose loss or metrics fail on a few samples, or cannot be minimised."""
+    try:
+        loss = task.loss(out, batch)
+        with torch.no_grad():
+            task.finish(task.measure(out, batch))
+    except Exception as e:
+        raise BadInput(
+            f"The task {task} failed on {batch.size} samples with what the model {name} returned: "
+            f"{type(e).__name__}: {_line(e)}."
+        ) from e
+    if not isinstance(loss, Tensor) or loss.dim() > 1 or (loss.dim() and len(loss) != batch.size):
+        got = tuple(loss.shape) if isinstance(loss, Tensor) else brief(loss)
+        raise BadInput(
+            f"The loss of {task} must be a number for each of {batch.size} samples, or their mean. Got {got}."
+        )
+    if not loss.requires_grad:
+        raise BadInput(f"The loss of {task} does not depend on the parameters of {name}: nothing could be trained.")
+
+
+def _shapes(x: Any) -> str:
+    if isinstance(x, Mapping):
+        return ", ".join(f"{name} {_shapes(part)}" for name, part in x.items())
+    return "shape " + "×".join(map(str, x.shape[1:]))
 
 
 def _line(error: Exception) -> str:

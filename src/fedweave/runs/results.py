@@ -12,6 +12,7 @@ import numpy as np
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
 from fedweave.store.export import Columns
+from fedweave.tasks import Task
 
 STALLED_ROUNDS = 5
 
@@ -40,7 +41,7 @@ class Result:
 
     def __repr__(self) -> str:
         s = self.summary
-        score = f"loss={s['loss']}" if s["accuracy"] is None else f"accuracy={s['accuracy']:.4f}"
+        score = f"{s['metric']}={s['value']}" if s["value"] is None else f"{s['metric']}={s['value']:.4g}"
         return f"Result({s['method']}, rounds={s['rounds']}, {score}, run={s['run']!r})"
 
     def to_pandas(self) -> Any:
@@ -52,27 +53,56 @@ class Result:
         return pd.DataFrame({name: list(column) for name, column in self.rounds.items()})
 
 
-def to_target(rounds: Columns, target: float | None) -> dict[str, float | int | None]:
-    """Return rounds, simulated seconds and bytes until the test accuracy first reaches ``target``."""
+def score_of(row: Mapping[str, Any], task: Task | None = None) -> str:
+    """Return how a round did, in words: by the task's own metric, else by accuracy or loss; "" if not evaluated."""
+    own = (task.primary,) if task is not None else ("perplexity",)
+    for name in (*own, "accuracy", "loss"):
+        if np.isfinite(row.get(name, np.nan)):
+            return f"{name} {row[name]:.3f}" if name == "accuracy" else f"{name} {row[name]:.4g}"
+    return ""
+
+
+def to_target(
+    rounds: Columns, target: float | None, metric: str = "accuracy", higher_is_better: bool = True
+) -> dict[str, float | int | None]:
+    """Return rounds, simulated seconds and bytes until the metric on the test set first reaches ``target``."""
     keys = {"rounds_to_target": "round", "seconds_to_target": "clock", "bytes_to_target": "bytes_up"}
-    hit = np.flatnonzero(rounds["accuracy"] >= target) if target is not None else np.empty(0, int)
+    values, hit = rounds.get(metric, np.empty(0)), np.empty(0, int)
+    if target is not None:
+        hit = np.flatnonzero(values >= target if higher_is_better else values <= target)
     return {key: rounds[column][hit[0]].item() if hit.size else None for key, column in keys.items()}
 
 
-def summarise(rounds: Columns, target: float | None) -> dict[str, Any]:
-    """Return the numbers of ``fedweave run --json`` that come from the rows alone."""
-    seen = np.flatnonzero(np.isfinite(rounds["accuracy"]))  # a regression has no accuracy: then the last round counts
-    accuracy = rounds["accuracy"][seen].tolist()
-    loss = rounds["loss"][seen[-1] if seen.size else -1].item() if rounds["loss"].size else np.nan
+def primary_of(rounds: Columns, task: Mapping[str, Any] | None) -> tuple[str, bool]:
+    """Return the metric by which a run is judged, and whether higher is better; runs of 0.1 do not name it."""
+    if task is not None:
+        return str(task["primary"]), bool(task["higher_is_better"])
+    return ("accuracy", True) if np.isfinite(rounds["accuracy"]).any() else ("loss", False)
+
+
+def summarise(rounds: Columns, target: float | None, task: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the numbers of ``fedweave run --json`` that come from the rows alone; ``task`` is the manifest's."""
+    metric, higher = primary_of(rounds, task)
+    values = rounds.get(metric, np.empty(0))
+    seen = np.flatnonzero(np.isfinite(values))
+    scores = values[seen].tolist()
+    known = np.flatnonzero(np.isfinite(rounds["accuracy"]))
+    accuracy = rounds["accuracy"][known].tolist()
+    last_seen = known if known.size else seen  # a regression has no accuracy: then the last round counts
+    loss = rounds["loss"][last_seen[-1] if last_seen.size else -1].item() if rounds["loss"].size else np.nan
     last = {
         c: rounds[c][-1].item() if rounds[c].size else 0 for c in ("clock", "wall_seconds", "bytes_up", "bytes_down")
     }
     return {
         "rounds": int(rounds["round"].size),
+        "metric": metric,
+        "higher_is_better": higher,
+        "value": scores[-1] if scores else None,
+        "best": (max if higher else min)(scores, default=None),
         "accuracy": accuracy[-1] if accuracy else None,
         "best_accuracy": max(accuracy, default=None),
         "loss": loss if np.isfinite(loss) else None,  # None after divergence
-        **to_target(rounds, target),
+        **to_target(rounds, target, metric, higher),
         "simulated_seconds": last["clock"],
         "wall_seconds": last["wall_seconds"],
         "bytes_up": last["bytes_up"],

@@ -15,6 +15,7 @@ import numpy as np
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Population, ServerState
 from fedweave.core.roles import Engine
+from fedweave.core.settings import BadInput
 from fedweave.data.deal import covered, label_counts
 from fedweave.engine.pool.protocol import Pool
 from fedweave.engine.simulator import Simulator
@@ -31,6 +32,7 @@ from fedweave.runs.experiment import Experiment, load_data, model_factory, submo
 from fedweave.runs.own_models import first_vector
 from fedweave.runs.own_parts import check_population, check_shares
 from fedweave.system.worlds import steps_of
+from fedweave.tasks import Task, default_for
 
 
 class Session(NamedTuple):
@@ -50,12 +52,15 @@ class Session(NamedTuple):
 def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -> Session:
     """Check everything that can be checked before training, and set it up."""
     data = load_data(experiment)
+    task = experiment.task or default_for(data.y)
+    if experiment.target is not None and task.primary == "accuracy" and not 0 <= experiment.target <= 1:
+        raise BadInput(f"'target' is a test accuracy, from 0 to 1. Got {experiment.target:g}.")
     method = experiment.paced_method.widened
     shares = experiment.partition.split(data, rng_for(experiment.seed, 0, Stream.PARTITION))
     shares = check_shares(shares, experiment.partition, data)
     name, model = model_factory(experiment, data)
-    labels = label_counts(data, shares.train) if data.classes else None
-    x = first_vector(name, model, data, experiment.seed)
+    labels = None if data.labels is None else label_counts(data, shares.train)
+    x = first_vector(name, model, data, experiment.seed, task)
     base = nominal_population(experiment, np.array([part.size for part in shares.train]))
     device, why = choose_device(experiment.device, experiment.pool)
     solver, upload, seed = method.solver, method.upload, experiment.seed
@@ -64,19 +69,10 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         engine = Simulator(QuadraticTrainer(Quadratics(optimum), solver, seed, base.weight), upload)
         x = x.astype(float)
     else:
-        client_data = ClientData(
-            x=data.x,
-            y=data.y,
-            test_x=data.test_x,
-            test_y=data.test_y,
-            classes=data.classes,
-            mean=data.mean,
-            std=data.std,
-            parts=shares.train,
-        )
+        client_data = ClientData.of(data, shares.train, shares.test)
         parts = submodel_factories(experiment, model, data)
         skip = experiment.failures == "skip"
-        engine = torch_simulator(model, client_data, solver, seed, workers, device, upload, parts, skip)
+        engine = torch_simulator(model, client_data, solver, seed, workers, device, upload, parts, skip, task)
         workers.join()
     size = engine.models.sizes(np.arange(base.size))
     base = replace(base, model_bytes=size, covered=None if labels is None else covered(labels))
@@ -97,6 +93,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
             "dim": engine.layout.dim,
             "fleet_bytes": int(size.sum()),  # of all clients' models
         },
+        "task": describe_task(engine.trainer.task),
         "device": f"{why}, {workers}",
         "labels": None if labels is None else labels.tolist(),
     }
@@ -104,6 +101,11 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     if experiment.calibrate:  # a method whose step length nobody knows says so now
         calibrated_lr(method, start, view_of(method, start, first, engine, experiment.lr))
     return Session(experiment, engine, base, start, manifest, world, method, experiment.rules)
+
+
+def describe_task(task: Task) -> dict[str, Any]:
+    """Return what a reader of a run's rows must know of its task."""
+    return {"name": task.name, "primary": task.primary, "higher_is_better": task.higher_is_better}
 
 
 def nominal_population(experiment: Experiment, samples: Array) -> Population:

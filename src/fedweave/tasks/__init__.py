@@ -2,7 +2,7 @@
 
 from fedweave.tasks.classification import Classification as Classification
 from fedweave.tasks.names import default_for as default_for
-from fedweave.tasks.names import names as names
+from fedweave.tasks.names import info as info
 from fedweave.tasks.names import parse as parse
 from fedweave.tasks.next_token import NextToken as NextToken
 from fedweave.tasks.regression import Regression as Regression

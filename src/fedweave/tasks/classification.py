@@ -15,8 +15,8 @@ class Classification(Task):
     primary = "accuracy"
     higher_is_better = True
 
-    def __init__(self) -> None:
-        pass
+    def describe(self) -> str:
+        return "classification"
 
     def loss(self, output: Any, batch: Batch) -> Any:
         from torch.nn import functional as F

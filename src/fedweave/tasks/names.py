@@ -11,29 +11,42 @@ from fedweave.tasks.next_token import NextToken
 from fedweave.tasks.regression import Regression
 from fedweave.tasks.task import Task
 
-TASKS: dict[str, Callable[[], Task]] = {
+TASKS: dict[str, Callable[..., Task]] = {
     "classification": Classification,
     "regression": Regression,
     "next_token": NextToken,
 }
 
 
-def names() -> list[str]:
-    """Return the names of the tasks."""
-    return list(TASKS)
+def info() -> dict[str, str]:
+    """Return one line about each task."""
+    return {name: (task.__doc__ or "").strip().split("\n")[0] for name, task in TASKS.items()}
 
 
-def parse(name: str) -> Task:
-    """Return the task of this name."""
+def parse(text: str) -> Task:
+    """Return the task of this name; ``next_token:0`` says that the token 0 is padding."""
+    name, _, padding = text.partition(":")
     if name not in TASKS:
         raise BadInput(choice("task", name, TASKS))
-    return TASKS[name]()
+    if not padding:
+        return TASKS[name]()
+    if name != "next_token" or not padding.lstrip("-").isdigit():
+        raise BadInput(f"The task {text!r} cannot be read. Write {name}, or next_token:0 where 0 is the padding.")
+    return NextToken(int(padding))
+
+
+def _one_hot(rows: Any) -> bool:
+    return bool(((rows == 0) | (rows == 1)).all() and (rows.sum(1) == 1).all())
 
 
 def default_for(y: Any) -> Task:
     """Return the task that fits these labels: classes (n,), tokens (n, T), or numbers of any shape."""
     kind, axes = getattr(getattr(y, "dtype", None), "kind", None), getattr(y, "ndim", 0)
     if kind == "f":
+        if axes == 2 and y.shape[1] > 1 and _one_hot(y[:1000]):
+            raise BadInput(
+                "The targets look like one-hot labels. Give y.argmax(1) for a classification, or say task='regression'."
+            )
         return Regression()
     if kind in ("i", "u") and axes in (1, 2):
         return Classification() if axes == 1 else NextToken()

@@ -7,6 +7,8 @@ from typing import Any
 
 from fedweave.tasks.task import Batch, Sums, Task
 
+PADDING = -100  # torch's own mark for labels that do not count
+
 
 class NextToken(Task):
     """Outputs are logits (B, T, tokens), labels the tokens that follow (B, T); ``ignore`` marks padding.
@@ -17,7 +19,7 @@ class NextToken(Task):
 
     primary = "perplexity"
 
-    def __init__(self, ignore: int = -100):
+    def __init__(self, ignore: int = PADDING):
         self.ignore = int(ignore)
 
     def loss(self, output: Any, batch: Batch) -> Any:
@@ -36,9 +38,8 @@ class NextToken(Task):
         found = super().finish(sums)
         return found | {"perplexity": math.exp(min(found["loss"], 700.0))}
 
-    def describe(self) -> Any:
-        """Return the task with its padding."""
-        return {"type": "NextToken", "ignore": self.ignore}
+    def describe(self) -> str:
+        return "next_token" if self.ignore == PADDING else f"next_token:{self.ignore}"
 
     def _each(self, output: Any, batch: Batch) -> tuple[Any, Any]:
         """Return the loss of every token (B, T), zero for padding, and which are real."""

@@ -43,15 +43,21 @@ class Task:
     primary: str = "loss"  # the metric by which models are compared
     higher_is_better: bool = False  # whether a larger value of it is better
     metrics: Mapping[str, Metric] = {}
+    _loss: Loss | None = None
 
     def __init__(
         self,
-        loss: Loss,
+        loss: Loss | None = None,
         metrics: Mapping[str, Metric] | None = None,
         primary: str = "loss",
         higher_is_better: bool | None = None,
     ):
-        """Judge models by ``primary``: lower is better for the loss, higher for a metric, unless you say otherwise."""
+        """Judge models by ``primary``: lower is better for the loss, higher for a metric, unless you say otherwise.
+
+        A subclass has its loss and metrics as methods instead, and ``primary`` as an attribute.
+        """
+        if loss is None and type(self) is not Task:
+            return
         metrics = dict(metrics or {})
         wrong = [name for name, function in {"loss": loss, **metrics}.items() if not callable(function)]
         if wrong:
@@ -65,6 +71,8 @@ class Task:
 
     def loss(self, output: Any, batch: Batch) -> Any:
         """Return the loss (B,) of each sample, given the model's output for the batch."""
+        if self._loss is None:
+            raise TypeError(f"{type(self).__name__} needs a method 'loss'.")
         return self._loss(output, batch)
 
     def reduced_loss(self, output: Any, batch: Batch, reduction: Literal["mean", "sum"] = "mean") -> Any:
@@ -85,14 +93,16 @@ class Task:
         return {name: total / weight if weight else float("nan") for name, (total, weight) in sums.items()}
 
     def describe(self) -> Any:
-        """Return how a run folder refers to this task: by its name, or as one that was given in Python."""
-        if type(self) is Task:
-            return {"type": "python", "name": getattr(self._loss, "__qualname__", repr(self._loss))}
-        return {"type": type(self).__name__}
+        """Return how a run folder refers to this task; one of your own can only be given in Python again."""
+        return {"type": "python", "name": self.name}
+
+    @property
+    def name(self) -> str:
+        """What this task is called in reports."""
+        return getattr(self._loss, "__qualname__", repr(self._loss)) if type(self) is Task else type(self).__name__
 
     def __repr__(self) -> str:
-        fields = self.describe()
-        return f"{fields.pop('type')}({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
+        return f"Task({self.name})" if type(self) is Task else f"{self.name}()"
 
 
 def _sum(value: Any, samples: int) -> Any:

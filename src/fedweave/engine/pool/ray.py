@@ -22,6 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
+from fedweave.data.columns import each
 from fedweave.engine.pool.protocol import Build, Call, WorkerDied
 from fedweave.engine.pool.shared_data import SHARED
 from fedweave.engine.pool.worker import Answer, Serving, answered, packed, result_of
@@ -78,7 +79,7 @@ class RayActors(AbstractContextManager["RayActors"]):
         """Give every actor the trainer ``build(data)``; no more actors than a round has ``pieces``."""
         blob = packed(build)
         self.join()
-        plain = {name: np.ascontiguousarray(getattr(data, name)) for name in SHARED}  # else not shared but copied
+        plain = {name: each(getattr(data, name), np.ascontiguousarray) for name in SHARED}  # else copied, not shared
         self._given = (self._ray.put(blob), self._ray.put(data._replace(**plain)))
         self._free, self._coming = [], {actor.load.remote(*self._given): actor for actor in self._actors}
         self._hire(pieces)

@@ -8,6 +8,7 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from fedweave.core.records import Array
+from fedweave.data.columns import arrays, each
 from fedweave.local.client_data import ClientData
 from fedweave.tables.files import storing
 
@@ -30,14 +31,16 @@ class Place(NamedTuple):
 
 def lay_out(data: ClientData) -> tuple[IO[bytes], ClientData]:
     """Return a file with the arrays of samples, and ``data`` with their places in it instead of them."""
-    arrays = {name: np.ascontiguousarray(getattr(data, name)) for name in SHARED}
-    places = dict[str, Place]()
-    with storing(None, sum(array.nbytes for array in arrays.values())):
+    columns = {name: each(getattr(data, name), np.ascontiguousarray) for name in SHARED}
+    with storing(None, sum(array.nbytes for column in columns.values() for _, array in arrays(column))):
         file = tempfile.TemporaryFile(prefix="fedweave-")  # noqa: SIM115 - closed by the caller
-        for name, array in arrays.items():
+
+        def put(array: Array) -> Place:
             begin = file.seek(-(-file.tell() // ALIGNMENT) * ALIGNMENT)
             array.tofile(file)
-            places[name] = Place(begin, array.dtype.str, array.shape)
+            return Place(begin, array.dtype.str, array.shape)
+
+        places = {name: each(column, put) for name, column in columns.items()}
     return file, data._replace(**places)
 
 
@@ -45,4 +48,4 @@ def mapped(descriptor: int, data: ClientData) -> ClientData:
     """Return the data of ``lay_out`` with the arrays of its file, one copy for all processes that map it."""
     with open(descriptor, "rb") as file:
         content = np.memmap(file, np.uint8, "c")
-    return data._replace(**{name: getattr(data, name).of(content) for name in SHARED})
+    return data._replace(**{name: each(getattr(data, name), lambda place: place.of(content)) for name in SHARED})

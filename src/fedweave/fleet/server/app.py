@@ -31,10 +31,11 @@ from fedweave.round import first_state
 from fedweave.runs.experiment import Experiment, load_data, model_factory, to_plain
 from fedweave.runs.loop import Watch, different, go_on, mind_versions, refuse_another
 from fedweave.runs.own_models import first_vector
-from fedweave.runs.results import Result
-from fedweave.runs.session import Session, nominal_population, versions
+from fedweave.runs.results import Result, score_of
+from fedweave.runs.session import Session, describe_task, nominal_population, versions
 from fedweave.store.run_folder import RunFolder
 from fedweave.system.measured import Measured
+from fedweave.tasks import default_for
 
 TERMS = Terms()
 CLOCK = Clock()
@@ -113,13 +114,16 @@ def prepare(
         )
     if experiment.submodels:
         raise BadInput("Sub-models are for the simulator: every client of a real fleet trains the whole model.")
-    x = first_vector(name, model, data, experiment.seed)
+    task = experiment.task or default_for(data.y)
+    x = first_vector(name, model, data, experiment.seed, task)
     roster = Roster(grid, terms, clock, classes=data.classes if experiment.method.upload.keeps else None)
     roster.samples = np.array(samples or [], np.int64)
     roster.gather()
     measured = experiment.system if isinstance(experiment.system, Measured) else None
     device, why = choose_device(experiment.device)
-    bench = torch_simulator(model, _test_only(data), experiment.method.solver, experiment.seed, Workers(1), device)
+    bench = torch_simulator(
+        model, _test_only(data), experiment.method.solver, experiment.seed, Workers(1), device, task=task
+    )
     method = replace(experiment.method, sampler=ask_more(experiment.method.sampler, terms.over_selection))
     layout, seed = bench.layout, experiment.seed
     engine = FlowerEngine(grid, roster, layout, method, seed, bench.evaluate, terms, measured, clock)
@@ -143,6 +147,7 @@ def prepare(
         "versions": versions(),
         "data": {"name": data.name, "digest": data.digest},
         "model": {"name": name, "parameters": layout.parameters, "dim": layout.dim},
+        "task": describe_task(task),
         "device": f"{why}, {roster.size} clients over Flower",
         "labels": None,
         "samples": roster.samples.tolist(),
@@ -153,7 +158,7 @@ def prepare(
 
 def _test_only(data: Dataset) -> ClientData:
     """Return what a server needs of a data set: its test samples, and one of training for its shape."""
-    return ClientData(data.x[:1], data.y[:1], data.test_x, data.test_y, data.classes, data.mean, data.std, [])
+    return ClientData.of(data.take(np.arange(1)), [])
 
 
 def _recall(session: Session, store: RunFolder) -> None:
@@ -171,7 +176,7 @@ def say(name: str, experiment: Experiment) -> Any:
     """Write a line per round to the log that ``flwr run --stream`` shows."""
 
     def on_round(row: Any) -> None:
-        score = f"accuracy {row['accuracy']:.4f}" if row["accuracy"] == row["accuracy"] else f"loss {row['loss']:.4g}"
+        score = score_of(row, experiment.task)
         heard = f"{row['received']} of {row['asked']} answered"
         refused = f", {row['refused']} refused" if row["refused"] else ""
         log(INFO, "fedweave: %s round %s/%s  %s  %s%s", name, row["round"], experiment.rounds, score, heard, refused)

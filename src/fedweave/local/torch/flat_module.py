@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Layout
 from fedweave.core.settings import BadInput
+from fedweave.local.client_data import ClientData
+from fedweave.local.torch.samples import first_samples, run
 from fedweave.local.torch.threads import drawing_from, one_thread
 
 
@@ -73,9 +78,10 @@ class FlatModule:
         shaped = [_inner(p.view(s)) for p, s in zip(pieces, self.layout.shapes, strict=False)]
         return torch.cat(shaped).to(self._vector.device)
 
-    def fit(self, x: Tensor) -> Tensor:
+    def fit(self, x: Any) -> Any:
         """Return a batch in the memory order that the convolutions want."""
-        return x.contiguous(memory_format=torch.channels_last) if self._images and x.dim() == 4 else x
+        image = self._images and isinstance(x, Tensor) and x.dim() == 4
+        return x.contiguous(memory_format=torch.channels_last) if image else x
 
     def gradient(self, loss: Tensor) -> Tensor:
         """Return the gradient of ``loss`` in the inner order."""
@@ -104,8 +110,8 @@ def _inner(g: Tensor) -> Tensor:
 def travelling(module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, Tensor]]:
     """Return the trained parameters and the running averages: what goes between server and clients.
 
-    Everything else is a constant of the model, the same in every process (see ``made``): frozen parameters, buffers
-    that are not saved with the model, masks and tables.
+    Everything else is a constant of the model, the same in every process (see ``build_module``): frozen parameters,
+    buffers that are not saved with the model, masks and tables.
     """
     weights = {n: w for n, w in module.named_parameters() if w.requires_grad}
     saved = module.state_dict()
@@ -114,19 +120,37 @@ def travelling(module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, Te
 
 
 @one_thread()  # as everywhere: other threads would not survive a fork of this process
-def build_module(model: Callable[[], nn.Module], seed: int) -> nn.Module:
+def build_module(model: Callable[..., nn.Module], seed: int, data: ClientData | None = None) -> nn.Module:
     """Return a new module whose random values are drawn at the seed's own address, in every process alike.
 
-    It is a copy of what ``model`` returns, which may return the same module every time.
+    It is a copy of what ``model`` returns, which may return the same module every time; a function with a parameter
+    ``seed`` is given it. Lazy layers get their sizes from a sample of the data.
     """
     with drawing_from(rng_for(seed, 0, Stream.MODEL)):
-        module = model()
+        module = model(seed=seed) if _takes_seed(model) else model()
         try:
-            return deepcopy(module)
+            module = deepcopy(module)
         except Exception as e:
             raise BadInput(
                 f"What the model's function returns cannot be copied: {e}. Let it build a plain module."
             ) from None
+        if data is not None and isinstance(module, nn.Module) and has_lazy_layers(module):
+            with torch.no_grad():
+                run(module.eval(), first_samples(data, 2).x)
+            module.train()
+        return module
+
+
+def _takes_seed(model: Callable[..., Any]) -> bool:
+    try:
+        return "seed" in inspect.signature(model).parameters
+    except (TypeError, ValueError):  # a built-in function
+        return False
+
+
+def has_lazy_layers(module: nn.Module) -> bool:
+    """Return whether the module has layers whose sizes follow from their first input."""
+    return any(is_lazy(t) for t in (*module.parameters(), *module.buffers()))
 
 
 def initial_vector(module: nn.Module) -> Array:

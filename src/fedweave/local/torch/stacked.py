@@ -23,7 +23,7 @@ from fedweave.local.torch.chain import Layer, aligned, layers, whole
 from fedweave.local.torch.pieces import cut_into_pieces
 from fedweave.local.torch.variance import Spread
 from fedweave.local.trainer import Jobs
-from fedweave.tasks import Classification, Regression, Task
+from fedweave.tasks import Batch, Classification, Regression, Task
 
 if TYPE_CHECKING:
     from fedweave.local.torch.trainer import Samples
@@ -46,15 +46,18 @@ class Stack:
         self.most = max(4, min(64, ENTRIES // layout.dim))
 
     @classmethod
-    def of(cls, model: nn.Module, layout: Layout, sample: Tensor, task: Task) -> Stack | None:
+    def of(cls, model: nn.Module, layout: Layout, batch: Batch, task: Task) -> Stack | None:
         """Return a stack for ``model``; None where one by one is faster (large convolutions) or needed.
 
         It is needed for modules with other layers than those of ``chain``, or with shared parameters, running averages
-        or hooks, and for tasks with another loss than the two that are written out here.
+        or hooks, for several inputs or outputs, and for tasks with another loss than the two that are written out here.
         """
-        classify = type(task) is Classification
+        classify, sample = type(task) is Classification, batch.x
         if not classify and type(task) is not Regression:
             return None
+        if not all(isinstance(part, Tensor) for part in batch) or not sample.is_floating_point() or batch.y.dim() != 1:
+            return None
+        sample = sample[0]
         uses = sum(p.requires_grad for _, p in model.named_parameters(remove_duplicate=False))
         if layout.parameters != layout.dim or uses != len(layout.names):
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal
@@ -17,38 +16,16 @@ from fedweave.core.roles import Solver
 from fedweave.local.batches import batches
 from fedweave.local.client_data import ClientData
 from fedweave.local.torch.flat_module import FlatModule
+from fedweave.local.torch.samples import Change, Samples, run
 from fedweave.local.torch.stacked import Stack
 from fedweave.local.torch.threads import drawing_from, one_thread
 from fedweave.local.torch.variance import Spread
 from fedweave.local.trainer import EVALUATION_BATCH, Jobs, Trained
-from fedweave.tasks import Classification, Regression, Task
+from fedweave.tasks import Task, default_for
 from fedweave.tasks.task import Batch, Sums
 from fedweave.upload.codec import ClientModel, ModelFleet
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-
-
-class Samples:
-    """A set of samples that hands out batches ready for the network."""
-
-    def __init__(self, x: Array, y: Array, mean: Sequence[float], std: Sequence[float], device: torch.device):
-        self.x = torch.from_numpy(np.asarray(x)).to(device)
-        self.y = torch.from_numpy(np.asarray(y)).to(device)
-        one = (-1,) + (1,) * (self.x.dim() - 2)
-        self.scale = (1 / (255 * torch.tensor(std, dtype=torch.float32))).reshape(one).to(device) if std else None
-        self.shift = (
-            (-torch.tensor(mean, dtype=torch.float32) / torch.tensor(std, dtype=torch.float32)).reshape(one).to(device)
-            if std
-            else None
-        )
-
-    def take(self, index: Tensor) -> Batch:
-        """Return inputs and labels at ``index``, of any shape."""
-        flat = index.reshape(-1)
-        x = self.x.index_select(0, flat)
-        if self.scale is not None and self.shift is not None:
-            x = x.to(torch.float32).mul_(self.scale).add_(self.shift)
-        return Batch(x.reshape(*index.shape, *x.shape[1:]), self.y.index_select(0, flat).reshape(index.shape))
 
 
 class TorchTrainer:
@@ -64,19 +41,19 @@ class TorchTrainer:
         device: str = "cpu",
         task: Task | None = None,
     ):
-        """Take over ``model``; without a ``task`` it classifies if the data have classes, else it is a regression."""
+        """Take over ``model``; without a ``task`` the one that fits the labels."""
         self.device = torch.device(device)
         if device != "cpu":  # same seed, same bits: no algorithm that is chosen by timing or adds up in any order
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
             torch.backends.cudnn.allow_tf32 = False
         self.data, self.solver, self.seed = data, solver, seed
-        self.task = task or (Classification() if data.classes else Regression())
+        self.task = task or default_for(data.y)
         self.train_set = Samples(data.x, data.y, data.mean, data.std, self.device)
         self.test_set = Samples(data.test_x, data.test_y, data.mean, data.std, self.device)
         self.flat = FlatModule(model.to(self.device))
         self.batch_norm = any(isinstance(m, BATCH_NORMS) for m in model.modules())
-        sample = self.train_set.take(torch.zeros((), dtype=torch.int64, device=self.device)).x
-        self.stack = Stack.of(model, self.flat.layout, sample, self.task)
+        sample = None if data.transform else self.train_set.take(torch.zeros(1, dtype=torch.int64, device=self.device))
+        self.stack = None if sample is None else Stack.of(model, self.flat.layout, sample, self.task)
         self.models = ModelFleet((ClientModel(self.flat.layout),))
 
     @property
@@ -87,7 +64,7 @@ class TorchTrainer:
     @property
     def test_size(self) -> int:
         """How many test samples there are."""
-        return len(self.data.test_y)
+        return self.test_set.size
 
     def pieces(self, jobs: Jobs) -> list[Array]:
         """Return the rows that train together, those with the most work first."""
@@ -149,11 +126,12 @@ class TorchTrainer:
         start, state = y.clone(), self._begin(y, jobs, i)
         total = torch.zeros((), dtype=torch.float32, device=self.device)
         noise = rng_for(self.seed, int(jobs.dispatch[i]), Stream.NOISE, int(jobs.client[i]))
+        change = self._change(jobs, i)
         with drawing_from(noise):  # layers with randomness draw at the client's own address
             for t in range(steps):
                 if self.batch_norm:  # one sample has no spread: such a batch uses the running averages
                     flat.module.train(bool(plan.size[t] > 1))
-                loss = self._loss(self.train_set.take(index[t, : int(plan.size[t])]))
+                loss = self._loss(self.train_set.take(index[t, : int(plan.size[t])], change))
                 g = flat.gradient(loss)
                 first = float(g.norm()) if t == 0 else first
                 with torch.no_grad():
@@ -162,6 +140,13 @@ class TorchTrainer:
                     y.sub_(d, alpha=lr)
                     total += loss
         return flat.read(), float(total) / steps, first, float(spread.variance([steps])[0])
+
+    def _change(self, jobs: Jobs, i: int) -> Change | None:
+        """Return the transform of a client's training batches, which draws at the client's own address."""
+        if self.data.transform is None:
+            return None
+        rng = rng_for(self.seed, int(jobs.dispatch[i]), Stream.TRANSFORM, int(jobs.client[i]))
+        return partial(self.data.transform, rng=torch.Generator().manual_seed(int(rng.integers(2**63))))
 
     @one_thread()
     def gradients(self, x: Array, clients: Array) -> Array:
@@ -215,7 +200,7 @@ class TorchTrainer:
         return drawing_from(rng_for(self.seed, 0, Stream.MEASURE, number))
 
     def _loss(self, batch: Batch, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
-        return self.task.reduced_loss(self.flat.module(self.flat.fit(batch.x)), batch, reduction)
+        return self.task.reduced_loss(run(self.flat.module, self.flat.fit(batch.x)), batch, reduction)
 
     @one_thread()
     @torch.no_grad()
@@ -225,7 +210,7 @@ class TorchTrainer:
         self.flat.module.eval()
         batch = self.test_set.take(torch.arange(begin, end, device=self.device))
         with self._measuring(begin):
-            sums = self.task.measure(self.flat.module(self.flat.fit(batch.x)), batch)
+            sums = self.task.measure(run(self.flat.module, self.flat.fit(batch.x)), batch)
         return {name: (_plain(total), _plain(weight)) for name, (total, weight) in sums.items()}
 
 

@@ -1,0 +1,184 @@
+"""Data sets from torch, pandas and Hugging Face."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedweave.core.settings import BadInput, brief, choice
+from fedweave.data.arrays import answers, class_count, codes, from_arrays, set_aside
+from fedweave.data.augment import Transform
+from fedweave.data.columns import Array, Items, as_array
+from fedweave.data.dataset import Dataset
+
+
+def from_torch(
+    train: Any,
+    test: Any = None,
+    name: str = "torch",
+    group: Any = None,
+    test_group: Any = None,
+    lazy: bool = False,
+    collate: Callable[[list[Any]], tuple[Any, Any]] | None = None,
+    labels: Any = None,
+    test_labels: Any = None,
+    transform: Transform | None = None,
+) -> Dataset:
+    """Build a data set from a map-style torch data set whose items are (tensor, array or image, label).
+
+    Every item is read once and kept, so a random augmentation would be frozen: leave such transforms out. With ``lazy``
+    items are read whenever a batch needs them, and only the labels are kept: those given as ``labels``, or the data
+    set's own ``targets``, or else those of one pass over all items. ``collate`` makes the inputs and the labels of a
+    batch from a list of items (lazy only). ``group`` names each item's natural client.
+    """
+    if collate is not None and not lazy:
+        raise BadInput("'collate' is for lazy data sets: give lazy=True.")
+    if not lazy:
+        x, y = _collect(train, "train")
+        rest = (None, None) if test is None else _collect(test, "test")
+        return from_arrays(x, y, *rest, name=name, group=group, test_group=test_group, transform=transform)
+    y = answers(_labels(train, labels, "train"), "labels")
+    items = Items(train, collate)
+    if test is None:
+        (train_x, y, group), (test_x, test_y, test_group) = set_aside(
+            name, items, y, codes(group, None, len(items), 0)[0]
+        )
+    else:
+        train_x, test_x = items, Items(test, collate)
+        test_y = answers(_labels(test, test_labels, "test"), "test_labels")
+        group, test_group = codes(group, test_group, len(train_x), len(test_x))
+    classes = class_count([y, test_y], None)
+    data = Dataset(name, train_x, y, test_x, test_y, classes, group=group, test_group=test_group)
+    return data if transform is None else dataclasses.replace(data, transform=transform)
+
+
+def from_frame(
+    frame: Any,
+    target: str | Sequence[str],
+    group: str | None = None,
+    test: Any = None,
+    name: str = "frame",
+    inputs: Sequence[str] | None = None,
+) -> Dataset:
+    """Build a data set from a pandas DataFrame: ``target`` names the column of labels or targets, or several columns.
+
+    ``group`` names the column of natural clients, ``inputs`` those of the features; without it all other columns are.
+    ``test`` is another frame with the same columns. Categories become class labels in the order of their names; turn
+    words among the inputs into numbers first.
+    """
+    targets = [target] if isinstance(target, str) else list(target)
+    wanted = [*targets, *([group] if group else []), *(inputs or [])]
+    for which in (frame, test) if test is not None else (frame,):
+        columns = list(getattr(which, "columns", ()))
+        if missing := [c for c in wanted if c not in columns]:
+            raise BadInput("The frame: " + choice("column", missing[0], map(str, columns)))
+    chosen = list(inputs or [c for c in frame.columns if c not in wanted])
+    words = [c for c in chosen if frame[c].dtype.kind not in "fiub"]
+    if words or not chosen:
+        what = f"The column {words[0]!r} is not numbers: encode it, or name the 'inputs'." if words else "No inputs."
+        raise BadInput(f"from_frame: {what}")
+
+    names = None if len(targets) > 1 or frame[targets[0]].dtype.kind in "fiub" else sorted(set(frame[targets[0]]))
+
+    def part(which: Any) -> tuple[Any, Any, Any]:
+        y = which[targets].to_numpy() if len(targets) > 1 else which[targets[0]].to_numpy()
+        if names is not None:
+            if strange := [value for value in set(y.tolist()) if value not in names]:
+                raise BadInput(f"The test frame: {choice('class', str(strange[0]), map(str, names))}")
+            y = np.searchsorted(np.array(names, dtype=object), y)
+        return which[chosen].to_numpy(np.float32), y, None if group is None else which[group].to_numpy()
+
+    x, y, groups = part(frame)
+    test_x, test_y, test_groups = (None, None, None) if test is None else part(test)
+    return from_arrays(x, y, test_x, test_y, name, groups, test_groups)
+
+
+def from_huggingface(
+    train: Any,
+    inputs: str | Sequence[str],
+    target: str,
+    group: str | None = None,
+    test: Any = None,
+    name: str = "huggingface",
+    transform: Transform | None = None,
+) -> Dataset:
+    """Build a data set from a ``datasets.Dataset``: ``inputs`` names one column, or several, which go by keyword.
+
+    ``target`` and ``group`` name the columns of labels and of natural clients, ``test`` is another ``Dataset``. Text
+    must be tokens already, as ``map`` with a tokenizer and padding makes them; images are read once.
+    """
+
+    def column(which: Any, key: str) -> Any:
+        known = list(which.column_names)
+        if key not in known:
+            raise BadInput("The data set: " + choice("column", key, known))
+        return _stacked([as_array(value) for value in which[key]], key)
+
+    def part(which: Any) -> tuple[Any, Any, Any]:
+        if not hasattr(which, "column_names"):
+            raise BadInput(f"from_huggingface needs a datasets.Dataset. Got {type(which).__name__}: choose a split.")
+        x = column(which, inputs) if isinstance(inputs, str) else {key: column(which, key) for key in inputs}
+        return x, column(which, target), None if group is None else np.asarray(which[group])
+
+    (x, y, groups), rest = part(train), (None, None, None) if test is None else part(test)
+    return from_arrays(x, y, *rest[:2], name=name, group=groups, test_group=rest[2], transform=transform)
+
+
+def _labels(source: Any, given: Any, what: str) -> Any:
+    _check_map_style(source, what)
+    found = given if given is not None else getattr(source, "targets", None)
+    if found is not None:
+        return found
+    return np.asarray([_number(_pair(source[i], what)[1], f"The label of sample {i} of {what}") for i in _all(source)])
+
+
+def _all(source: Any) -> range:
+    return range(len(source))
+
+
+def _check_map_style(source: Any, what: str) -> None:
+    if not hasattr(source, "__len__") or not hasattr(source, "__getitem__") or len(source) == 0:
+        raise BadInput(f"{what} must be a map-style data set with samples. Got {type(source).__name__}.")
+
+
+def _collect(source: Any, what: str) -> tuple[Array, Array]:
+    _check_map_style(source, what)
+    x: list[Array] = []
+    y: list[float] = []
+    for i in _all(source):
+        sample, label = _pair(source[i], what)
+        try:
+            x.append(as_array(sample))
+        except ValueError:  # several inputs of different shapes
+            raise BadInput(
+                f"Sample {i} of {what} cannot be read as one array. Give several inputs as a dict of arrays to "
+                "from_arrays, or lazy=True with a 'collate'."
+            ) from None
+        y.append(_number(label, f"The label of sample {i} of {what}"))
+    return _stacked(x, what), np.asarray(y)
+
+
+def _stacked(samples: list[Array], what: str) -> Array:
+    for i, sample in enumerate(samples):
+        if sample.shape != samples[0].shape:
+            raise BadInput(f"Sample {i} of {what} has shape {sample.shape}, sample 0 {samples[0].shape}. Resize them.")
+    return np.stack(samples)
+
+
+def _pair(item: Any, what: str) -> tuple[Any, Any]:
+    if isinstance(item, Mapping):  # a row of a Hugging Face data set
+        names = brief(", ".join(map(str, item)))
+        raise BadInput(f"Items of {what} are dictionaries of {names}. Use fedweave.data.from_huggingface.")
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        raise BadInput(f"Items of {what} must be a pair, (sample, label). Got {brief(item)}.")
+    return item[0], item[1]
+
+
+def _number(label: Any, what: str) -> Any:
+    value = as_array(label)
+    if value.size != 1 or value.dtype.kind not in "fiub":
+        raise BadInput(f"{what} must be one number. Got {brief(label)}.")
+    return value.item()
