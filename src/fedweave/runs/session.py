@@ -35,6 +35,7 @@ from fedweave.round.plan import view_of
 from fedweave.round.rules import Rules
 from fedweave.runs.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
 from fedweave.runs.own_parts import check_population, check_shares
+from fedweave.runs.processor import processor
 from fedweave.system.worlds import steps_of
 
 
@@ -103,6 +104,8 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
             "fleet_bytes": int(size.sum()),  # of all clients' models
         },
         "device": f"{why}, {workers}",
+        "processor": processor(),
+        "trainer": trainer_name(engine, why if device == "cuda" else device),  # a GPU by its name
         "labels": None if labels is None else labels.tolist(),
     }
     start = first_state(method, x, base, engine.layout.parameters)
@@ -127,6 +130,12 @@ def nominal_population(experiment: Experiment, samples: Array) -> Population:
         latency=np.ones(n),
         available=np.ones(n, bool),
     )
+
+
+def trainer_name(engine: Simulator, device: str) -> str:
+    """Return what trains and where; quadratics are solved without a device."""
+    name = type(engine.trainer).__name__
+    return name if isinstance(engine.trainer, QuadraticTrainer) else f"{name} on {device}"
 
 
 def versions() -> dict[str, str]:
