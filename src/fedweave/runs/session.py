@@ -32,6 +32,7 @@ from fedweave.method import Method
 from fedweave.round import first_state
 from fedweave.round.calibration import calibrated_lr
 from fedweave.round.plan import view_of
+from fedweave.round.read_only import read_only_record
 from fedweave.round.rules import Rules
 from fedweave.runs.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
 from fedweave.runs.own_parts import check_population, check_shares
@@ -85,7 +86,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         engine = torch_simulator(model, client_data, solver, seed, workers, device, upload, parts, skip)
         workers.join()
     size = engine.models.sizes(np.arange(base.size))
-    base = replace(base, model_bytes=size, covered=None if labels is None else covered(labels))
+    base = read_only_record(replace(base, model_bytes=size, covered=None if labels is None else covered(labels)))
 
     def world(round: int) -> Population:
         return check_population(experiment.system.population(base, round, seed), experiment.system, base)
