@@ -169,8 +169,10 @@ class Scribbles(Aggregator, Sampler, ServerOptimizer, System):
 
 @pytest.mark.parametrize(
     "place",
-    ["base steps", "first weight", "seen available", "view x", "population weight", "cohort count", "replies updates"]
-    + ["x", "direction"],
+    [
+        *("base steps", "first weight", "seen available", "view x", "population weight"),
+        *("cohort count", "replies updates", "x", "direction"),
+    ],
 )
 def test_what_parts_are_handed_cannot_be_written(place, tiny):
     """The next round reads the same arrays, and a resumed one would not find there what was written."""
