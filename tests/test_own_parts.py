@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import fedweave as fw
-from fedweave.core.roles import Aggregator, Sampler, ServerOptimizer, Solver
+from fedweave.core.records import Population
+from fedweave.core.roles import Aggregator, Sampler, ServerOptimizer, Solver, System
 from fedweave.core.settings import settings
 
 
@@ -131,3 +132,51 @@ def test_parts_see_the_calibrated_learning_rate(tiny):
     expected = 0.05 * (heard @ population.steps) / population.steps.sum()  # c-a-FedAvg: η₃ of FedACS I.2
     assert happened.lr == pytest.approx(expected)
     assert after.sampler["lr"][0] == happened.lr
+
+
+@settings
+class Scribbles(Aggregator, Sampler, ServerOptimizer, System):
+    """Writes into what it is handed, at the place of this name."""
+
+    place: str
+
+    def _write(self, **handed):
+        name, _, field = self.place.partition(" ")
+        if name in handed:
+            (getattr(handed[name], field) if field else handed[name])[...] = 1
+
+    def init(self, *about):
+        if isinstance(about[0], Population):  # a server optimiser gets the model's size
+            self._write(first=about[0])
+        return {}
+
+    def draw(self, state, view, rng):
+        self._write(seen=view.population)
+        return fw.sample.Everyone().draw(state, view, rng)
+
+    def combine(self, state, view, cohort, replies):
+        self._write(view=view, population=view.population, cohort=cohort, replies=replies)
+        return replies.updates.mean(axis=0), state
+
+    def step(self, state, x, direction):
+        self._write(x=x, direction=direction)
+        return x + direction, state
+
+    def population(self, base, round, seed):
+        self._write(base=base)
+        return base
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("base steps", "first weight", "seen available", "view x", "population weight"),
+        *("cohort count", "replies updates", "x", "direction"),
+    ],
+)
+def test_what_parts_are_handed_cannot_be_written(place, tiny):
+    """The next round reads the same arrays, and a resumed one would not find there what was written."""
+    part = Scribbles(place)
+    method = fw.Method(part, aggregator=part, server=part)
+    with pytest.raises(ValueError, match="read-only"):
+        fw.run(tiny(method, system=part))

@@ -416,3 +416,20 @@ def test_verify_separates_intact_runs_from_broken_ones(fedweave, tmp_path):
     assert len(broken["problems"]) == 1
     assert fedweave("verify")[0] == 2
     assert fedweave("verify", "nowhere")[0] == 2
+
+
+def test_resume_says_that_the_processor_is_another_one(fedweave, tmp_path):
+    def stop(row):
+        raise KeyboardInterrupt
+
+    with pytest.raises(fw.Interrupted):
+        fw.run(fw.Experiment("fedavg", data="digits", rounds=2, workers=1), tmp_path / "run", lambda *_: stop)
+    file = tmp_path / "run" / "manifest.json"
+    began = json.loads(file.read_text())
+    vectors, began["processor"]["vectors"] = began["processor"]["vectors"], "AVX1024"
+    file.write_text(json.dumps(began))
+    code, _, err = fedweave("resume", "run", "--json")
+    assert code == 0
+    (warning,) = [line for line in err.splitlines() if line.startswith("warning: ")]
+    assert warning.startswith("warning: Resuming on another kind of processor or with another trainer")
+    assert warning.endswith(f'processor.vectors ("AVX1024" then, "{vectors}" now).')

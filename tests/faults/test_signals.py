@@ -124,4 +124,4 @@ def test_a_program_with_workers_is_stopped_by_its_terminal(by, tmp_path):
     assert err.endswith("the state is saved. Continue with: fedweave resume c\n"), err
     assert "Traceback" not in err
     assert workers
-    assert not psutil.wait_procs(workers, timeout=1)[1]
+    assert not psutil.wait_procs(workers, timeout=30)[1]

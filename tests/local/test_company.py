@@ -1,6 +1,7 @@
-"""A client's bits do not depend on who trains beside it: any number of rows, any processor that can be imitated.
+"""A client's bits do not depend on who trains beside it, nor a run's on how many workers there are.
 
-In short form a part of the test suite; FEDWEAVE_FAULTS=1 (`make faults`) tries all networks, batches and processors.
+For any number of rows and on any processor that can be imitated: in short form a part of the test suite;
+FEDWEAVE_FAULTS=1 (`make faults`) tries all networks, batches and processors.
 """
 
 import os
@@ -14,11 +15,14 @@ import pytest
 import torch
 from torch import nn
 
+import fedweave as fw
+from fedweave.engine.pool.processes import Workers
 from fedweave.local.client_data import ClientData
 from fedweave.local.solvers import SGD
 from fedweave.local.torch.flat_module import initial_vector
 from fedweave.local.torch.trainer import TorchTrainer
 from fedweave.local.trainer import Trained
+from fedweave.runs.loop import run_with
 from jobs import jobs_of
 
 LONG = bool(os.environ.get("FEDWEAVE_FAULTS"))
@@ -104,6 +108,33 @@ def differences(name, batch):
     return found
 
 
+RUNS = (
+    list(product(NETWORKS, (64,), (4, 16))) if LONG else [("784-128-1-10", 64, 4), ("1-10", 300, 4), ("dropout", 5, 4)]
+)
+
+
+def runs_that_differ():
+    """Return whose digest depends on the number of workers, and the vectors that the processor of the runs has."""
+    digests, vectors = {case: set() for case in RUNS}, set()
+    for count in (1, 2, 3):
+        with Workers(count) as workers:
+            for (name, batch, clients), seen in digests.items():
+                build, shape = NETWORKS[name]
+                rng, n = np.random.default_rng(0), clients * 2 * batch
+                x, y = rng.standard_normal((n, *shape)).astype(np.float32), rng.integers(0, CLASSES, n)
+                data = fw.data.from_arrays(x, y, test_x=x[:9], test_y=y[:9], classes=CLASSES)
+                dealt = fw.partition.IID(clients)
+                experiment = fw.Experiment(fw.methods.fedavg_full(), data, dealt, build, batch_size=batch, rounds=2)
+                result = run_with(experiment, None, None, None, workers)
+                seen.add(result.summary["digest"])
+                vectors.add(result.manifest["processor"]["vectors"])
+    return [f"{name}, {clients} clients" for (name, _, clients), seen in digests.items() if len(seen) > 1], vectors
+
+
+def test_the_number_of_workers_changes_no_bit_of_a_run():
+    assert runs_that_differ() == ([], {HERE})
+
+
 @pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in CASES))
 def test_no_company_changes_a_single_bit(name):
     assert not [found for network, batch in CASES if network == name for found in differences(name, batch)]
@@ -123,13 +154,18 @@ if LONG:
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: " ".join(setting.values()))
-def test_no_company_changes_a_single_bit_on_another_processor(setting):
+def test_nothing_of_it_changes_a_single_bit_on_another_processor(setting):
     """The libraries choose their products by processor; here they take this one for an older or simpler one."""
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
-    run = subprocess.run([sys.executable, __file__], env=os.environ | setting | {"PYTHONPATH": paths}, check=False)
-    assert run.returncode == 0
+    environment = os.environ | setting | {"PYTHONPATH": paths}
+    run = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == setting.get("ATEN_CPU_CAPABILITY", HERE).upper()
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    sys.exit("\n".join(found for name, batch in CASES for found in differences(name, batch)) or 0)
+    others, vectors = runs_that_differ()
+    sys.stdout.write(" ".join(vectors))
+    alone = [found for name, batch in CASES for found in differences(name, batch)]
+    sys.exit("\n".join([*alone, *(f"{name}: a run by the number of workers" for name in others)]) or 0)

@@ -85,7 +85,7 @@ if __name__ == "__main__":
     for how, daemon, workers in (("fork", False, 1), ("fork", True, 2), ("spawn", True, 2)):
         child = multiprocessing.get_context(how).Process(target=check, args=(want, workers), daemon=daemon)
         child.start()
-        child.join(60)
+        child.join(120)
         ended = child.exitcode
         child.kill()
         print(how, daemon, workers, ended)
@@ -96,7 +96,7 @@ def test_children_of_multiprocessing_run_with_and_without_workers(tmp_path):
     """Forked after a run in the parent, spawned, and daemonic, which may have no children of multiprocessing."""
     script = tmp_path / "script.py"
     script.write_text(OWN + CHILDREN)
-    done = subprocess.run([sys.executable, script], timeout=240, check=False, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, script], timeout=450, check=False, capture_output=True, text=True)
     assert done.stdout.splitlines() == ["fork False 1 0", "fork True 2 0", "spawn True 2 0"], done.stderr
 
 
@@ -189,7 +189,7 @@ def test_a_fork_is_not_held_up_by_a_thread_that_trains(tiny):
     entered.wait(60)
     child = multiprocessing.get_context("fork").Process(target=fw.run, args=(experiment,))
     child.start()
-    child.join(60)
+    child.join(120)
     ended = child.exitcode
     child.kill()
     leave.set()

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from fedweave import methods
 from fedweave.runs import session
 from fedweave.runs.compare import resume_comparison
 from fedweave.runs.method_names import method_names
+from fedweave.runs.processor import processor, processor_name
 from fedweave.runs.results import summarise, to_target
 from fedweave.store import run_folder
 
@@ -327,6 +330,37 @@ def test_another_release_does_not_continue_a_run_and_other_libraries_are_named(f
     monkeypatch.setattr(f"{where}.versions", lambda: real | {"numpy": "1.0"})
     with pytest.warns(UserWarning, match=rf'numpy \("{real["numpy"]}" then, "1.0" now\)'):
         assert go_on().summary["rounds"] == experiment.rounds
+
+
+def test_another_processor_or_trainer_continues_a_run_and_is_named(tiny, tmp_path):
+    whole = fw.run(tiny())
+    with pytest.raises(fw.Interrupted):
+        fw.run(tiny(), tmp_path / "run", stop_after(2))
+    file = tmp_path / "run" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    assert manifest["processor"] == whole.manifest["processor"] == processor()
+    assert manifest["trainer"] == "TorchTrainer on cpu"
+    here = re.escape(json.dumps(manifest["processor"]["vectors"]))
+    manifest["processor"]["vectors"], manifest["trainer"] = "AVX1024", "AbacusTrainer"
+    file.write_text(json.dumps(manifest))
+    why = rf'processor\.vectors \("AVX1024" then, {here} now\); trainer \("AbacusTrainer" then, "Torch.* now\)'
+    with pytest.warns(UserWarning, match=rf"another kind of processor .* the last bits may differ: {why}"):
+        assert_same(fw.resume(tmp_path / "run", tiny()), whole)
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("vendor_id\t: Genuine\nmodel name: Xeon\nmodel: 85\n\nmodel name: other\n", "Xeon, Genuine, model 85"),
+        ("processor: 0\nBogoMIPS: 50\nCPU implementer: 0x41\nCPU part: 0xd0c\n", "implementer 0x41, part 0xd0c"),
+        ("nonsense", platform.processor() or platform.machine()),
+        (None, platform.processor() or platform.machine()),
+    ],
+)
+def test_a_processor_is_named_as_the_system_names_it(said, name, tmp_path):
+    if said is not None:
+        (tmp_path / "cpuinfo").write_text(said)
+    assert processor_name(tmp_path / "cpuinfo") == name
 
 
 @pytest.mark.parametrize(

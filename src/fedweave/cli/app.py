@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -223,6 +224,7 @@ def _print_json(value: Any) -> None:
 def main() -> None:
     """Run the command line; 0 is success, 1 a failed run, 2 bad input, 130 and 143 stopped with the state saved."""
     stopped.clear()
+    warnings.showwarning = _warn
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody wants it ignored, as nohup does
         signal.signal(signal.SIGINT, stop)
@@ -274,6 +276,10 @@ def _also_wrong(arguments: Mapping[str, Any]) -> Sequence[str]:
     except BadInput as e:
         return e.problems
     return ()
+
+
+def _warn(message: Warning | str, *_: Any) -> None:
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def _complain(*problems: str) -> int:

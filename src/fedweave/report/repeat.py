@@ -86,6 +86,8 @@ def _facts(runs: Sequence[Result]) -> dict[str, str]:
     return {
         "started": " to ".join(_distinct([dates[0], dates[-1]])) if dates else "",
         "device": "; ".join(_distinct(_listed(m.get("device"), ": ") for m in manifests)),
+        "processor": "; ".join(_distinct(_listed(m.get("processor"), " ") for m in manifests)),
+        "trainer": "; ".join(_distinct(str(m.get("trainer") or "") for m in manifests)),
         "data": "; ".join(_distinct(_data(m.get("data")) for m in manifests)),
         "model": "; ".join(_distinct(_model(m.get("model")) for m in manifests)),
         "versions": "; or ".join(versions),

@@ -18,7 +18,7 @@ from fedweave.core.records import (
 from fedweave.method import Method
 from fedweave.round.admission import admit, check_direction, check_state, not_finite
 from fedweave.round.memories import commit_memories, total_bytes_down
-from fedweave.round.read_only import read_only_state
+from fedweave.round.read_only import read_only, read_only_replies, read_only_state
 from fedweave.round.rules import NO_RULES, Rules, refusals_after, why_abandoned
 from fedweave.server import advance
 
@@ -63,10 +63,11 @@ def absorb(
     replies = method.pacing.close(replies, cohort)
     crash_point("trained")
     replies, refused = admit(replies, cohort, view.layout, rules.max_length_ratio)
+    replies = read_only_replies(replies)
     direction, aggregator = method.aggregator.combine(read_only_state(state.aggregator), view, cohort, replies)
     check_direction(direction, method, state.x)
     crash_point("combined")
-    x, server = advance(method.server, read_only_state(state.server), view.x, direction, view.layout)
+    x, server = advance(method.server, read_only_state(state.server), view.x, read_only(direction), view.layout)
     sampler = method.sampler.learn(read_only_state(state.sampler), view, cohort, replies)
     upload = method.upload.learn(read_only_state(state.upload), view, cohort, replies)
     for part, kept in zip(method.stateful, (sampler, aggregator, server, upload), strict=True):

@@ -16,12 +16,13 @@ from fedweave.method import Method
 from fedweave.round.admission import check_budget, check_cohort
 from fedweave.round.calibration import calibrated_lr
 from fedweave.round.memories import client_context, empty_memories
-from fedweave.round.read_only import read_only, read_only_state
+from fedweave.round.read_only import read_only, read_only_record, read_only_state
 from fedweave.round.rules import NO_RULES, Rules, without_quarantined
 
 
 def first_state(method: Method, x: Array, population: Population, parameters: int) -> ServerState:
     """Return the state before the first round."""
+    population = read_only_record(population)
     return ServerState(
         round=0,
         x=x,
@@ -48,7 +49,8 @@ def plan(
     context = client_context(method, state)
     view = view_of(method, state, without_quarantined(population, state.refusals, rules), prober, lr, seed, context)
     rng = borrow(seed, view.round, Stream.SAMPLER)
-    cohort = check_cohort(method.sampler.draw(read_only_state(state.sampler), view, rng), method, view.population)
+    drawn = method.sampler.draw(read_only_state(state.sampler), view, rng)
+    cohort = read_only_record(check_cohort(drawn, method, view.population))
     crash_point("sampled")
     budget = check_budget(method.upload.allocate(read_only_state(state.upload), view, cohort), method, cohort)
     view = replace(view, lr=calibrated_lr(method, state, view)) if calibrate else view
@@ -70,7 +72,7 @@ def view_of(
         View,
         round=state.round + 1,
         x=read_only(state.x),
-        population=population,
+        population=read_only_record(population),
         layout=prober.layout,
         lr=lr,
         effort_of=partial(method.solver.effort, lr=lr),

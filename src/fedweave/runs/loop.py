@@ -100,14 +100,20 @@ def different(before: Any, now: Any, path: str = "") -> list[str]:
     return [] if before == now else [f"{path} ({json.dumps(before)} then, {json.dumps(now)} now)"]
 
 
-def mind_versions(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Refuse to continue with another fedweave; warn of other libraries, with which the last bits may differ."""
-    ours = [version.get("fedweave", "").split(".")[:2] for version in (before, now)]
-    if ours[0] != ours[1]:
-        was, is_now = before.get("fedweave"), now.get("fedweave")
-        raise BadInput(f"This run began with fedweave {was}, and this is {is_now}. Continue it with that version.")
-    if other := different(before, now):
+def mind_machine(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Compare the manifests of a run and of what continues it: refuse another fedweave, warn of other last bits."""
+    before, ours = began["versions"].get("fedweave", ""), now["versions"].get("fedweave", "")
+    if before.split(".")[:2] != ours.split(".")[:2]:
+        raise BadInput(f"This run began with fedweave {before}, and this is {ours}. Continue it with that version.")
+    if other := different(began["versions"], now["versions"]):
         warnings.warn(f"Resuming with other versions, the last bits may differ: {'; '.join(other)}.", stacklevel=2)
+    facts = [fact for fact in ("processor", "trainer") if fact in began]
+    if other := [difference for fact in facts for difference in different(began[fact], now[fact], fact)]:
+        warnings.warn(
+            "Resuming on another kind of processor or with another trainer, the last bits may differ: "
+            f"{'; '.join(other)}.",
+            stacklevel=2,
+        )
 
 
 def check_experiment(given: Any) -> None:
@@ -144,7 +150,7 @@ def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, w
     session = prepare(experiment, workers)
     if other := different(manifest["data"], session.manifest["data"]):
         raise BadInput(f"The data has changed since this run began: {'; '.join(other)}.")
-    mind_versions(manifest["versions"], session.manifest["versions"])
+    mind_machine(manifest, session.manifest)
     state = state or store.start(session.start, experiment.tables)
     return go_on(session._replace(manifest=manifest), state, store, watch)
 

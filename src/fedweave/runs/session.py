@@ -27,10 +27,12 @@ from fedweave.method import Method
 from fedweave.round import first_state
 from fedweave.round.calibration import calibrated_lr
 from fedweave.round.plan import view_of
+from fedweave.round.read_only import read_only_record
 from fedweave.round.rules import Rules
 from fedweave.runs.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
 from fedweave.runs.own_models import first_vector
 from fedweave.runs.own_parts import check_population, check_shares
+from fedweave.runs.processor import processor
 from fedweave.system.worlds import steps_of
 from fedweave.tasks import Task, default_for
 
@@ -75,7 +77,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         engine = torch_simulator(model, client_data, solver, seed, workers, device, upload, parts, skip, task)
         workers.join()
     size = engine.models.sizes(np.arange(base.size))
-    base = replace(base, model_bytes=size, covered=None if labels is None else covered(labels))
+    base = read_only_record(replace(base, model_bytes=size, covered=None if labels is None else covered(labels)))
 
     def world(round: int) -> Population:
         return check_population(experiment.system.population(base, round, seed), experiment.system, base)
@@ -95,6 +97,8 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         },
         "task": describe_task(engine.trainer.task),
         "device": f"{why}, {workers}",
+        "processor": processor(),
+        "trainer": trainer_name(engine, why if device == "cuda" else device),  # a GPU by its name
         "labels": None if labels is None else labels.tolist(),
     }
     start = first_state(method, x, base, engine.layout.parameters)
@@ -124,6 +128,12 @@ def nominal_population(experiment: Experiment, samples: Array) -> Population:
         latency=np.ones(n),
         available=np.ones(n, bool),
     )
+
+
+def trainer_name(engine: Simulator, device: str) -> str:
+    """Return what trains and where; quadratics are solved without a device."""
+    name = type(engine.trainer).__name__
+    return name if isinstance(engine.trainer, QuadraticTrainer) else f"{name} on {device}"
 
 
 def versions() -> dict[str, str]:

@@ -29,8 +29,9 @@ from fedweave.local.torch.device import choose_device
 from fedweave.pacing import Synchronous, ask_more
 from fedweave.round import first_state
 from fedweave.runs.experiment import Experiment, load_data, model_factory, to_plain
-from fedweave.runs.loop import Watch, different, go_on, mind_versions, refuse_another
+from fedweave.runs.loop import Watch, different, go_on, mind_machine, refuse_another
 from fedweave.runs.own_models import first_vector
+from fedweave.runs.processor import processor
 from fedweave.runs.results import Result, score_of
 from fedweave.runs.session import Session, describe_task, nominal_population, versions
 from fedweave.store.run_folder import RunFolder
@@ -90,7 +91,7 @@ def run(
     session = prepare(experiment, grid, terms, clock, manifest.get("samples"))
     if other := different(manifest["data"], session.manifest["data"]):
         raise BadInput(f"The server's data has changed since this run began: {'; '.join(other)}.")
-    mind_versions(manifest["versions"], session.manifest["versions"])
+    mind_machine(manifest, session.manifest)
     if state is not None:
         _recall(session, store)
     state = state or store.start(session.start, experiment.tables)
@@ -149,6 +150,8 @@ def prepare(
         "model": {"name": name, "parameters": layout.parameters, "dim": layout.dim},
         "task": describe_task(task),
         "device": f"{why}, {roster.size} clients over Flower",
+        "processor": processor(),  # the server's: nodes do not tell theirs
+        "trainer": "TorchTrainer on Flower nodes",
         "labels": None,
         "samples": roster.samples.tolist(),
         "terms": {f.name: getattr(terms, f.name) for f in dataclasses.fields(terms)},
