@@ -112,6 +112,7 @@ def pip_installed(wheel: Path, extras: str, venv: Path, *others: str) -> Path:
     """Make an environment as a user does, perhaps with other requirements; return its Python."""
     done(sys.executable, "-m", "venv", venv)
     python, pip = venv / "bin/python", (venv / "bin/python", "-m", "pip", "--disable-pip-version-check")
-    done(*pip, "install", "-q", "-c", ROOT / "constraints.txt", f"{wheel}[{extras}]", *others)
+    what = f"{wheel}[{extras}]" if extras else wheel
+    done(*pip, "install", "-q", "-c", ROOT / "constraints.txt", what, *others)
     done(*pip, "check")
     return python
