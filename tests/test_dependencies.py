@@ -64,7 +64,7 @@ def imports(node: ast.AST, file: str, at_once: bool = True) -> Iterator[Import]:
     """Yield every import below a node."""
     for child in ast.iter_child_nodes(node):
         yield from (Import(file, child.lineno, name, at_once) for name in libraries(child))
-        late = isinstance(child, ast.FunctionDef) or (
+        late = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or (
             isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
         )
         yield from imports(child, file, at_once and not late)
@@ -81,19 +81,50 @@ def home(file: str) -> set[str]:
     return set().union(*(declared(extra) for place, extra in HOMES.items() if file.startswith(place)))
 
 
-def test_every_import_is_declared(found):
+def undeclared(found: list[Import]) -> list[Import]:
+    """Return the imports of what no extra brings, or only the one for developers."""
     everywhere = declared().union(*(declared(extra) for extra in PROJECT["optional-dependencies"] if extra != "dev"))
-    assert not [one for one in found if one.library not in everywhere]
+    return [one for one in found if one.library not in everywhere]
+
+
+def too_early(found: list[Import]) -> list[Import]:
+    """Return the imports of an extra where it may be missing."""
+    return [one for one in found if one.at_once and one.library not in declared() | home(one.file)]
+
+
+def test_every_import_is_declared(found):
+    assert not undeclared(found)
 
 
 def test_the_core_imports_at_once_only_what_is_always_installed(found):
-    assert not [one for one in found if one.at_once and one.library not in declared() | home(one.file)]
+    assert not too_early(found)
 
 
 def test_everything_that_is_declared_is_imported(found):
-    used = {one.library for one in found}
-    assert not declared() - used
-    assert {"scikit-learn", "flwr"} - used == {"scikit-learn"}, "its file is read without importing it"
+    assert (declared("all") | declared()) - {one.library for one in found} == {"scikit-learn"}, (
+        "read without importing it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "not_declared", "early"),
+    [
+        ("core/x.py", "import numpy", 0, 0),
+        ("core/x.py", "import yaml", 1, 1),  # it is installed, since others need it
+        ("core/x.py", "def f():\n    from yaml import load", 1, 0),
+        ("core/x.py", "async def f():\n    import pytest", 1, 0),
+        ("core/x.py", "import torch", 0, 1),
+        ("core/x.py", "try:\n    import torch\nexcept ImportError:\n    pass", 0, 1),
+        ("models/x.py", "import torch", 0, 0),
+        ("models/x.py", "import joblib", 0, 1),
+        ("fleet/x.py", "from flwr.app import Message", 0, 0),
+        ("fleet/x.py", "import torch.nn as nn", 0, 1),
+        ("papers/x.py", "import joblib, pandas, torch, ray", 0, 1),
+    ],
+)
+def test_a_wrong_import_is_found(file, text, not_declared, early):
+    found = list(imports(ast.parse(text), file))
+    assert (len(undeclared(found)), len(too_early(found))) == (not_declared, early)
 
 
 def test_late_imports_are_told_from_those_at_once():

@@ -27,12 +27,15 @@ _HOME = {
     "Strategy": "strategy",
     "Terms": "server.terms",
 }
+_NEEDS_TORCH = ("client", "run", "server")
 
 
 def __getattr__(name: str) -> Any:
     """Import a part when it is used: Flower starts a process for every message, and torch takes seconds to load."""
     if name not in _HOME:
         raise AttributeError(f"module 'fedweave.flower' has no attribute {name!r}")
+    if name in _NEEDS_TORCH and not (find_spec("torch") and find_spec("cloudpickle")):
+        raise ImportError(f"fedweave.flower.{name} needs torch: pip install 'fedweave[flower,torch]'")
     return getattr(import_module(f"fedweave.fleet.{_HOME[name]}"), name)
 
 

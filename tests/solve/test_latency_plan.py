@@ -43,6 +43,7 @@ def test_three_clients_against_a_fine_grid(seed):
                 grid /= grid.sum(1, keepdims=True)
 
 
+@pytest.mark.filterwarnings("ignore:Values in x were outside bounds:RuntimeWarning")  # scipy before 1.16
 @pytest.mark.parametrize("seed", range(6))
 def test_ten_clients_against_many_starts_of_slsqp(seed):
     """200 instances with 50 starts each: benchmarks/latency_plan.py --check."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_text
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +34,7 @@ def new(folder: Annotated[Path, Parameter(metavar="DIR")], /, *, method: Method 
     method = _fitting_method(method, problems)
     if problems:
         raise BadInput(*problems)
-    _check_installed()
+    _check_installed("sklearn")  # for its digits
     from fedweave.fleet.local.new_app import write_app
 
     files = [str(path) for path in write_app(folder, method)]
@@ -81,7 +82,7 @@ def demo(
         problems.append("--kill takes effect in round 2: give --rounds 2 or more.")
     if problems:
         raise BadInput(*problems)
-    _check_installed()
+    _check_installed("sklearn")  # for its digits
     from fedweave.fleet.local.demo import demonstrate
 
     screen = Console(stderr=True, markup=False, emoji=False, highlight=False)
@@ -151,15 +152,11 @@ def _fitting_method(name: str, problems: list[str]) -> str:
     return name
 
 
-def _check_installed() -> None:
+def _check_installed(*others: str) -> None:
     """Raise BadInput for missing packages before anything starts."""
-    for module in ("flwr", "psutil", "torch"):
-        try:
-            __import__(module)
-        except ModuleNotFoundError as e:
-            if e.name != module:
-                raise
-            raise BadInput(f"This needs {module}: pip install 'fedweave[flower,torch]'") from None
+    for module in ("flwr", "psutil", "torch", *others):
+        if find_spec(module) is None:
+            raise BadInput(f"This needs {module}: pip install 'fedweave[flower,torch,data]'")
     if sys.platform == "win32":
         raise BadInput("Flower's SuperLink and SuperNodes are started on Linux and macOS only.")
 

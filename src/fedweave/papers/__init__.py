@@ -130,7 +130,8 @@ def reproduce(item: str, scale: Scale = "smoke", on_progress: Progress | None = 
     """Reproduce a figure or table; smoke takes seconds, laptop minutes on two cores, paper is as published."""
     if item not in ITEMS:
         raise BadInput(choice("item", item, ITEMS))
-    if find_spec("joblib") is None:
-        raise BadInput("Reproducing papers needs joblib. Install it with: pip install 'fedweave[papers]'.")
+    for module in ("joblib", "torch", "cloudpickle"):
+        if find_spec(module) is None:
+            raise BadInput(f"Reproducing papers needs {module}. Install it with: pip install 'fedweave[papers]'.")
     paper, name, *part = item.split("/")
     return getattr(import_module(f"fedweave.papers.{paper}"), name)(scale, on_progress, *part)

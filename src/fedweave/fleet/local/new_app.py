@@ -20,7 +20,7 @@ name = "$project"
 version = "0.1.0"
 description = "$method over a network"
 license = "Apache-2.0"
-dependencies = ["fedweave[flower,torch]>=$version"]
+dependencies = ["fedweave[flower,torch,data]>=$version"]
 
 [tool.hatch.build.targets.wheel]
 packages = ["$package"]
