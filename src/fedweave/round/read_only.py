@@ -17,5 +17,12 @@ def read_only(array: Array) -> Array:
 def read_only_state(state: State) -> State:
     """Return a part's state with arrays that cannot be written to: a round that is abandoned must leave it as it is."""
     if not state:  # most parts have none
-        return state
+        return {}  # a part may write into it
     return {name: read_only(value) if isinstance(value, np.ndarray) else value for name, value in state.items()}
+
+
+def freeze(*arrays: Array | None) -> None:
+    """Make arrays read-only where they are, those of parts of them included that are made from now on."""
+    for array in arrays:
+        if array is not None:
+            array.flags.writeable = False

@@ -217,7 +217,7 @@ def _record(
     e, engine, method = session.experiment, session.engine, session.method
     due = after.round % e.evaluate_every == 0 or after.round == e.rounds
     scores = engine.evaluate(after.x) if due else {}
-    measured = measures.of_round(method.aggregator, after, happened) | dict(method.upload.measure(after.upload))
+    measured = measures.of_parts(method, after, happened)
     if due and e.true_gradients:
         surrogate = method.aggregator.surrogate(after.aggregator)
         measured |= measures.of_gradients(engine, after.x, happened.view.population, surrogate)

@@ -16,13 +16,14 @@ from fedweave.local.torch.flat_module import build_module, initial_vector, trave
 from fedweave.local.torch.threads import one_thread
 
 
+@one_thread()  # as everywhere: other threads would not survive a fork of this process
 def first_vector(name: str, model: Callable[[], nn.Module], data: Dataset, seed: int) -> Array:
     """Return the model's initial values, drawn at the experiment's own address, once it is known to fit the data."""
     module = _built(name, model, seed)
     _check_parameters(name, module)
     count = 3 if data.classes == 2 else 2  # another number than that of the classes
     try:
-        with one_thread(), torch.enable_grad():  # so few samples are not worth waking the others
+        with torch.enable_grad():
             out = module.eval()(torch.zeros(count, *data.shape))
     except Exception as e:
         shape = "×".join(map(str, data.shape))

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Population, ServerState
+from fedweave.core.returned import read_only_error
 from fedweave.core.roles import Engine
 from fedweave.data.deal import covered, label_counts
 from fedweave.engine.pool.protocol import Pool
@@ -26,10 +27,11 @@ from fedweave.method import Method
 from fedweave.round import first_state
 from fedweave.round.calibration import calibrated_lr
 from fedweave.round.plan import view_of
+from fedweave.round.read_only import freeze
 from fedweave.round.rules import Rules
 from fedweave.runs.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
 from fedweave.runs.own_models import first_vector
-from fedweave.runs.own_parts import check_population, check_shares
+from fedweave.runs.own_parts import COLUMNS, check_population, check_shares
 from fedweave.system.worlds import steps_of
 
 
@@ -80,9 +82,15 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         workers.join()
     size = engine.models.sizes(np.arange(base.size))
     base = replace(base, model_bytes=size, covered=None if labels is None else covered(labels))
+    freeze(*(getattr(base, name) for name in COLUMNS))
 
     def world(round: int) -> Population:
-        return check_population(experiment.system.population(base, round, seed), experiment.system, base)
+        try:
+            return check_population(experiment.system.population(base, round, seed), experiment.system, base)
+        except Exception as error:
+            if sentence := read_only_error(error, experiment.system):
+                raise sentence from error
+            raise
 
     first = world(1)  # a world that does not fit these clients says so now
     manifest = {
