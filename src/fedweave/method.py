@@ -9,7 +9,7 @@ from pydantic import Field
 
 from fedweave.aggregate.linear import Mean
 from fedweave.core.roles import Aggregator, Pacing, Sampler, ServerOptimizer, Solver, Upload
-from fedweave.core.settings import settings, undeclared
+from fedweave.core.settings import BadInput, brief, settings, undeclared
 from fedweave.core.spec import kinds
 from fedweave.local.solvers import SGD
 from fedweave.pacing import Synchronous
@@ -38,6 +38,8 @@ class Method:
     def widened(self) -> Method:
         """This method with a sampler that asks as many clients as the pacing needs."""
         sampler = self.pacing.widen(self.sampler)
+        if not isinstance(sampler, Sampler):
+            raise BadInput(f"{type(self.pacing).__name__}.widen must return a Sampler. It returned {brief(sampler)}.")
         return self if sampler is self.sampler else replace(self, sampler=sampler)
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from fedweave.core.records import Array, Layout, State
+from fedweave.core.returned import check_pair, check_vector
 from fedweave.core.roles import ServerOptimizer
 from fedweave.core.settings import NonNegativeFactor, PositiveFactor, settings
 
@@ -17,8 +18,8 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 def advance(server: ServerOptimizer, state: State, x: Array, direction: Array, layout: Layout) -> tuple[Array, State]:
     """Step the parameters; buffers (running averages) only follow the direction, so that they never overshoot."""
     p, direction = layout.parameters, direction.astype(x.dtype, copy=False)  # an aggregator may compute in float64
-    moved, state = server.step(state, x[:p], direction[:p])
-    moved = moved.astype(x.dtype, copy=False)
+    moved, state = check_pair(server.step(state, x[:p], direction[:p]), server, "step", "the new model and the state")
+    moved = check_vector(moved, p, server, "step").astype(x.dtype, copy=False)
     return np.concatenate([moved, x[p:] + direction[p:]]) if p < x.size else moved, state
 
 

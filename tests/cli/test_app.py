@@ -88,6 +88,14 @@ BAD = {  # what is typed, and words of which each must be on the error stream
     "run fedavg fedprox": ["Unexpected argument 'fedprox'"],
     "run fedavg -x": ["-x"],
     "run fedavg --ronds 3": ["--ronds", "Did you mean '--rounds'?"],
+    "run fedavg --batch 3": ["--batch", "Did you mean '--batch-size'?"],
+    "run fedavg --set epochs=1e300": ["'epochs'", "1000000", "1e+300"],
+    "run fedavg --set lr=1e300": ["'lr'", "1e+38", "1e+300"],
+    "run fedavg --set steps=1e9": ["'steps'", "1000000"],
+    "run fedavg --system dynamic --epochs 2": ["--epochs has no effect under Dynamic"],
+    "run fedavg --partition shards": ["--partition", "lacks a value", "shards:K"],
+    "run fedavg --data quadratics --partition natural --clients 9 --target 0.5": ["'target'", "quadratics"],
+    "run fedavg --data digits --model mlp --submodels 1,0.001": ["share 0.001", "0.015625"],
     "run fedavg --rounds": ["--rounds", "requires an argument"],
     "run fedavg --rounds x": ["--rounds", "'x'", "whole number"],
     "run fedavg --rounds=0": ["--rounds", "'0'", "greater than 0"],
@@ -135,6 +143,9 @@ BAD = {  # what is typed, and words of which each must be on the error stream
     "compare fedavg fedavg --data digits": ["Two methods", "'fedavg'"],
     "compare fedavg fedprx": ["'fedprx'", "Did you mean 'fedprox'?"],
     "compare fedavg --seeds 0": ["--seeds", "'0'", "greater than 0"],
+    "resume used --rounds 10": ["resume has no option '--rounds'", "with the settings it began with"],
+    "resume used --set lr=1": ["resume has no option '--set'", "with the settings it began with"],
+    "reproduce fedacs/fig7 --rounds 3": ["reproduce has no option '--rounds'", "belongs to run and compare"],
     "resume": ["requires an argument"],
     "resume nowhere": ["'nowhere'", "not a run folder"],
     "resume used": ["'used'", "not a run folder"],
@@ -156,6 +167,16 @@ def test_bad_input_is_told_on_stderr_with_code_2_and_nothing_is_left(typed, word
     assert all(line.startswith("error: ") for line in err.splitlines())
     assert all(word in err for word in words), err
     assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "typed", ["run fedavg --quiet", "run fedavg --gpu", "run fedavg --resume", "resume r --rounds 9"]
+)
+def test_nothing_is_suggested_that_is_not_close(typed, fedweave):
+    code, _, err = fedweave(*shlex.split(typed))
+    assert code == 2
+    assert "Did you mean" not in err
+    assert len(err.splitlines()) == 1
 
 
 def test_several_mistakes_are_told_at_once(fedweave, tmp_path):

@@ -176,8 +176,8 @@ def test_typed_options_reach_the_experiment():
     (experiment,), _ = experiments_of(["fedprox"], typed)
     assert experiment == fw.Experiment(
         fw.methods.fedprox(3), "digits", fw.partition.Classes(8, 2, 5), "mlp",
-        fw.system.Latency.heavy_tailed(), 4, 0.2, 0.5, None, 6, True, "equal", 0.8, 2, 5, "ray", 1, "cpu", "disk",
-        True, (1.0, 0.5),
+        fw.system.Latency.heavy_tailed(), 4, 0.2, 0.5, None, 6,
+        True, "equal", 0.8, 2, 5, "ray", 1, "cpu", "disk", True, (1.0, 0.5),
     )  # fmt: skip
 
 

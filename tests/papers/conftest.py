@@ -3,7 +3,22 @@
 import cloudpickle
 import pytest
 
+from fedweave import papers
 from fedweave.papers.common import parallel
+
+
+@pytest.fixture(autouse=True)
+def told_beforehand(monkeypatch):
+    """Check of every item that is reproduced here that it has runs to draw where it was said to have some."""
+    real = papers.reproduce
+
+    def reproduce(item, *arguments):
+        outcome = real(item, *arguments)
+        ran = any(claim.verdict != "not run at this scale" for claim in outcome.claims) or outcome.notes
+        assert bool(outcome.runs) == papers.has_runs(item) or not ran
+        return outcome
+
+    monkeypatch.setattr(papers, "reproduce", reproduce)
 
 
 @pytest.fixture(autouse=True)

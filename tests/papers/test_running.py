@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from fedweave import papers
+from fedweave import papers, privacy
+from fedweave.cli import reproduce
 from fedweave.cli.app import app
 from fedweave.core.settings import BadInput
 from fedweave.papers.common import parallel
@@ -27,6 +28,27 @@ def test_the_command_prints_the_verdicts(capfd):
     found = json.loads(capfd.readouterr().out)  # and nothing else: how far it is goes elsewhere
     assert found == json.loads(json.dumps(papers.reproduce("delta/fig3").plain()))
     assert {claim["verdict"] for claim in found["claims"]} == {"confirmed", "not confirmed"}
+
+
+def test_without_its_extra_nothing_begins(monkeypatch):
+    monkeypatch.setattr(privacy, "find_spec", lambda name: None)
+    with pytest.raises(BadInput, match=r"pip install 'fedweave\[private\]'"):
+        papers.reproduce("fedacs/private", "smoke", lambda done, total: pytest.fail("began"))
+
+
+@pytest.mark.parametrize(
+    ("item", "page", "words"),
+    [
+        ("delta/fig3", "page.html", "--html: delta/fig3 has no runs to draw"),
+        ("fedaware/fig8", "nowhere/page.html", "cannot be written"),
+        ("fedaware/fig8", ".", "cannot be written"),
+    ],
+)
+def test_a_page_that_cannot_be_drawn_is_told_before_anything_begins(item, page, words, monkeypatch, tmp_path):
+    monkeypatch.setattr(papers, "reproduce", lambda *_: pytest.fail("began"))
+    with pytest.raises(BadInput, match=words):
+        reproduce.reproduce(item, html=tmp_path / page)
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_joblib_nothing_begins(monkeypatch):

@@ -8,9 +8,10 @@ import pytest
 import worlds
 from fedweave.aggregate import InverseProbability, Mean
 from fedweave.core.records import Layout
+from fedweave.core.settings import BadInput
 from fedweave.method import Method
 from fedweave.round.admission import admit, check_cohort
-from fedweave.sample import Everyone
+from fedweave.sample import Everyone, PowerOfChoice
 
 LAYOUT = Layout(names=("conv.weight", "bias", "scale"), shapes=((2, 3), (4,), ()), parameters=11)  # D = 6 + 4 + 1
 IDS = np.array([2, 5, 9])
@@ -118,8 +119,11 @@ def test_what_is_no_cohort_is_explained():
         check_cohort([1, 2], Method(Everyone()), FIVE)
 
 
-def test_an_unknown_law_is_fine_where_nobody_weighs_by_it():
-    assert odd([1, 4], expected=np.nan).ids.tolist() == [1, 4]
+def test_only_a_sampler_without_a_known_law_may_leave_it_out():
+    greedy = Method(PowerOfChoice(2))
+    assert check_cohort(worlds.cohort([1, 4], expected=np.nan), greedy, FIVE).ids.tolist() == [1, 4]
+    with pytest.raises(BadInput, match=r"Everyone\.draw must return positive numbers as expected"):
+        odd([1, 4], expected=np.nan)
 
 
 def lengths(*values):

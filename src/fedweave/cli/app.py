@@ -24,7 +24,7 @@ from fedweave.cli import plan as plan_command
 from fedweave.cli import reproduce as reproduce_command
 from fedweave.cli import verify as verify_command
 from fedweave.cli.flower import flower
-from fedweave.cli.options import Json, Typed, experiments_of, help_text
+from fedweave.cli.options import OPTIONS, Json, Typed, as_option, experiments_of, help_text
 from fedweave.cli.progress import Show
 from fedweave.cli.signals import heeding, resumable, stop, stopped
 from fedweave.core.settings import BadInput, nearest
@@ -61,6 +61,7 @@ Set = Annotated[
 Out = Annotated[Path | None, help_text("Folder to keep the run in. [runs/NAME-DATE]", "RUN")]
 Folder = Annotated[Path, Parameter(metavar="RUN")]
 NO_OPTIONS = Typed()
+STAYS = {"resume": " A run is continued with the settings it began with."}
 STALLED = "the hull of the clients' momenta came close to the origin; docs/guide.md says what helps"
 
 
@@ -260,7 +261,11 @@ def _unknown(tokens: Sequence[str]) -> list[str]:
     command = app.parse_commands()[1][-1]
     names = [name for argument in command.assemble_argument_collection() for name in argument.names if argument.show]
     wrong = [t.split("=", 1)[0] for t in tokens if t.startswith("--")]
-    return [f"There is no option {t!r}.{nearest(t, names)}" for t in wrong] or [f"Unexpected argument {tokens[0]!r}."]
+    elsewhere = {*map(as_option, OPTIONS), "--set"}
+    known = f"{command.name[0]} has no option {{!r}}, which belongs to run and compare.{STAYS.get(command.name[0], '')}"
+    return [known.format(t) if t in elsewhere else f"There is no option {t!r}.{nearest(t, names)}" for t in wrong] or [
+        f"Unexpected argument {tokens[0]!r}."
+    ]
 
 
 def _also_wrong(arguments: Mapping[str, Any]) -> Sequence[str]:

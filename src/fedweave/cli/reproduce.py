@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -33,6 +34,8 @@ def reproduce(
     json: Json = False,
 ) -> None:
     """Reproduce a figure or table of a paper, with a verdict on each of its claims: see `fedweave list papers`."""
+    if html is not None:
+        _check_page(item, html)
     with Count(f"{item}, scale {scale}") as on_progress:
         outcome = papers.reproduce(item, scale, on_progress)
     if json:
@@ -51,6 +54,14 @@ def reproduce(
         print(f"{claim.verdict}: {claim.text} ({claim.evidence})")
     print("\n".join(outcome.notes))
     _draw(outcome, html)
+
+
+def _check_page(item: str, page: Path) -> None:
+    """Refuse a page that could not be drawn or written, before hours of work."""
+    if item in papers.ITEMS and not papers.has_runs(item):
+        raise BadInput(f"--html: {item} has no runs to draw.")
+    if page.is_dir() or not os.access(page.parent, os.W_OK):
+        raise BadInput(f"--html: {str(page)!r} cannot be written. Give a file in a folder that exists.")
 
 
 def _draw(outcome: Outcome, page: Path | None) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedweave.core.records import Array, Assignment
 from fedweave.core.roles import Solver, Upload
-from fedweave.upload.codec import ModelFleet
+from fedweave.upload.codec import ModelFleet, check_size
 
 
 def upload_bytes(assignment: Assignment, upload: Upload, solver: Solver, models: ModelFleet) -> Array:
@@ -20,7 +20,7 @@ def upload_bytes(assignment: Assignment, upload: Upload, solver: Solver, models:
     if not upload.identity:
         budgets = [None] * ids.size if budget is None else budget.tolist()
         pairs = zip(ids.tolist(), budgets, strict=True)
-        sizes = np.array([upload.size(models.of(client), b) for client, b in pairs], np.int64)
+        sizes = np.array([check_size(upload.size(models.of(client), b), upload) for client, b in pairs], np.int64)
     return sizes + whole if solver.uploads_memory else sizes
 
 

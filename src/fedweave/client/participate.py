@@ -8,10 +8,11 @@ import numpy as np
 
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array
+from fedweave.core.returned import check_vector
 from fedweave.core.roles import Parcel, Upload
 from fedweave.local.trainer import Jobs, Trained, Trainer, attempt
 from fedweave.round.memories import memory_changes
-from fedweave.upload.codec import ClientModel
+from fedweave.upload.codec import ClientModel, check_parcel
 
 
 class Kept(NamedTuple):
@@ -63,18 +64,17 @@ def participate(
         return Answers(trained, None, change)
     parcels = list[Parcel]()
     for i, client in enumerate(jobs.client.tolist()):
-        model = trainer.models.of(client)
-        parcels.append(
-            upload.encode(
-                update=model.of(trained.updates[i]),
-                x=model.of(x),
-                start=model.of(x if starts is None else starts[i]),
-                budget=None if budget is None else float(budget[i]),
-                kept=_of(model, kept, i),
-                rng=rng_for(trainer.seed, int(jobs.dispatch[i]), Stream.UPLOAD, client),
-                model=model,
-            )
+        model, share = trainer.models.of(client), None if budget is None else float(budget[i])
+        parcel = upload.encode(
+            update=model.of(trained.updates[i]),
+            x=model.of(x),
+            start=model.of(x if starts is None else starts[i]),
+            budget=share,
+            kept=_of(model, kept, i),
+            rng=rng_for(trainer.seed, int(jobs.dispatch[i]), Stream.UPLOAD, client),
+            model=model,
         )
+        parcels.append(check_parcel(parcel, upload, model, share))
     return Answers(trained, parcels, change)
 
 
@@ -84,7 +84,8 @@ def _starts(trainer: Trainer, x: Array, jobs: Jobs, upload: Upload, kept: Kept) 
     for i, client in enumerate(jobs.client.tolist()):
         model = trainer.models.of(client)
         if (own := _of(model, kept, i)) is not None:
-            starts[i, ... if model.where is None else model.where] = upload.start(model.of(x), own)
+            start = check_vector(upload.start(model.of(x), own), model.layout.dim, upload, "start")
+            starts[i, ... if model.where is None else model.where] = start
     return starts
 
 

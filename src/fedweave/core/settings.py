@@ -40,8 +40,11 @@ def shown(value: Any, most: int = 120) -> str:
 
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` for the closest choice, or nothing when none is close."""
-    found = difflib.get_close_matches(str(name), list(choices), n=1, cutoff=0.6)
-    return f" Did you mean {found[0]!r}?" if found else ""
+    by_word = {str(c).lstrip("-"): c for c in choices}  # the dashes of options would make all of them alike
+    word = str(name).lstrip("-")
+    found = difflib.get_close_matches(word, by_word, n=1, cutoff=0.65)
+    found = found or [w for w in by_word if len(word) > 2 and w.startswith(word)]
+    return f" Did you mean {by_word[found[0]]!r}?" if found else ""
 
 
 def choice(what: str, name: str, choices: Iterable[str]) -> str:

@@ -221,8 +221,7 @@ def _receive(
     for i, client in enumerate(jobs.client.tolist()):
         model, sent = models.of(client), None
         if answers.parcels is not None:
-            part, sent = upload.decode(answers.parcels[i].payload, model)
-            check_decoded(part, sent, upload, model)
+            part, sent = check_decoded(upload.decode(answers.parcels[i].payload, model), upload, model)
             updates[i] = model.whole(part, x.size, rest=0)
             if keep is not None and (own := answers.parcels[i].kept) is not None:
                 keep[i] = model.whole(own, x.size, rest=np.nan)

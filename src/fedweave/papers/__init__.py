@@ -126,6 +126,12 @@ ITEMS = {
 }
 
 
+def has_runs(item: str) -> bool:
+    """Return whether the outcome of an item has runs that can be drawn as a report."""
+    paper, name, *_ = item.split("/")
+    return paper == "fedaware" or (paper == "feddd" and name not in ("fig2", "fig3"))
+
+
 def reproduce(item: str, scale: Scale = "smoke", on_progress: Progress | None = None) -> Outcome:
     """Reproduce a figure or table; smoke takes seconds, laptop minutes on two cores, paper is as published."""
     if item not in ITEMS:

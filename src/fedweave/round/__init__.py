@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedweave.core.records import Population, ServerState
+from fedweave.core.returned import read_only_error
 from fedweave.core.roles import Engine
 from fedweave.method import Method
 from fedweave.round.absorb import Round as Round
@@ -23,6 +24,11 @@ def run_round(
     rules: Rules = NO_RULES,
 ) -> tuple[ServerState, Round]:
     """Return the state after one round, and what happened in it."""
-    assignment = plan(method, state, population, engine, lr, seed, calibrate, rules)
-    replies = engine.train(assignment)
-    return absorb(method, state, assignment, replies, rules)
+    try:
+        assignment = plan(method, state, population, engine, lr, seed, calibrate, rules)
+        replies = engine.train(assignment)
+        return absorb(method, state, assignment, replies, rules)
+    except Exception as error:
+        if sentence := read_only_error(error, *method.stateful, method.pacing):
+            raise sentence from error
+        raise

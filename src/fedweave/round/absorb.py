@@ -15,8 +15,9 @@ from fedweave.core.records import (
     ServerState,
     View,
 )
+from fedweave.core.returned import check_pair, check_vector
 from fedweave.method import Method
-from fedweave.round.admission import admit, check_direction, check_state, not_finite
+from fedweave.round.admission import admit, check_closed, check_state, not_finite
 from fedweave.round.memories import commit_memories, total_bytes_down
 from fedweave.round.read_only import read_only, read_only_replies, read_only_state
 from fedweave.round.rules import NO_RULES, Rules, refusals_after, why_abandoned
@@ -60,12 +61,13 @@ def absorb(
 ) -> tuple[ServerState, Round]:
     """Return the state after the round, and what happened in it."""
     cohort, view = assignment.cohort, assignment.view
-    replies = method.pacing.close(replies, cohort)
+    replies = check_closed(method.pacing.close(replies, cohort), replies, method.pacing)
     crash_point("trained")
     replies, refused = admit(replies, cohort, view.layout, rules.max_length_ratio)
     replies = read_only_replies(replies)
-    direction, aggregator = method.aggregator.combine(read_only_state(state.aggregator), view, cohort, replies)
-    check_direction(direction, method, state.x)
+    found = method.aggregator.combine(read_only_state(state.aggregator), view, cohort, replies)
+    direction, aggregator = check_pair(found, method.aggregator, "combine", "the direction and the state")
+    check_vector(direction, state.x.size, method.aggregator, "combine")
     crash_point("combined")
     x, server = advance(method.server, read_only_state(state.server), view.x, read_only(direction), view.layout)
     sampler = method.sampler.learn(read_only_state(state.sampler), view, cohort, replies)
@@ -75,7 +77,7 @@ def absorb(
     clients = commit_memories(state.clients, cohort, replies, method.upload.refreshes(view.round))
     clock = state.clock + (float(replies.seconds.max()) if cohort.ids.size else 0.0)
     refusals = refusals_after(state.refusals, refused, view.population.size, rules)
-    why = why_abandoned(replies, refused, rules) or not_finite(x, method)
+    why = why_abandoned(replies, refused, rules) or not_finite(x, direction, method)
     happened = Round(
         assignment=assignment,
         replies=replies,

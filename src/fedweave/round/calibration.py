@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedweave.core.records import ServerState, View
+from fedweave.core.returned import check_vector
 from fedweave.core.settings import BadInput
 from fedweave.method import Method
 from fedweave.round.read_only import read_only_state
@@ -17,8 +18,9 @@ def calibrated_lr(method: Method, state: ServerState, view: View) -> float:
     """
     p = view.population
     fedavg = float(p.weight @ (p.arrival_rate * view.effort))
-    length = method.aggregator.step_length(view, method.sampler.law(read_only_state(state.sampler), view))
-    if not 0 < length < np.inf:
+    law = check_vector(method.sampler.law(read_only_state(state.sampler), view), p.size, method.sampler, "law")
+    length = method.aggregator.step_length(view, law)
+    if not isinstance(length, float) or not 0 < length < np.inf:
         parts = f"{type(method.sampler).__name__} with {type(method.aggregator).__name__}"
         raise BadInput(f"{method.name} cannot be calibrated: the step length of {parts} is not known.")
     return view.lr * fedavg / length

@@ -5,18 +5,26 @@ From what the server sees, every round; and from the clients' true gradients, wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedweave.core.records import Array, Population, ServerState
 from fedweave.core.roles import Aggregator, Engine
+from fedweave.core.settings import BadInput, brief
 from fedweave.core.vectors import squared_lengths
+from fedweave.method import Method
 from fedweave.theory import diversity_ratio
 
 if TYPE_CHECKING:
     from fedweave.round.absorb import Round
 
+TAKEN = (  # columns that every run has
+    "round", "clock", "seconds", "device_seconds", "wall_seconds", "accuracy", "loss", "train_loss", "asked",
+    "received", "refused", "bytes_up", "bytes_down", "class_accuracy", "abandoned",
+    "diversity", "direction_length", "step_length",
+)  # fmt: skip
 AT_A_TIME = 64  # gradients in memory
 
 LABELS = {  # what the columns are, for readers of a report
@@ -41,9 +49,28 @@ def of_round(aggregator: Aggregator, after: ServerState, happened: Round) -> dic
         "diversity": _diversity(replies.updates[:, :p], replies.received),
         "direction_length": float(np.linalg.norm(happened.direction[:p])),
         "step_length": float(np.linalg.norm(after.x[:p] - view.x[:p])),
-        **aggregator.measure(after.aggregator, view),
+        **_checked(aggregator.measure(after.aggregator, view), aggregator),
     }
     return {name: value for name, value in measured.items() if not np.isnan(value)}
+
+
+def of_parts(method: Method, after: ServerState, happened: Round) -> dict[str, float]:
+    """Return the measures of a round, those of the upload included."""
+    found = method.upload.measure(after.upload)
+    return of_round(method.aggregator, after, happened) | _checked(found, method.upload)
+
+
+def _checked(found: Any, part: Any) -> dict[str, float]:
+    """Return what a part measured, or say in one sentence what is wrong with it."""
+    who = f"{type(part).__name__}.measure"
+    if not isinstance(found, Mapping):
+        raise BadInput(f"{who} must return numbers by name. It returned {brief(found)}.")
+    for name, value in found.items():
+        if not isinstance(name, str) or not name.isidentifier() or name in TAKEN:
+            raise BadInput(f"{who} must give its numbers names that are words and not taken. Got {brief(name)}.")
+        if not isinstance(value, float | int | np.number):
+            raise BadInput(f"{who} must return a number as {name}. It returned {brief(value)}.")
+    return dict(found)
 
 
 def _diversity(updates: Array, received: Array) -> float:

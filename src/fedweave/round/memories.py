@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedweave.core.records import Array, Assignment, ClientContext, Cohort, Population, Replies, ServerState, State
+from fedweave.core.returned import check_vector
 from fedweave.core.roles import Solver
 from fedweave.method import Method
 from fedweave.round.read_only import read_only_state
@@ -21,6 +22,8 @@ def empty_memories(method: Method, population: Population, x: Array) -> State:
 def client_context(method: Method, state: ServerState) -> ClientContext:
     """Return what clients start with besides the model; what is sent has the model's precision."""
     broadcast, clients = method.aggregator.broadcast(read_only_state(state.aggregator)), state.clients
+    if broadcast is not None:
+        check_vector(broadcast, state.x.size, method.aggregator, "broadcast")
     return ClientContext(
         broadcast=None if broadcast is None else broadcast.astype(state.x.dtype, copy=False),
         memory=clients.get("memory"),

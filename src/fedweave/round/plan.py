@@ -13,7 +13,7 @@ from fedweave.core.randomness import Stream, borrow
 from fedweave.core.records import Array, Assignment, ClientContext, Cohort, Population, Probes, ServerState, View
 from fedweave.core.roles import Prober
 from fedweave.method import Method
-from fedweave.round.admission import check_budget, check_cohort
+from fedweave.round.admission import check_budget, check_cohort, check_required, check_state
 from fedweave.round.calibration import calibrated_lr
 from fedweave.round.memories import client_context, empty_memories
 from fedweave.round.read_only import read_only, read_only_record, read_only_state
@@ -22,8 +22,9 @@ from fedweave.round.rules import NO_RULES, Rules, without_quarantined
 
 def first_state(method: Method, x: Array, population: Population, parameters: int) -> ServerState:
     """Return the state before the first round."""
+    check_required(method.sampler)
     population = read_only_record(population)
-    return ServerState(
+    first = ServerState(
         round=0,
         x=x,
         clock=0.0,
@@ -33,6 +34,9 @@ def first_state(method: Method, x: Array, population: Population, parameters: in
         clients=empty_memories(method, population, x),
         upload=method.upload.init(population),
     )
+    for part, kept in zip(method.stateful, (first.sampler, first.aggregator, first.server, first.upload), strict=True):
+        check_state(kept, part)
+    return first
 
 
 def plan(

@@ -39,5 +39,5 @@ def _read_only_arrays(values: Mapping[str, Any]) -> dict[str, Array]:
 def read_only_state(state: State) -> State:
     """Return a part's state with arrays that cannot be written to: a round that is abandoned must leave it as it is."""
     if not state:  # most parts have none
-        return state
+        return {}  # a part may write into it
     return {name: read_only(value) if isinstance(value, np.ndarray) else value for name, value in state.items()}

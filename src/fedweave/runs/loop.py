@@ -224,7 +224,7 @@ def _record(
     e, engine, method = session.experiment, session.engine, session.method
     due = after.round % e.evaluate_every == 0 or after.round == e.rounds
     scores = engine.evaluate(after.x) if due else {}
-    measured = measures.of_round(method.aggregator, after, happened) | dict(method.upload.measure(after.upload))
+    measured = measures.of_parts(method, after, happened)
     measured |= {name: value for name, value in scores.items() if name not in COLUMNS}  # the task's own metrics
     if due and e.true_gradients:
         surrogate = method.aggregator.surrogate(after.aggregator)

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedweave.core.records import MOST_STEPS, Array, Population
+from fedweave.core.records import MOST_STEPS, Population
+from fedweave.core.returned import kind_of
 from fedweave.core.roles import System
 from fedweave.core.settings import BadInput, brief
 from fedweave.data import Dataset
@@ -19,47 +20,57 @@ def check_shares(shares: Any, partition: Partition, data: Dataset) -> Shares:
     who = f"{type(partition).__name__}.split"
     if not isinstance(shares, Shares):
         raise BadInput(f"{who} must return Shares(train=…, test=…). It returned {brief(shares)}.")
+    for parts in shares:
+        if not isinstance(parts, list | tuple):
+            raise BadInput(f"{who} must return a list of arrays, one per client. It returned {brief(parts)}.")
     if partition.clients is not None and len(shares.train) != partition.clients:
         raise BadInput(f"{who} must deal to {partition.clients} clients. It dealt to {len(shares.train)}.")
+    if len(shares.train) != len(shares.test):
+        counts = f"{len(shares.train)} and {len(shares.test)}"
+        raise BadInput(f"{who} must deal training and test samples to the same clients. It dealt to {counts}.")
+    for parts, total, least in ((shares.train, len(data.y), 1), (shares.test, len(data.test_y), 0)):
+        for client, part in enumerate(parts):
+            _check_part(part, f"Client {client}", total, least, who)
     seen = np.zeros(len(data.y), bool)
     for client, part in enumerate(shares.train):
-        if not isinstance(part, np.ndarray) or part.ndim != 1 or part.dtype.kind not in "iu":
-            raise BadInput(f"{who} must give each client an array of whole numbers. Client {client} has {brief(part)}.")
-        if not part.size:
-            raise BadInput(f"{who} must give each client at least one sample. Client {client} has none.")
-        if part.min() < 0 or part.max() >= seen.size:
-            raise BadInput(f"{who} must deal samples 0 … {seen.size - 1}. Client {client} has {_outside(part, seen)}.")
         if seen[part].any() or np.unique(part).size < part.size:
             raise BadInput(f"{who} must deal each sample once. Client {client} has one that was dealt before.")
         seen[part] = True
     return shares
 
 
-def _outside(part: Array, seen: Array) -> int:
-    return int(part[(part < 0) | (part >= seen.size)][0])
+def _check_part(part: Any, client: str, total: int, least: int, who: str) -> None:
+    if not isinstance(part, np.ndarray) or part.ndim != 1 or part.dtype.kind not in "iu":
+        raise BadInput(f"{who} must give each client an array of whole numbers. {client} has {kind_of(part)}.")
+    if part.size < least:
+        raise BadInput(f"{who} must give each client at least one sample. {client} has none.")
+    if part.size and (part.min() < 0 or part.max() >= total):
+        outside = int(part[(part < 0) | (part >= total)][0])
+        raise BadInput(f"{who} must deal samples 0 … {total - 1}. {client} has {outside}.")
 
 
 class Bounds(NamedTuple):
     """What a column of a population may hold."""
 
     kinds: str  # NumPy's letters: f, i, u, b
-    low: float = -np.inf
-    high: float = np.inf
-    rule: str = ""
+    low: float = 0.0
+    high: float = np.finfo(float).max
+    rule: str = "finite and not negative"
 
 
+MANY = np.finfo(float).max
 COLUMNS = {
     "weight": Bounds("f", 0.0, 1.0, "from 0 to 1"),
-    "samples": Bounds("iuf", 1.0, np.inf, "at least 1"),
+    "samples": Bounds("iuf", 1.0, MANY, "at least 1"),
     "steps": Bounds("iu", 1.0, MOST_STEPS, f"from 1 to {MOST_STEPS}"),
-    "batch_size": Bounds("iuf", 1.0, np.inf, "at least 1"),
+    "batch_size": Bounds("iu", 1.0, MANY, "at least 1"),
     "loss_rate": Bounds("fiu", 0.0, 1.0, "from 0 to 1"),
-    "latency": Bounds("fiu", 0.0, np.finfo(float).max, "finite and not negative"),
+    "latency": Bounds("fiu", 0.0, 1e15, "finite and not negative"),
     "available": Bounds("b"),
-    "model_bytes": Bounds("iuf", 0.0, np.inf, "not negative"),
+    "model_bytes": Bounds("iuf"),
     "covered": Bounds("fiu"),
-    "up_rate": Bounds("fiu", np.finfo(float).tiny, np.inf, "above 0"),
-    "down_rate": Bounds("fiu", np.finfo(float).tiny, np.inf, "above 0"),
+    "up_rate": Bounds("fiu", np.finfo(float).tiny, MANY, "above 0"),
+    "down_rate": Bounds("fiu", np.finfo(float).tiny, MANY, "above 0"),
 }
 
 
@@ -77,11 +88,12 @@ def check_population(population: Any, system: System, base: Population) -> Popul
             continue
         if not isinstance(column, np.ndarray) or column.shape != (clients,) or column.dtype.kind not in bounds.kinds:
             kinds = " or ".join(_KINDS[kind] for kind in bounds.kinds if kind != "u")
-            got = f"{column.dtype}{column.shape}" if isinstance(column, np.ndarray) else brief(column)
-            raise BadInput(f"{who} must return {name!r} as {clients} {kinds}. Got {got}.")
-        if bounds.rule and not (bounds.low <= np.minimum.reduce(column) and np.maximum.reduce(column) <= bounds.high):
+            raise BadInput(f"{who} must return {name!r} as {clients} {kinds}. Got {kind_of(column)}.")
+        if not (bounds.low <= np.minimum.reduce(column) and np.maximum.reduce(column) <= bounds.high):
             wrong = column[~((column >= bounds.low) & (column <= bounds.high))][0]
             raise BadInput(f"{who} must return {name!r} {bounds.rule}. Got {wrong}.")
+    if population.weight is not base.weight and abs(population.weight.sum() - 1) > 1e-6:
+        raise BadInput(f"{who} must return weights that sum to 1. They sum to {population.weight.sum():g}.")
     return population
 
 

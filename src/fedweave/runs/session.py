@@ -14,6 +14,7 @@ import numpy as np
 
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Population, ServerState
+from fedweave.core.returned import read_only_error
 from fedweave.core.roles import Engine
 from fedweave.core.settings import BadInput
 from fedweave.data.deal import covered, label_counts
@@ -80,7 +81,12 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     base = read_only_record(replace(base, model_bytes=size, covered=None if labels is None else covered(labels)))
 
     def world(round: int) -> Population:
-        return check_population(experiment.system.population(base, round, seed), experiment.system, base)
+        try:
+            return check_population(experiment.system.population(base, round, seed), experiment.system, base)
+        except Exception as error:
+            if sentence := read_only_error(error, experiment.system):
+                raise sentence from error
+            raise
 
     first = world(1)  # a world that does not fit these clients says so now
     manifest = {

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedweave.core.records import Array, Layout
-from fedweave.core.settings import BadInput
+from fedweave.core.returned import check_pair, check_vector, kind_of
+from fedweave.core.roles import Parcel
+from fedweave.core.settings import BadInput, brief
 from fedweave.upload.channels import Channels, channels_of
 
 FLOAT32 = np.dtype(np.float32)
@@ -47,12 +49,35 @@ class ClientModel:
         return out
 
 
-def check_decoded(update: Any, sent: Any, upload: Any, model: ClientModel) -> None:
-    """Say in one sentence what is wrong with a decoded update; NumPy would stretch a single number over the model."""
+def check_decoded(found: Any, upload: Any, model: ClientModel) -> tuple[Array, Array | None]:
+    """Return what an upload decoded, the update and which entries were sent, or say what is wrong with it."""
     dim = model.layout.dim
-    if np.shape(update) != (dim,) or (sent is not None and np.shape(sent) != (dim,)):
-        shapes = np.shape(update), None if sent is None else np.shape(sent)
-        raise BadInput(f"{type(upload).__name__}.decode must return {dim} values, and which were sent. Got {shapes}.")
+    update, sent = check_pair(found, upload, "decode", "the update and which entries were sent")
+    check_vector(update, dim, upload, "decode")
+    if sent is not None and not (isinstance(sent, np.ndarray) and sent.shape == (dim,) and sent.dtype == bool):
+        who = f"{type(upload).__name__}.decode"
+        raise BadInput(f"{who} must return which entries were sent as {dim} booleans. It returned {kind_of(sent)}.")
+    return update, sent
+
+
+def check_parcel(found: Any, upload: Any, model: ClientModel, budget: float | None) -> Parcel:
+    """Return what an upload encoded, or say what is wrong with it."""
+    who = type(upload).__name__
+    if not isinstance(found, Parcel) or not isinstance(found.payload, bytes | bytearray):
+        raise BadInput(f"{who}.encode must return a Parcel of bytes. It returned {brief(found)}.")
+    sent, size = len(found.payload), check_size(upload.size(model, budget), upload)
+    if sent != size:
+        raise BadInput(f"{who}.encode must return as many bytes as {who}.size says, {size}. It returned {sent}.")
+    if upload.keeps and found.kept is not None:
+        check_vector(found.kept, model.layout.dim, upload, "encode")
+    return found
+
+
+def check_size(found: Any, upload: Any) -> int:
+    """Return the bytes that an upload says its payload has."""
+    if not isinstance(found, int | np.integer) or found < 0:
+        raise BadInput(f"{type(upload).__name__}.size must return a whole number of bytes. It returned {brief(found)}.")
+    return int(found)
 
 
 @dataclass(frozen=True)

@@ -85,8 +85,7 @@ class Expected(NamedTuple):
         if found.size != (size := self.upload.size(self.model, self.budget)):
             raise Unfit(f"sent a payload of {found.size} bytes instead of {size}")
         try:
-            update, sent = self.upload.decode(found.data, self.model)
-            check_decoded(update, sent, self.upload, self.model)
+            update, sent = check_decoded(self.upload.decode(found.data, self.model), self.upload, self.model)
         except Exception as e:  # a codec of one's own may meet rubbish with errors of any kind
             why = str(e) if isinstance(e, BadInput) else type(e).__name__
             raise Unfit(f"sent a payload that cannot be decoded: {brief(why, 300)}") from None

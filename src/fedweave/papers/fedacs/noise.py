@@ -43,6 +43,7 @@ def _run_private(experiment: Experiment) -> PrivateRun:
 
 def private(scale: Scale, on_progress: Progress | None = None) -> Outcome:
     """Accuracy and epsilon of FedACS and FedAvg by importance sampling, with and without noise, in a dynamic world."""
+    privacy.needs_library()
     seeds, rounds, noises = SIZES[scale]
     data = reduce_data(load("mnist5k"), 4000, 1000, pool=2)
     plain = {"fedacs": methods.fedacs(DRAWS), "fedavg": methods.fedavg_is(DRAWS)}

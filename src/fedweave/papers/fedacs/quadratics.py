@@ -12,6 +12,7 @@ from fedweave import methods
 from fedweave.aggregate import Nova
 from fedweave.core.records import Array, Population
 from fedweave.core.roles import System
+from fedweave.core.settings import settings
 from fedweave.engine.simulator import Simulator
 from fedweave.local.quadratic import Quadratics, QuadraticTrainer
 from fedweave.local.solvers import SGD, Prox
@@ -200,6 +201,7 @@ FIGURE4: dict[str, Method] = {
 FIGURE4_SIZES: dict[Scale, tuple[int, int]] = {"smoke": (1, 600), "laptop": (3, 1500), "paper": (3, 1500)}
 
 
+@settings
 class _Equal(Uniform):
     """Figure 4, left: 15 steps and a loss rate of 0.2 for all clients."""
 

@@ -14,7 +14,7 @@ from fedweave.data.partition import Dirichlet, Partition, Shards
 from fedweave.method import Method
 from fedweave.papers.common.scale import ImageSize, Scale
 from fedweave.papers.common.training import Setup
-from fedweave.runs.experiment import Experiment
+from fedweave.runs.experiment import BATCH_SIZE, Experiment
 from fedweave.system import HybridPlus, Uniform
 
 World = tuple[Partition, System]
@@ -98,8 +98,7 @@ class FedAwareSetup(Setup):
 
     def experiment(self, world: World, **changes: Any) -> Experiment:
         """Return FedAvg's experiment of appendix C.1 in this world: lr 0.01, three epochs."""
-        s = self.size
-        work: dict[str, Any] = {} if world[1].replaces else {"epochs": 3, "batch_size": s.batch}  # Hybrid+ draws both
+        s, drawn = self.size, bool(world[1].replaces)  # Hybrid+ draws epochs and batch sizes itself
         plain = Experiment(
             method=methods.fedavg(s.per_round),
             data=self.samples,
@@ -109,7 +108,8 @@ class FedAwareSetup(Setup):
             rounds=s.rounds,
             lr=0.01,
             workers=1,
-            **work,
+            epochs=None if drawn else 3,
+            batch_size=BATCH_SIZE if drawn else s.batch,
         )
         return replace(plain, **changes)
 
