@@ -13,6 +13,7 @@ from rich.table import Table
 from fedweave import papers
 from fedweave.cli.options import Json, help_text
 from fedweave.cli.progress import Count
+from fedweave.core.crash_points import crash_point
 from fedweave.core.settings import BadInput
 from fedweave.tables.files import writable
 
@@ -35,6 +36,7 @@ def reproduce(
     """Reproduce a figure or table of a paper, with a verdict on each of its claims: see `fedweave list papers`."""
     with Count(f"{item}, scale {scale}") as on_progress:
         outcome = papers.reproduce(item, scale, on_progress)
+    crash_point("reproduce: judged")
     if json:
         print(json_text.dumps(outcome.plain(), default=float, allow_nan=False))
         _draw(outcome, html)

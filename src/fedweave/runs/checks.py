@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from pydantic import BeforeValidator, Field
 
 from fedweave import data as datasets
 from fedweave import models
+from fedweave.core.paths import check_path
 from fedweave.core.settings import BadInput, brief, choice, nearest
 from fedweave.data import Dataset
 
@@ -27,8 +28,10 @@ def or_text(role: type, parse: Callable[[str], Any], example: str) -> BeforeVali
 
 def check_data(given: Dataset | str) -> Dataset | str:
     """Refuse the name of a data set that does not exist."""
-    if isinstance(given, str) and given not in datasets.names() and not (given and Path(given).expanduser().is_dir()):
-        raise BadInput(f"{choice('data set', given, datasets.names())} Or give the path of a folder of images.")
+    if isinstance(given, str) and given not in datasets.names():
+        check_path(given)
+        if not given or not os.path.isdir(os.path.expanduser(given)):
+            raise BadInput(f"{choice('data set', given, datasets.names())} Or give the path of a folder of images.")
     return given
 
 
