@@ -1,4 +1,4 @@
-"""A run folder from somebody else: wrong types, links and names are refused in one sentence, nothing outside is touched."""
+"""A run folder from somebody else: wrong types, links and paths are refused in a sentence; nothing else is touched."""
 
 import json
 import os
