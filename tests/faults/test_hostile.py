@@ -20,14 +20,14 @@ import pytest
 from fleet import THOROUGH, WORLD
 from safetensors.numpy import load, save
 
+from fedweave import report
 from fedweave.cli import app as cli
 from fedweave.cli.options import experiments_of
 from fedweave.core.settings import BadInput
 from fedweave.runs.compare import compare
 from fedweave.tables.files import NotStored
 
-FOLDERS = 1000 if THOROUGH else 40
-BATCH = 20
+FOLDERS, BATCH = (1000, 20) if THOROUGH else (200, 50)
 COMMANDS = {
     "resume": lambda folder: cli.resume(folder),
     "report": lambda folder: cli.report(folder, json=True),
@@ -45,8 +45,17 @@ KINDS = ["json", "json", "json", "text", "sql", "sql", "sql", "schema", "link", 
 KINDS += ["state", "agreed", "audit"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def plain_page():
+    """Drawing takes most of the time: pages are drawn when everything is tried."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not THOROUGH:
+            patch.setattr(report, "page", lambda results: "".join(map(repr, results)))
+        yield
+
+
 @pytest.fixture(scope="module")
-def original(tmp_path_factory):
+def original(tmp_path_factory, plain_page):
     """A comparison of two methods that was interrupted in its second run, with tables, states and an audit log."""
     base = tmp_path_factory.mktemp("original")
     experiments, _ = experiments_of(["fedavg", "scaffold"], {**WORLD, "rounds": "3"})
