@@ -8,6 +8,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedweave as fw
@@ -200,6 +201,7 @@ FORGED = {
     "a model of whole numbers": lambda s: s._replace(x=s.x.astype(int)),
     "a part of another shape": lambda s: s._replace(aggregator={k: v[:1] for k, v in s.aggregator.items()}),
     "a part that is missing": lambda s: s._replace(aggregator={}),
+    "refusals of nobody": lambda s: s._replace(refusals={"refused": np.zeros(1, int)}),
     "another round": lambda s: s._replace(round=1),
 }
 

@@ -21,14 +21,12 @@ from fedweave.core.settings import BadInput, brief
 from fedweave.engine.pool.choose import choose_pool
 from fedweave.engine.pool.protocol import Pool
 from fedweave.local.torch.device import choose_device
-from fedweave.method import Method
 from fedweave.round import Round, measures, run_round
 from fedweave.runs.experiment import Experiment, from_plain, refuse_old_fields, to_plain
 from fedweave.runs.results import Result, summarise
-from fedweave.runs.session import Session, prepare
+from fedweave.runs.session import Session, prepare, refuse_foreign_state
 from fedweave.store.database import reading
 from fedweave.store.run_folder import RunFolder
-from fedweave.store.states import misfit
 
 OnRound = Callable[[Mapping[str, Any]], None]  # called with the row of every finished round
 Watch = Callable[[str, Experiment], OnRound]  # called with name and experiment when a run begins
@@ -146,16 +144,10 @@ def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, w
     if other := different(manifest["data"], session.manifest["data"]):
         raise BadInput(f"The data has changed since this run began: {'; '.join(other)}.")
     mind_versions(manifest["versions"], session.manifest["versions"])
-    if state is not None and (other := misfit(state, session.start, _own_states(session.method))):
-        raise BadInput(f"The state of round {state.round} is not of this experiment: {other} has another shape.")
+    if state is not None:
+        refuse_foreign_state(session, state)
     state = state or store.start(session.start, experiment.tables)
     return go_on(session._replace(manifest=manifest), state, store, watch)
-
-
-def _own_states(method: Method) -> set[str]:
-    """Return the parts of a state whose shapes stay: what clients remember, and the parts of fedweave itself."""
-    names = zip(("sampler", "aggregator", "server", "upload"), method.stateful, strict=True)
-    return {"clients", *(name for name, part in names if type(part).__module__.startswith("fedweave."))}
 
 
 def iterate(session: Session, state: ServerState | None = None) -> Iterator[tuple[ServerState, Round]]:

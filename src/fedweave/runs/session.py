@@ -35,6 +35,7 @@ from fedweave.round.plan import view_of
 from fedweave.round.rules import Rules
 from fedweave.runs.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
 from fedweave.runs.own_parts import check_population, check_shares
+from fedweave.store.states import misfit
 from fedweave.system.worlds import steps_of
 
 
@@ -109,6 +110,15 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     if experiment.calibrate:  # a method whose step length nobody knows says so now
         calibrated_lr(method, start, view_of(method, start, first, engine, experiment.lr))
     return Session(experiment, engine, base, start, manifest, world, method, experiment.rules)
+
+
+def refuse_foreign_state(session: Session, state: ServerState) -> None:
+    """Refuse a stored state that cannot be one of this experiment; the states of own parts may change their shapes."""
+    names = zip(("sampler", "aggregator", "server", "upload"), session.method.stateful, strict=True)
+    parts = {name for name, part in names if type(part).__module__.startswith("fedweave.")}
+    counted = {"refused": np.zeros(session.base.size)} if state.refusals else {}
+    if other := misfit(state, session.start._replace(refusals=counted), {"clients", "refusals", *parts}):
+        raise BadInput(f"The state of round {state.round} is not of this experiment: {other} has another shape.")
 
 
 def nominal_population(experiment: Experiment, samples: Array) -> Population:

@@ -23,24 +23,12 @@ import numpy as np
 from fedweave.core.crash_points import crash_point
 from fedweave.core.records import Array, Failure, ServerState
 from fedweave.core.settings import BadInput, brief
-from fedweave.store import lock
+from fedweave.store import lock, schema
 from fedweave.store.audit import FILE as AUDIT_LOG
 from fedweave.store.audit import Audit, End
 from fedweave.store.audit import check as check_log
 from fedweave.store.contents import Manifest, StoredExperiment
 from fedweave.store.database import connect, read_columns, reading
-from fedweave.store.rows import (
-    AUDIT,
-    CLIENTS,
-    FAILURES,
-    ROUNDS,
-    ROWS,
-    STATES,
-    TABLES,
-    client_columns,
-    create_tables,
-    round_columns,
-)
 from fedweave.store.states import Tables, is_intact, map_tables, pack, unpack
 from fedweave.tables.files import read_bytes, read_json, shown, storing, writable, write_file
 from fedweave.tables.rows import Where
@@ -57,7 +45,7 @@ class RunFolder:
         self.folder = folder
         self._lock = lock.take(folder) if folder is not None and write else None
         self._db = connect(folder, write)
-        create_tables(self._db, write)
+        schema.create_tables(self._db, write)
         self._tables = Tables(folder)
         self._audit = Audit(folder) if folder else None
         self._next_save = time.monotonic() + SAVE_SECONDS
@@ -130,12 +118,12 @@ class RunFolder:
             **row,
             "class_accuracy": json.dumps([None if np.isnan(v) else v for v in row["class_accuracy"]]),
         }
-        measures = [(row["round"], name, value) for name, value in row.items() if name not in ROUNDS]
+        measures = [(row["round"], name, value) for name, value in row.items() if name not in schema.ROUNDS]
         with storing(self.folder and self.folder / "run.sqlite"):
             if not self._db.in_transaction:
                 self._db.execute("BEGIN IMMEDIATE")
-            self._insert("rounds", [tuple(values[c] for c in ROUNDS)])
-            self._insert("clients", zip(*(np.asarray(clients[c]).tolist() for c in CLIENTS), strict=True))
+            self._insert("rounds", [tuple(values[c] for c in schema.ROUNDS)])
+            self._insert("clients", zip(*(np.asarray(clients[c]).tolist() for c in schema.CLIENTS), strict=True))
             self._insert("failures", [(row["round"], kind, *failure) for kind, failure in failures])
             self._insert("measures", measures)
 
@@ -145,7 +133,7 @@ class RunFolder:
             self._audit.note(round, lines)
 
     def _insert(self, table: str, rows: Any) -> None:
-        self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(TABLES[table]))})", rows)
+        self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(schema.TABLES[table]))})", rows)
 
     def save(self, state: ServerState, *, always: bool = False) -> None:
         """Make everything up to ``state`` durable, if the last save was long enough ago."""
@@ -176,7 +164,7 @@ class RunFolder:
         with storing(folder / "run.sqlite"):
             if not self._db.in_transaction:
                 self._db.execute("BEGIN IMMEDIATE")
-            for table in ROWS:  # a signal may have interrupted a later round while its rows were being added
+            for table in schema.ROWS:  # a signal may have interrupted a later round while its rows were being added
                 self._db.execute(f"DELETE FROM {table} WHERE round > ?", (state.round,))
             if end and end.bytes:
                 self._db.execute("INSERT OR REPLACE INTO audit VALUES (?, ?, ?)", (state.round, *end))
@@ -244,7 +232,7 @@ class RunFolder:
     def rewind(self, round: int) -> None:
         """Remove everything after ``round``, the round that a run continues from."""
         with storing(self.folder and self.folder / "run.sqlite"):
-            for table in (*ROWS, "states"):
+            for table in (*schema.ROWS, "states"):
                 crash_point("rewinding")
                 self._db.execute(f"DELETE FROM {table} WHERE round > ?", (round,))
         self._tables.forget(lambda r: r > round)
@@ -256,7 +244,7 @@ class RunFolder:
         """Return the end of the audit log as recorded with the last state up to ``round``; None without a log."""
         with reading(self.folder):
             tail = "WHERE round <= ? ORDER BY round DESC LIMIT 1"
-            _, *found = read_columns(self._db, "audit", AUDIT, tail, round).values()
+            _, *found = read_columns(self._db, "audit", schema.AUDIT, tail, round).values()
             ends = [End(*end) for end in zip(*found, strict=True)]
             if any(end.bytes < 0 for end in ends):
                 raise ValueError("the column 'bytes' of 'audit' must not be negative")
@@ -266,7 +254,7 @@ class RunFolder:
         """Yield the stored states, newest first, as (round, file, state); the state is None where it is damaged."""
         assert self.folder is not None
         with reading(self.folder):
-            found = read_columns(self._db, "states", STATES, "ORDER BY round DESC")
+            found = read_columns(self._db, "states", schema.STATES, "ORDER BY round DESC")
             for round, name in zip(found["round"], found["file"], strict=True):
                 if round < 0 or name != state_file(round):
                     raise ValueError(f"the state of round {round} must be {state_file(round)}, not {brief(name)!r}")
@@ -278,12 +266,12 @@ class RunFolder:
     def columns(self, table: Literal["rounds", "clients"]) -> dict[str, Array]:
         """Return the rows of ``rounds`` or ``clients`` as arrays; measures are columns of ``rounds``."""
         with reading(self.folder):
-            return round_columns(self._db) if table == "rounds" else client_columns(self._db)
+            return schema.round_columns(self._db) if table == "rounds" else schema.client_columns(self._db)
 
     def failures(self) -> list[tuple[int, str, Failure]]:
         """Return why answers were rejected or rounds abandoned: (round, refused | failed | abandoned, failure)."""
         with reading(self.folder):
-            rows = zip(*read_columns(self._db, "failures", FAILURES).values(), strict=True)
+            rows = zip(*read_columns(self._db, "failures", schema.FAILURES).values(), strict=True)
             return [(round, kind, Failure(*rest)) for round, kind, *rest in rows]
 
     def close(self) -> None:
