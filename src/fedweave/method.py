@@ -8,6 +8,7 @@ from dataclasses import replace
 from pydantic import Field
 
 from fedweave.aggregate.linear import Mean
+from fedweave.core.paths import FileName
 from fedweave.core.roles import Aggregator, Pacing, Sampler, ServerOptimizer, Solver, Upload
 from fedweave.core.settings import BadInput, brief, settings, undeclared
 from fedweave.core.spec import kinds
@@ -27,7 +28,7 @@ class Method:
     server: ServerOptimizer = Field(default_factory=Descent)
     upload: Upload = Field(default_factory=Everything)
     pacing: Pacing = Field(default_factory=Synchronous)
-    name: str = "custom"
+    name: FileName = "custom"  # also of its folder in a comparison
 
     @property
     def stateful(self) -> tuple[Sampler, Aggregator, ServerOptimizer, Upload]:

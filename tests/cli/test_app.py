@@ -454,3 +454,39 @@ def test_resume_says_that_the_processor_is_another_one(fedweave, tmp_path):
     (warning,) = [line for line in err.splitlines() if line.startswith("warning: ")]
     assert warning.startswith("warning: Resuming on another kind of processor or with another trainer")
     assert warning.endswith(f'processor.vectors ("AVX1024" then, "{vectors}" now).')
+
+
+LONG = "x" * 4000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "fedavg", "--data", "quadratics", "--partition", "iid", "--out", "."],
+        ["run", "fedavg", "--data", "quadratics", "--partition", "iid", "--out", "a/.."],
+        ["run", "fedavg", "--data", "quadratics", "--partition", "iid", "--out", LONG],
+        ["run", "fedavg", "--data", "quadratics", "--partition", "iid", "--out", "x" * 255],
+        ["compare", "fedavg", "--data", "quadratics", "--partition", "iid", "--out", LONG],
+        ["run", "fedavg", "--data", LONG],
+        ["run", "fedavg", "--data", "~nobody-of-this-name/x"],
+        ["run", "fedavg", "--data", "quadratics", "--system", f"{LONG}.csv"],
+        ["resume", LONG],
+        ["report", LONG],
+        ["export", LONG],
+        ["verify", LONG],
+    ],
+    ids=lambda words: " ".join(words)[:90],
+)
+def test_a_path_that_cannot_be_used_is_one_short_sentence(words, fedweave, tmp_path):
+    code, out, err = fedweave(*words)
+    assert (code, out) == (2, ""), err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert len(err) < 1000
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_page_that_cannot_be_written_is_one_sentence(compared, tmp_path):
+    fedweave, *_ = compared
+    code, _, err = fedweave("report", "c", "--html", LONG)
+    assert (code, err.count("\n")) == (2, 1), err

@@ -374,3 +374,11 @@ def test_the_example_of_an_option_works(name):
     (experiment,), _ = experiments_of(["fedavg"], {name: OPTIONS[name].example})
     default = fw.Experiment("fedavg")
     assert experiment != default or name == "seeds", "an example of the default shows nothing"
+
+
+def test_nesting_without_end_is_one_sentence(tmp_path):
+    file, deep = tmp_path / "deep.toml", "[" * 50_000
+    file.write_text(f"rounds = {deep}")
+    for given in ([str(file)], {}), (["fedavg"], {}, [f"rounds={deep}"]):
+        with pytest.raises(BadInput, match=r"deep\.toml|rounds"):
+            experiments_of(*given)

@@ -131,6 +131,10 @@ def test_an_idx_file_with_a_wrong_checksum_is_refused(tmp_path: Path):
         b"\0\0\x08\x01\0\0\0\x05ab",
         b"\x1f\x8bbroken",
         b"<html>",
+        b"\0\0\x08\x04" + b"\x01\0\0\0" * 4,  # 2⁹⁶ values, which are none modulo 2⁶⁴
+        b"\0\0\x08\x04\0\0\0\0" + b"\xff" * 12,
+        b"\0\0\x08\xff" + b"\0\0\0\x01" * 255 + b"x",
+        b"\0\0\x08\0x",
     ],
 )
 def test_broken_idx_files(tmp_path: Path, content: bytes):
@@ -267,6 +271,30 @@ def test_labels_of_leaf_that_are_no_classes_are_refused(label: Any, tmp_path: Pa
     with pytest.raises(BadInput, match=r"femnist (needs whole numbers from 0 as labels|has the label 62)") as error:
         load("femnist", tmp_path)
     assert "\n" not in str(error.value)
+
+
+LEAF = {"users": ["ann"], "num_samples": [1], "user_data": {"ann": {"x": [[0.0] * 784], "y": [1]}}}
+
+
+@pytest.mark.parametrize("value", [None, 7, "text", {}, [None], [{}], [["a"] * 784], [[[]]], [[None] * 784]])
+@pytest.mark.parametrize("field", ["x", "y", "user_data", "users", "num_samples"])
+def test_a_leaf_file_with_values_of_other_types(field, value, tmp_path: Path):
+    for part in ("train", "test"):
+        content = json.loads(json.dumps(LEAF))
+        (content["user_data"]["ann"] if field in "xy" else content)[field] = value
+        file = tmp_path / f"femnist/{part}/1.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(content))
+    with pytest.raises(BadInput, match=r"Prepare (it|the files?) again"):
+        load("femnist", tmp_path)
+
+
+def test_a_leaf_file_that_is_nested_too_deep(tmp_path: Path):
+    (tmp_path / "femnist/train").mkdir(parents=True)
+    (tmp_path / "femnist/test").mkdir()
+    (tmp_path / "femnist/train/1.json").write_text("[" * 100_000)
+    with pytest.raises(BadInput, match="Prepare it again"):
+        load("femnist", tmp_path)
 
 
 def test_celeba_photos(tmp_path: Path):

@@ -22,7 +22,7 @@ MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
 
 
 class Server(ThreadingHTTPServer):
-    """Serves ``files``; ``/cut/NAME`` breaks off half-way."""
+    """Serves ``files``; ``/cut/NAME`` breaks off half-way, ``/length/NAME`` has a length that is no number."""
 
     files: dict[str, bytes]
     asked: list[str]
@@ -40,7 +40,7 @@ class Handler(BaseHTTPRequestHandler):
         if body is None:
             return self.send_error(404)
         self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", "abc" if self.path.startswith("/length/") else str(len(body)))
         self.end_headers()
         self.wfile.write(body[: len(body) // 2] if self.path.startswith("/cut/") else body)
         return None
@@ -179,3 +179,9 @@ def test_archives_cannot_write_outside(server: Server, tmp_path: Path):
     for name in ("evil.tar.gz", "evil.zip", "broken.zip"):
         assert fetch(Offer("in", (server.url(name),), archive=True), tmp_path / "root")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_length_that_is_no_number(server: Server, tmp_path: Path):
+    offer = Offer("file.bin", (server.url("length/file.bin"),), MD5)
+    assert "of abc bytes" in fetch(offer, tmp_path)
+    assert not list(tmp_path.iterdir())

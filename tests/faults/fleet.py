@@ -19,7 +19,7 @@ import fedweave
 THOROUGH = bool(os.environ.get("FEDWEAVE_FAULTS"))  # set by `make faults`; the suite takes a sample of the cases
 STRINGS = 100_000 if THOROUGH else 2_000  # of rubbish
 SOURCE = Path(fedweave.__file__).parent
-POINTS = sorted(
+_POINTS = sorted(
     {
         node.args[0].value
         for file in SOURCE.rglob("*.py")
@@ -29,6 +29,11 @@ POINTS = sorted(
         if node.args and isinstance(node.args[0], ast.Constant)
     }
 )
+POINTS = [point for point in _POINTS if ": " not in point]  # of a run; those of commands begin with their names
+COMMAND_POINTS = {
+    command: [point for point in _POINTS if point.startswith(f"{command}: ")]
+    for command in ("compare", "reproduce", "report", "export")
+}
 WORLD = {
     "data": "quadratics",
     "partition": "iid",

@@ -125,7 +125,7 @@ def test_rubbish_as_the_settings_of_a_run(half):
 
         def read(content):
             (half / "experiment.json").write_bytes(content)
-            from_plain(store.read_json("experiment.json"))
+            from_plain(store.experiment)
 
         assert refusals(read, [valid]) == 0
         assert refusals(read, rubbish(3, valid)) > 0.5

@@ -57,6 +57,35 @@ def test_no_file_handles_left(point, zygote, whole, tmp_path):
     assert_same(folder, whole["aware"])
 
 
+NEW = ["folder made", "file opened", "file written", "file synced", "folder filled"]
+
+
+@pytest.mark.parametrize("point", [*NEW, "database"])
+def test_a_disk_that_is_full_while_the_folder_is_made(point, zygote, whole, tmp_path):
+    """Before the first round: one sentence, nothing is left, and the same command works once there is room."""
+    folder = tmp_path / "run"
+    strike = {"point": "folder filled" if point == "database" else point, "nth": 1, "how": "ENOSPC"}
+    code = zygote("aware", folder, strike=strike | ({"how": "database"} if point == "database" else {}))
+    assert code == 1
+    said = (tmp_path / "error.txt").read_text()
+    assert said.startswith(f"BadInput: '{folder}' cannot be written: ")
+    assert "No space left on device" in said or "disk is full" in said
+    (tmp_path / "error.txt").unlink()
+    assert not list(tmp_path.iterdir())
+    assert zygote("aware", folder) == 0
+    assert_same(folder, whole["aware"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="giving up root's rights is done as Linux does it")
+def test_an_export_into_a_read_only_folder(zygote, tmp_path):
+    folder = tmp_path / "run"
+    assert zygote("scaffold", folder) == 0
+    with read_only(folder):
+        code, out, err = zygote.command("export", "run", cwd=tmp_path, as_anyone=True)
+    assert (code, out) == (2, "")
+    assert err == "error: 'run' cannot be written: Permission denied.\n"
+
+
 def test_a_state_that_does_not_fit_says_how_large_it_is(tmp_path):
     told = r"state' cannot be written: No space left on device \(7 bytes needed, [\d,]+ bytes free\)"
     with pytest.raises(NotStored, match=told), storing(tmp_path / "state", 7):

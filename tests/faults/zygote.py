@@ -13,35 +13,51 @@ import os
 import pickle
 import resource
 import signal
+import sqlite3
 import sys
 import time
 import traceback
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import scipy.linalg
 
 import fedweave.store.run_folder as run_folder
-from fedweave import report
+from fedweave import papers, report
 from fedweave.cli import app as cli
 from fedweave.cli.options import experiments_of
 from fedweave.core import crash_points
 from fedweave.models import nets
+from fedweave.papers.common import parallel
+from fedweave.papers.common.claims import Outcome
 from fedweave.runs import compare as comparing
 from fedweave.runs.loop import load_result, resume, run
 
 assert all((comparing, nets, report, scipy.linalg))  # loaded before the first fork
 run_folder.SAVE_SECONDS, run_folder.SAVE_SHARE = 0, 1  # a state after every round
+parallel.PROCESSES = 1  # a reproduction's runs are killed with it
+
+
+def tiny_item(scale: Any, on_progress: Any) -> Outcome:
+    """Stand for an item of a paper, with runs that take no time."""
+    (experiment,), _ = experiments_of(["fedavg"], {"data": "quadratics", "partition": "iid", "rounds": "3"})
+    runs = parallel.run_seeds(run, {"fedavg": experiment}, 2, on_progress)["fedavg"]
+    return Outcome("tiny/item", scale, [], [], runs=runs)
+
+
+papers.ITEMS["tiny/item"] = "for the fault suite"
+sys.modules["fedweave.papers.tiny"] = SimpleNamespace(item=tiny_item)  # pyright: ignore[reportArgumentType]
 
 
 def armed(point: str, nth: int, how: str) -> Any:
     """Return what strikes when a point is passed for the n-th time.
 
     ``how`` is a signal, which is sent once, or "lost" and a signal, whose exception Python drops; an error of the
-    system, with which this and every later passage fails; or "no handles", after which the system gives this process no
-    further file.
+    system, with which this and every later passage fails; "database", with which SQLite says that the disk is full; or
+    "no handles", after which the system gives this process no further file.
     """
     seen: Counter[str] = Counter()
 
@@ -55,6 +71,8 @@ def armed(point: str, nth: int, how: str) -> Any:
         elif how.startswith("SIG"):
             if seen[point] == nth:
                 os.kill(os.getpid(), signal.Signals[how])
+        elif how == "database":
+            raise sqlite3.OperationalError("database or disk is full")
         elif how == "no handles":
             _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (0, most))
@@ -134,6 +152,8 @@ def child(job: dict[str, Any]) -> int:
     """Begin a run, go on with it where there is one, or only read it, without pickle; or do a command."""
     if job.get("strike"):
         crash_points.strike = armed(**job["strike"])
+    if job.get("plain_page"):
+        report.page = lambda results: f"<html>{len(results)} runs</html>\n"
     if job.get("as_anyone"):
         as_anyone()
     if job.get("no_data"):

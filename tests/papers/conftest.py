@@ -26,10 +26,10 @@ def one_process(monkeypatch):
     """Run in this process, but only what could be sent to another."""
     real = parallel._numbered
 
-    def as_sent(work, n, call):
+    def as_sent(work, *rest):
         if hasattr(work, "shared"):  # what a test keeps for others stays here
-            return real(work, n, call)
-        return real(*cloudpickle.loads(cloudpickle.dumps((work, n, call))))
+            return real(work, *rest)
+        return real(*cloudpickle.loads(cloudpickle.dumps((work, *rest))))
 
     monkeypatch.setattr(parallel, "PROCESSES", 1)
     monkeypatch.setattr(parallel, "_numbered", as_sent)

@@ -131,6 +131,13 @@ def test_a_single_run():
     assert words() == "There are no runs to report."
 
 
+def test_runs_without_a_common_measure():
+    """A classification beside a regression, which has no accuracy."""
+    assert words(tiny("a", [0.5], target=None), tiny("b", [np.nan], target=None)) == (
+        "The runs have no measure in common."
+    )
+
+
 def shown(runs: Sequence[Result], width: int = 100) -> str:
     out = io.StringIO()
     Console(file=out, width=width, color_system="standard", force_terminal=True).print(terminal_table(runs))

@@ -550,3 +550,11 @@ def test_a_round_in_which_all_answers_are_refused_is_abandoned(tiny, monkeypatch
     assert result.rounds["loss"][4] != result.rounds["loss"][1]
     assert (result.rounds["refused"][[2, 3]] >= 1).all()
     assert result.rounds["abandoned"].tolist() == [0, 0, 1, 1, 0]
+
+
+def test_what_a_killed_comparison_left_is_used_by_the_next(tiny, tmp_path):
+    """The kill came before its plan had its name."""
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / ".compare.json.tmp").touch()
+    assert len(fw.compare(SHARING[:1], tiny(rounds=1), out=tmp_path / "c").results) == 1
+    assert not (tmp_path / "c" / ".compare.json.tmp").exists()

@@ -173,3 +173,40 @@ def test_refusals_are_in_the_log_with_their_reason(tmp_path, monkeypatch):
     assert {line["verdict"] for line in lines} <= {"refused", "lost", "abandoned", "model"}
     assert len({line["sha256"] for line in lines if line["verdict"] == "model"}) == 1
     assert str(Failure(refused[0]["client"], refused[0]["why"])).startswith("client ")
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("how", ["edited", "cut", "deleted", "forgotten"])
+def test_a_run_does_not_go_on_over_a_broken_log(how, finished, tmp_path):
+    import sqlite3
+
+    def watch(name, experiment):
+        def interrupt(row):
+            if row["round"] == 3 and not finished:
+                raise KeyboardInterrupt
+
+        return interrupt
+
+    folder = tmp_path / "run"
+    if finished:
+        run(audited(), folder)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            run(audited(), folder, watch)
+    log, before = folder / FILE, (folder / FILE).read_bytes()
+    if how == "edited":
+        log.write_bytes(before.replace(b"accepted", b"rejected", 1))
+    elif how == "cut":
+        log.write_bytes(before[:-200])
+    elif how == "deleted":
+        log.unlink()
+    else:
+        with sqlite3.connect(folder / "run.sqlite") as db:
+            db.execute("DELETE FROM audit")
+    broken = log.read_bytes() if log.exists() else None
+    with pytest.raises(fw.BadInput, match=r"audit\.jsonl.* Put the log back as it was, or start a new run\."):
+        resume(folder)
+    assert (log.read_bytes() if log.exists() else None) == broken
+    if how != "forgotten":
+        log.write_bytes(before)
+        assert resume(folder).summary["rounds"] == ROUNDS

@@ -18,7 +18,7 @@ from fedweave.core.settings import BadInput
 from fedweave.store import run_folder
 from fedweave.store.run_folder import RunFolder, refuse_used, write_file
 from fedweave.store.states import pack, unpack
-from store.toy_runs import clients, new, row, state
+from store.toy_runs import EXPERIMENT, MANIFEST, clients, new, row, state
 
 
 def assert_same(before, after):
@@ -47,8 +47,8 @@ def test_the_last_saved_state_is_the_one_that_comes_back(tmp_path):
     again = RunFolder.open(tmp_path / "run")
     assert_same(state(3), again.load_state())
     assert again.columns("rounds")["round"].tolist() == [1, 2, 3]
-    assert again.read_json("experiment.json") == {"rounds": 9}
-    assert again.read_json("manifest.json") == {"data": "none"}
+    assert again.experiment == EXPERIMENT
+    assert again.manifest == MANIFEST
 
 
 @pytest.mark.parametrize("where", [0, 0.5, 1], ids=["first", "middle", "last"])
@@ -114,7 +114,7 @@ import os, sys
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from fedweave.core.records import Failure
-from store.toy_runs import clients, new, row, state
+from store.toy_runs import EXPERIMENT, MANIFEST, clients, new, row, state
 
 store = new(Path(sys.argv[1]))
 for r in (1, 2):

@@ -7,6 +7,8 @@ from fedweave.store.run_folder import RunFolder
 from fedweave.tables.rows import Rows
 
 N, D = 6, 50  # of the tables
+EXPERIMENT = {"method": {"name": "toy"}, "seed": 0, "rounds": 9, "target": None}
+MANIFEST = {"data": {"name": "none"}, "versions": {}}
 
 
 def state(round=3, clock=0.1 + 0.2):
@@ -44,7 +46,7 @@ def clients(round, ids=(1, 4)):
 
 def new(folder):
     """Create a run folder."""
-    return RunFolder.create(folder, {"rounds": 9}, {"data": "none"})
+    return RunFolder.create(folder, EXPERIMENT, MANIFEST)
 
 
 def first(precision="float32"):

@@ -126,16 +126,24 @@ def compare(*methods: str, options: Typed = NO_OPTIONS, set_: Set = (), out: Out
 
 
 @app.command(help_epilogue="Example: fedweave resume runs/fedavg-20260101-120000")
-def resume(folder: Folder, /, *, json: Json = False) -> None:
+def resume(
+    folder: Folder,
+    /,
+    *,
+    trust: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Read the images or the trace file that RUN names.")
+    ] = False,
+    json: Json = False,
+) -> None:
     """Continue an interrupted run or comparison, bit for bit."""
     with resumable(folder):
         running, comparing = _training()
-        several = (folder / "compare.json").is_file()
+        several = comparing.is_comparison(folder)
         with Show(len(comparing.runs_in(folder))) as show:
             if several:
-                results = comparing.resume_comparison(folder, heeding(show.watch)).results
+                results = comparing.resume_comparison(folder, heeding(show.watch), trust).results
             else:
-                results = [running.resume(folder, watch=heeding(show.watch))]
+                results = [running.resume(folder, watch=heeding(show.watch), trust=trust)]
         _say(results, folder / "report.html" if several else None, json)
 
 
@@ -162,7 +170,8 @@ def export(folder: Folder, /, *, to: Literal["csv", "parquet"] = "csv", json: Js
     files: list[str] = []
     for run in comparing.begun_in(folder):
         result = running.load_result(run)
-        files += map(str, write_tables(run, result.rounds, result.clients, to))
+        with writable(run):
+            files += map(str, write_tables(run, result.rounds, result.clients, to))
     if json:
         _print_json({"files": files})
     else:

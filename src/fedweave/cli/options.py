@@ -243,7 +243,7 @@ def read_file(path: Path) -> dict[str, Any]:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as e:
         raise BadInput(f"The experiment file {str(path)!r} cannot be read: {e.strerror}.") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as e:
         raise BadInput(f"{path}: {e}") from None
     return {k.replace("-", "_"): v for k, v in content.items()}
 

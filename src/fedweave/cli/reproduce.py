@@ -14,6 +14,7 @@ from rich.table import Table
 from fedweave import papers
 from fedweave.cli.options import Json, help_text
 from fedweave.cli.progress import Count
+from fedweave.core.crash_points import crash_point
 from fedweave.core.settings import BadInput
 from fedweave.tables.files import writable
 
@@ -38,6 +39,7 @@ def reproduce(
         _check_page(item, html)
     with Count(f"{item}, scale {scale}") as on_progress:
         outcome = papers.reproduce(item, scale, on_progress)
+    crash_point("reproduce: judged")
     if json:
         print(json_text.dumps(outcome.plain(), default=float, allow_nan=False))
         _draw(outcome, html)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,6 @@ def resumable(folder: Path) -> Generator[None]:
     try:
         yield
     except KeyboardInterrupt as e:
-        if any((folder / name).is_file() for name in ("run.sqlite", "compare.json")):
+        if any(os.path.isfile(folder / name) for name in ("run.sqlite", "compare.json")):
             e.__dict__.setdefault("folder", folder)
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json as json_text
+import os
 import sys
 from collections import Counter
 from contextlib import closing
@@ -17,6 +18,7 @@ from fedweave.core.settings import BadInput
 from fedweave.store.audit import FILE, check
 from fedweave.store.database import reading
 from fedweave.store.run_folder import RunFolder
+from fedweave.tables.files import shown_path
 
 EXAMPLE = "Example: fedweave verify runs/fedavg-20260101-120000"
 
@@ -50,7 +52,7 @@ def verify(folder: str | Path) -> Findings:
             if problem:
                 problems.append(f"{FILE}:{number} {problem}.")
             elif line and line["verdict"] == "model":
-                if models.get(line["round"], line["sha256"]) != line["sha256"]:
+                if models.get(line["round"], line.get("sha256")) != line.get("sha256"):
                     problems.append(f"{FILE}:{number} has another model than the state of round {line['round']}.")
             elif line:
                 verdicts[line["verdict"]] += 1
@@ -65,7 +67,7 @@ def command(*folders: Annotated[Path, Parameter(metavar="RUN")], json: Json = Fa
     """
     if not folders:
         raise BadInput("verify needs at least one run folder, such as: fedweave verify runs/fedavg-20260101-120000")
-    runs = [run for folder in folders for run in (sorted(p.parent for p in folder.glob("*/run.sqlite")) or [folder])]
+    runs = [run for folder in folders for run in (_runs_in(folder) or [folder])]
     found = {str(run): verify(run) for run in runs}
     if json:
         print(json_text.dumps({run: findings._asdict() for run, findings in found.items()}))
@@ -76,6 +78,14 @@ def command(*folders: Annotated[Path, Parameter(metavar="RUN")], json: Json = Fa
             print(f"error: {run}: {problem}", file=sys.stderr)
     if any(findings.problems for findings in found.values()):
         sys.exit(1)
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """Return the run folders in a folder, without links, which may lead anywhere."""
+    found = sorted(p.parent for p in folder.glob("*/run.sqlite")) if os.path.isdir(folder) else []
+    if links := [p for p in found if p.is_symlink()]:
+        raise BadInput(f"{shown_path(links[0])} is a link: name the folder that it leads to.")
+    return found
 
 
 def _sentence(findings: Findings) -> str:

@@ -92,7 +92,7 @@ def _value(text: str) -> Any:
     """Read a value as JSON where it is JSON (numbers, true, null, lists), else as a word."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedweave.core.settings import BadInput
+from fedweave.core.settings import BadInput, brief
 
 TIMEOUT = 30.0  # seconds without a byte
 
@@ -118,8 +118,8 @@ def _download(url: str, file: Path) -> None:
     with urllib.request.urlopen(request, timeout=TIMEOUT) as reply, file.open("wb") as out:
         shutil.copyfileobj(reply, out, 1 << 20)
         expected = reply.headers.get("Content-Length")
-    if expected is not None and file.stat().st_size != int(expected):
-        raise OSError(f"the transfer broke off after {file.stat().st_size} of {expected} bytes")
+    if expected is not None and str(file.stat().st_size) != expected.strip():
+        raise OSError(f"the transfer broke off after {file.stat().st_size} of {brief(expected)} bytes")
 
 
 def _unpack(file: Path, into: Path, only: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from pathlib import Path
 
 import numpy as np
 
-from fedweave.core.settings import BadInput
+from fedweave.core.settings import BadInput, brief
 from fedweave.data.columns import Array
 
 
@@ -22,7 +23,7 @@ def read_idx(path: Path) -> Array:
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
         raise BadInput(f"{path} is not an idx file of bytes: it begins with {raw[:4].hex()}. Get the file again.")
     head = 4 + 4 * raw[3]
-    shape = tuple(np.frombuffer(raw[4:head], ">u4").tolist())
-    if len(shape) != raw[3] or len(raw) != head + int(np.prod(shape)):
-        raise BadInput(f"{path} is cut short or too long for its shape {shape}. Get the file again.")
+    shape = tuple(int.from_bytes(raw[at : at + 4], "big") for at in range(4, min(head, len(raw)), 4))
+    if not 1 <= raw[3] <= 4 or len(raw) < head or len(raw) - head != math.prod(shape) or 0 in shape:
+        raise BadInput(f"{path} is cut short or too long for its shape {brief(shape)}. Get the file again.")
     return np.frombuffer(raw, np.uint8, offset=head).reshape(shape).copy()  # torch needs a writable array

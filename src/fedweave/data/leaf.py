@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedweave.core.settings import BadInput, brief
+from fedweave.core.typed_json import Checked, parse_json
 from fedweave.data.arrays import build
 from fedweave.data.checks import MOST_CLASSES
 from fedweave.data.columns import Array
@@ -17,6 +17,21 @@ from fedweave.data.fetch import Offer, locate
 from fedweave.data.folders import read_images
 
 CELEBA_SIZE = (84, 84)  # as in LEAF
+
+
+class Samples(Checked):
+    """What a file has of one user."""
+
+    x: list[Any]
+    y: list[int]
+
+
+class Content(Checked):
+    """What a file must hold."""
+
+    users: list[str]
+    num_samples: list[int]
+    user_data: dict[str, Samples]
 
 
 class Users(NamedTuple):
@@ -65,10 +80,10 @@ def read_users(folder: Path) -> Users:
 
 def _read(file: Path) -> dict[str, tuple[list[Any], list[int]]]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = parse_json(file.read_bytes(), Content, "it")
         users = {u: (content["user_data"][u]["x"], content["user_data"][u]["y"]) for u in content["users"]}
         expected = dict(zip(content["users"], content["num_samples"], strict=True))
-    except (OSError, ValueError, KeyError, TypeError) as e:
+    except (OSError, ValueError, KeyError) as e:
         raise BadInput(f"{file} is not a LEAF file ({type(e).__name__}: {e}). Prepare it again.") from None
     for user, (x, y) in users.items():
         if not len(x) == len(y) == expected[user]:
@@ -108,10 +123,10 @@ def _labels(data: str, users: Users) -> Array:
 def _pixels(users: Users) -> Array:
     """Turn flat rows of 784 values 0..1 (1 is the white paper) into bytes."""
     try:
-        x = np.asarray(users.x, np.float32).reshape(-1, 1, 28, 28)
-    except ValueError as e:
+        x = np.asarray(users.x, np.float32).reshape(len(users.x), 1, 28, 28)
+    except (ValueError, TypeError) as e:
         raise BadInput(f"femnist needs 784 numbers per sample ({e}). Prepare the files again.") from None
-    if not (np.isfinite(x).all() and x.min() >= 0 and x.max() <= 1):
+    if not (np.isfinite(x).all() and x.min(initial=0) >= 0 and x.max(initial=0) <= 1):
         raise BadInput("femnist needs pixels in 0..1. Prepare the files again.")
     return np.rint(x * 255).astype(np.uint8)
 

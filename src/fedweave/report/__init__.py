@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedweave.core.crash_points import crash_point
 from fedweave.report.page import page as page
 from fedweave.report.summary import compare_rows as compare_rows
 from fedweave.report.terminal import terminal_table as terminal_table
 from fedweave.runs.results import Result
+from fedweave.tables.files import write_file
 
 
 def write(results: Sequence[Result], path: str | Path) -> Path:
@@ -20,15 +21,8 @@ def write(results: Sequence[Result], path: str | Path) -> Path:
     if path.is_dir():  # fail before drawing the page, which takes seconds
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(page(results))
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)  # mkstemp's 0600 would hide the page from colleagues
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    content = page(results).encode()
+    crash_point("report: page drawn")
+    write_file(path, content)
+    crash_point("report: page written")
     return path

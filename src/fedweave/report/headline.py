@@ -13,7 +13,8 @@ def headline(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return ["There are no runs to report."]
     sentences = _single(rows[0]) if len(rows) == 1 else _several(rows)
-    return [sentence for sentence in (*sentences, *_caveats(rows)) if sentence]
+    told = [sentence for sentence in (*sentences, *_caveats(rows)) if sentence]
+    return told or ["The runs have no measure in common."]
 
 
 def _single(row: Row) -> list[str]:

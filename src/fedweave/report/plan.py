@@ -17,6 +17,7 @@ from fedweave.report.style import CSS
 from fedweave.report.svg import PALETTE, canvas, simplify, to_svg
 from fedweave.solve import LatencyPlan
 from fedweave.solve.clients import Clients
+from fedweave.tables.files import write_file
 
 Laws = Mapping[str, LatencyPlan]
 SHOWN = 40  # clients shown in the terminal; the page and JSON list all of them
@@ -144,7 +145,7 @@ def _name(column: int) -> str:
 def write(path: Path, content: str) -> None:
     """Write the page or the figure, creating the folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content, encoding="utf-8")
+    write_file(path, content.encode())
 
 
 def plain(clients: Clients, laws: Laws, alpha: float, epsilon: float) -> dict[str, Any]:

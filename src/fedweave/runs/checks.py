@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from pydantic import BeforeValidator, Field
 
 from fedweave import data as datasets
 from fedweave import models
+from fedweave.core.paths import check_path
 from fedweave.core.settings import BadInput, brief, choice, nearest, shown
 from fedweave.data import Dataset
 
@@ -32,8 +33,10 @@ def check_data(given: Any) -> Dataset | str:
     if not isinstance(given, str | Dataset):
         how = "fedweave.data.from_arrays or from_torch makes one"
         raise ValueError(f"must be a Dataset or the name of one. Got {shown(given)}: {how}.")
-    if isinstance(given, str) and given not in datasets.names() and not (given and Path(given).expanduser().is_dir()):
-        raise BadInput(f"{choice('data set', given, datasets.names())} Or give the path of a folder of images.")
+    if isinstance(given, str) and given not in datasets.names():
+        check_path(given)
+        if not given or not os.path.isdir(os.path.expanduser(given)):
+            raise BadInput(f"{choice('data set', given, datasets.names())} Or give the path of a folder of images.")
     return given
 
 

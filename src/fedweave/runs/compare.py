@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedweave.core.crash_points import crash_point
+from fedweave.core.paths import check_name
 from fedweave.core.settings import BadInput, shown
 from fedweave.data import Dataset
 from fedweave.engine.pool.protocol import Pool
@@ -18,8 +21,9 @@ from fedweave.runs.experiment import Experiment, from_plain, load_data, to_plain
 from fedweave.runs.loop import Interrupted, Watch, check_experiment, refuse_another, resume_with, run_with, workers_of
 from fedweave.runs.results import Result
 from fedweave.runs.session import prepare
+from fedweave.store.contents import Plan
 from fedweave.store.run_folder import RunFolder, refuse_used
-from fedweave.tables.files import writable, write_file
+from fedweave.tables.files import read_json, shown_path, writable, write_file
 
 
 @dataclass(frozen=True)
@@ -65,13 +69,15 @@ def compare(
             _try(runs, workers, command)
             return Comparison([run_with(e, None, watch, command, workers) for e in runs.values()])
         folder, plain = Path(out), {name: to_plain(e) for name, e in runs.items()}
-        if (folder / "compare.json").is_file() and _planned(folder)["runs"] == json.loads(json.dumps(plain)):
+        if is_comparison(folder) and _planned(folder)["runs"] == json.loads(json.dumps(plain)):
             return _continue(folder, runs, watch, command, workers)
         refuse_used(folder, "compare.json")
         _try(runs, workers, command)
         content = {"command": command, "runs": plain}
+        crash_point("compare: planned")
         with writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
+            crash_point("compare: folder made")
             write_file(folder / "compare.json", (json.dumps(content, indent=1) + "\n").encode())
         return _continue(folder, runs, watch, command, workers)
 
@@ -107,10 +113,10 @@ def _plan(given: Sequence[Method | str], experiment: Experiment, seeds: int) -> 
     }
 
 
-def resume_comparison(folder: str | Path, watch: Watch | None = None) -> Comparison:
-    """Finish an interrupted comparison: runs that are complete are only read."""
+def resume_comparison(folder: str | Path, watch: Watch | None = None, trust: bool = False) -> Comparison:
+    """Finish an interrupted comparison: runs that are complete are only read; ``trust`` as for ``resume``."""
     content = _planned(Path(folder))
-    runs = {name: from_plain(plain) for name, plain in content["runs"].items()}
+    runs = {name: from_plain(plain, trust) for name, plain in content["runs"].items()}
     loaded: dict[Any, Dataset] = {}
     for name, e in runs.items():  # read each data set once
         loaded[e.data] = loaded.get(e.data) or load_data(e)
@@ -125,12 +131,14 @@ def _continue(
     results: list[Result] = []
     try:
         for name, experiment in runs.items():
-            if (folder / name / "run.sqlite").exists():
-                with closing(RunFolder.open(folder / name)) as store:
-                    refuse_another(store.read_json("experiment.json"), experiment)
+            place = run_inside(folder, name)
+            if (place / "run.sqlite").exists():
+                with closing(RunFolder.open(place)) as store:
+                    refuse_another(store.experiment, experiment)
                     results.append(resume_with(store, experiment, watch, workers))
             else:
-                results.append(run_with(experiment, folder / name, watch, command, workers))
+                results.append(run_with(experiment, place, watch, command, workers))
+            crash_point("compare: run finished")
     except KeyboardInterrupt as stopped:  # what can be continued is the whole comparison
         raise Interrupted(folder, getattr(stopped, "round", 0)) from None
     return Comparison(results)
@@ -139,17 +147,27 @@ def _continue(
 def runs_in(folder: str | Path) -> list[Path]:
     """Return the run folders of a comparison, or the run folder itself."""
     folder = Path(folder)
-    return [folder / name for name in _planned(folder)["runs"]] if (folder / "compare.json").is_file() else [folder]
+    return [run_inside(folder, name) for name in _planned(folder)["runs"]] if is_comparison(folder) else [folder]
+
+
+def is_comparison(folder: Path) -> bool:
+    """Return whether a folder holds a comparison."""
+    return os.path.lexists(folder / "compare.json")
+
+
+def run_inside(folder: Path, name: str) -> Path:
+    """Return the folder of a run of a comparison; refuse a link, which may lead anywhere."""
+    place = folder / check_name(name)
+    if place.is_symlink():
+        raise BadInput(f"{shown_path(place)} is a link: name the folder that it leads to.")
+    return place
 
 
 def _planned(folder: Path) -> dict[str, Any]:
-    try:
-        return json.loads((folder / "compare.json").read_text())
-    except (OSError, ValueError) as e:
-        raise BadInput(f"{str(folder / 'compare.json')!r} cannot be read: {e}.") from None
+    return read_json(folder / "compare.json", Plan)
 
 
 def begun_in(folder: str | Path) -> list[Path]:
     """Return the runs that can be read: of an interrupted comparison, those with a finished round."""
     runs = runs_in(folder)
-    return [run for run in runs if any(run.glob("state-*.safetensors"))] or runs
+    return [run for run in runs if os.path.isdir(run) and any(run.glob("state-*.safetensors"))] or runs

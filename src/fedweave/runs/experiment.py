@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, NonNega
 
 from fedweave import models, tasks
 from fedweave.core.options import Option, options_of, renamed_options
+from fedweave.core.paths import from_run_folder
 from fedweave.core.records import MOST_STEPS
 from fedweave.core.roles import Pacing, System
 from fedweave.core.settings import BadInput, PositiveFactor, settings, undeclared
@@ -315,8 +316,12 @@ def to_plain(experiment: Experiment) -> dict[str, Any]:
     return describe(experiment)
 
 
-def from_plain(spec: Mapping[str, Any]) -> Experiment:
-    """Return the experiment that ``to_plain`` described; one with arrays or own modules needs Python."""
+def from_plain(spec: Mapping[str, Any], trust: bool = False) -> Experiment:
+    """Return the experiment that ``to_plain`` described; one with arrays or own modules needs Python.
+
+    Nothing is imported for it: parts are looked up among those that this process knows. Without ``trust`` it may not
+    name files to read either, since it may come from somebody else.
+    """
     if not isinstance(spec, Mapping) or not {"data", "model"} <= spec.keys():
         raise BadInput(f"An experiment is a table with 'data', 'model' and more. Got {str(spec)[:60]!r} instead.")
     refuse_old_fields(spec)
@@ -326,7 +331,8 @@ def from_plain(spec: Mapping[str, Any]) -> Experiment:
         raise BadInput(
             f"This run used {what} given in Python: resume it there, with fedweave.resume(folder, experiment)."
         )
-    return build(Experiment, spec, "experiment")
+    with from_run_folder(trust):
+        return build(Experiment, spec, "experiment")
 
 
 def refuse_old_fields(spec: Mapping[str, Any]) -> None:

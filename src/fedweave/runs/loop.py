@@ -17,14 +17,14 @@ from threadpoolctl import ThreadpoolController
 from fedweave.core.crash_points import crash_point
 from fedweave.core.determinism import deterministic
 from fedweave.core.records import Array, ServerState
-from fedweave.core.settings import BadInput, shown
+from fedweave.core.settings import BadInput, brief, shown
 from fedweave.engine.pool.choose import choose_pool
 from fedweave.engine.pool.protocol import Pool
 from fedweave.local.torch.device import choose_device
 from fedweave.round import Round, measures, run_round
 from fedweave.runs.experiment import Experiment, from_plain, refuse_old_fields, to_plain
 from fedweave.runs.results import Result, summarise
-from fedweave.runs.session import Session, prepare
+from fedweave.runs.session import Session, prepare, refuse_foreign_state
 from fedweave.store.database import reading
 from fedweave.store.run_folder import RunFolder
 
@@ -48,19 +48,24 @@ def run(
         return run_with(experiment, Path(out) if out else None, watch, command, workers)
 
 
-def resume(run_folder: str | Path, experiment: Experiment | None = None, watch: Watch | None = None) -> Result:
-    """Continue an interrupted run, bit for bit. ``experiment`` is needed only for data or models given in Python."""
+def resume(
+    run_folder: str | Path, experiment: Experiment | None = None, watch: Watch | None = None, trust: bool = False
+) -> Result:
+    """Continue an interrupted run, bit for bit. ``experiment`` is needed only for data or models given in Python.
+
+    Without ``trust`` nothing outside the folder is read because the folder says so: images or a trace by their path.
+    """
     with closing(RunFolder.open(Path(run_folder))) as store:  # closed also when refused: the next try is not locked out
-        stored, manifest = store.read_json("experiment.json"), store.read_json("manifest.json")
+        stored, manifest = store.experiment, store.manifest
         if manifest.get("engine") == "flower":
             raise BadInput(
                 f"{str(run_folder)!r} is the run of a real fleet: `flwr run` with the same 'out' continues it."
             )
-        refuse_edited(manifest.get("experiment", stored), stored)
+        refuse_edited(manifest.get("experiment") or stored, stored)
         if experiment is not None:
             check_experiment(experiment)
             refuse_another(stored, experiment)
-        experiment = experiment or from_plain(stored)
+        experiment = experiment or from_plain(stored, trust)
         with workers_of(experiment) as workers:
             return resume_with(store, experiment, watch, workers)
 
@@ -97,7 +102,8 @@ def different(before: Any, now: Any, path: str = "") -> list[str]:
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         keys = [*before, *(k for k in now if k not in before)]
         return [d for k in keys for d in different(before.get(k), now.get(k), f"{path}.{k}" if path else str(k))]
-    return [] if before == now else [f"{path} ({json.dumps(before)} then, {json.dumps(now)} now)"]
+    texts = [brief(json.dumps(value), 200) for value in (before, now)]
+    return [] if before == now else [f"{brief(path)} ({texts[0]} then, {texts[1]} now)"]
 
 
 def mind_machine(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -140,7 +146,9 @@ def run_with(
 
 def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, workers: Pool) -> Result:
     """Continue a run with workers that are already there; a finished one is only read."""
-    manifest, state = store.read_json("manifest.json"), store.load_state(tables=None)
+    manifest, state = store.manifest, store.load_state(tables=None)
+    store.refuse_broken_log(state.round if state else 0, experiment.audit)
+    store.tidy()
     if state is not None and state.round >= experiment.rounds:
         result = _result(store, to_plain(experiment), manifest, state)
         store.close()
@@ -151,6 +159,8 @@ def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, w
     if other := different(manifest["data"], session.manifest["data"]):
         raise BadInput(f"The data has changed since this run began: {'; '.join(other)}.")
     mind_machine(manifest, session.manifest)
+    if state is not None:
+        refuse_foreign_state(session, state)
     state = state or store.start(session.start, experiment.tables)
     return go_on(session._replace(manifest=manifest), state, store, watch)
 
@@ -318,8 +328,7 @@ def load_result(folder: str | Path) -> Result:
             raise BadInput(
                 f"The run {str(folder)!r} has no finished round yet. `fedweave resume {folder}` continues it."
             )
-        plain, manifest = store.read_json("experiment.json"), store.read_json("manifest.json")
-        return _result(store, plain, manifest, state)
+        return _result(store, store.experiment, store.manifest, state)
 
 
 def device_sentence(experiment: Experiment) -> str:

@@ -34,6 +34,7 @@ from fedweave.runs.experiment import Experiment, load_data, model_factory, submo
 from fedweave.runs.own_models import first_vector
 from fedweave.runs.own_parts import check_population, check_shares
 from fedweave.runs.processor import processor
+from fedweave.store.states import misfit
 from fedweave.system.worlds import steps_of
 from fedweave.tasks import Task, default_for
 
@@ -116,6 +117,15 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
 def describe_task(task: Task) -> dict[str, Any]:
     """Return what a reader of a run's rows must know of its task."""
     return {"name": task.name, "primary": task.primary, "higher_is_better": task.higher_is_better}
+
+
+def refuse_foreign_state(session: Session, state: ServerState) -> None:
+    """Refuse a stored state that cannot be one of this experiment; the states of own parts may change their shapes."""
+    names = zip(("sampler", "aggregator", "server", "upload"), session.method.stateful, strict=True)
+    parts = {name for name, part in names if type(part).__module__.startswith("fedweave.")}
+    counted = {"refused": np.zeros(session.base.size)} if state.refusals else {}
+    if other := misfit(state, session.start._replace(refusals=counted), {"clients", "refusals", *parts}):
+        raise BadInput(f"The state of round {state.round} is not of this experiment: {other} has another shape.")
 
 
 def nominal_population(experiment: Experiment, samples: Array) -> Population:

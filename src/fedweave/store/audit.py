@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedweave.core.crash_points import crash_point
+from fedweave.core.settings import BadInput
+from fedweave.core.typed_json import parse_json
+from fedweave.store.contents import AuditLine
+from fedweave.tables.files import open_inside, read_bytes
 
 FILE = "audit.jsonl"
 
@@ -49,7 +53,7 @@ class Audit:
             chain = digest_of(chain, line)
             text.append(f'{line[:-1]}, "chain": "{chain}"}}\n')
         content = "".join(text).encode()
-        with self._path.open("ab") as file:
+        with open_inside(self._path, "ab") as file:
             crash_point("audit opened")
             file.truncate(self.end.bytes)  # removes part of a line left by a full disk
             file.write(content)
@@ -66,14 +70,13 @@ class Audit:
         self._waiting = []
         if self._path.exists():
             crash_point("audit rewinding")
-            with self._path.open("r+b") as file:
+            with open_inside(self._path, "r+b") as file:
                 file.truncate(self.end.bytes)
 
 
 def initial_digest(folder: Path) -> str:
     """Return the digest that the first line is chained to: that of the run's original settings."""
-    settings = folder / "experiment.json"
-    return hashlib.sha256(settings.read_bytes() if settings.is_file() else b"").hexdigest()
+    return hashlib.sha256(read_bytes(folder / "experiment.json")).hexdigest()
 
 
 def text_of(line: Mapping[str, Any]) -> str:
@@ -89,16 +92,15 @@ def digest_of(chain: str, text: str) -> str:
 def check(folder: Path, end: End) -> Iterator[tuple[int, dict[str, Any] | None, str]]:
     """Yield (number, line, problem) for each line up to the recorded end of the log; stop at the first problem."""
     chain = initial_digest(folder)
-    path = folder / FILE
-    content = path.read_bytes() if path.is_file() else b""
+    content = read_bytes(folder / FILE)
     lines = content[: end.bytes].split(b"\n")
     for number, text in enumerate(lines[:-1], 1):
         try:
-            line = json.loads(text)
-            recorded = line.pop("chain")
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            line = dict(parse_json(text, AuditLine, f"{FILE}:{number}"))
+        except BadInput:
             yield number, None, "is not a line of an audit log"
             return
+        recorded = line.pop("chain")
         chain = digest_of(chain, text_of(line))
         if recorded != chain:
             yield number, line, "does not follow from the lines before it"

@@ -1,4 +1,4 @@
-"""Open the database of a run, to write it or to read it (also from a read-only folder)."""
+"""Open the database of a run, to write it or to read it (also from a read-only folder), and read it by type."""
 
 from __future__ import annotations
 
@@ -6,22 +6,34 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Generator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Generator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
-from fedweave.core.settings import BadInput
+from fedweave.core.settings import BadInput, brief
+from fedweave.tables.files import check_file, open_inside, shown_path
 
 NAME = "run.sqlite"
+TYPES = {"INTEGER": {int}, "REAL": {float, int, type(None)}, "TEXT": {str}}  # NaN is stored as NULL
 
 
 def connect(folder: Path | None, write: bool = True) -> sqlite3.Connection:
     """Open the database of a run folder; without a folder, one in memory."""
-    if folder is not None and not write and not os.access(folder, os.W_OK):
+    if folder is None:
+        return _configured(sqlite3.connect(":memory:", isolation_level=None))
+    for name in (NAME, f"{NAME}-wal", f"{NAME}-shm"):
+        check_file(folder / name, write)
+    if os.path.lexists(folder / f"{NAME}-journal"):  # SQLite would delete the file that a forged journal names
+        raise BadInput(f"{shown_path(folder / f'{NAME}-journal')} is no part of a run: remove it.")
+    if not write and not os.access(folder, os.W_OK):
         return _copy_to_memory(folder)
-    db = sqlite3.connect(":memory:" if folder is None else folder / NAME, isolation_level=None)
-    db.execute("PRAGMA journal_mode=WAL")
-    db.execute("PRAGMA synchronous=FULL")
+    return _configured(sqlite3.connect(folder / NAME, isolation_level=None))
+
+
+def _configured(db: sqlite3.Connection) -> sqlite3.Connection:
+    for pragma in ("trusted_schema=OFF", "journal_mode=WAL", "synchronous=FULL"):
+        db.execute(f"PRAGMA {pragma}")
     return db
 
 
@@ -30,15 +42,42 @@ def _copy_to_memory(folder: Path) -> sqlite3.Connection:
     memory = sqlite3.connect(":memory:", isolation_level=None)
     with tempfile.TemporaryDirectory(prefix="fedweave-") as temporary:
         for name in (NAME, f"{NAME}-wal"):
-            with suppress(FileNotFoundError):
-                shutil.copyfile(folder / name, Path(temporary) / name)
-        with closing(sqlite3.connect(Path(temporary) / NAME)) as copy:
-            copy.backup(memory)
+            if (folder / name).exists():
+                with open_inside(folder / name, "rb") as source, (Path(temporary) / name).open("wb") as copy:
+                    shutil.copyfileobj(source, copy)
+        with closing(sqlite3.connect(Path(temporary) / NAME)) as copied:
+            copied.backup(memory)
     return memory
 
 
+def check_schema(db: sqlite3.Connection, tables: Mapping[str, Mapping[str, str]], write: bool) -> None:
+    """Refuse a database that has code in it (views, triggers), other columns than a run has, or broken pages."""
+    for kind, name in db.execute("SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index')"):
+        raise ValueError(f"it has a {brief(kind)} {brief(name)!r}, which no run has")
+    for name, columns in tables.items():
+        found = [(column, hidden) for _, column, _, _, _, _, hidden in db.execute(f"PRAGMA table_xinfo({name})")]
+        if found and found != [(column, 0) for column in columns][: len(found)]:
+            raise ValueError(f"its table {name!r} has other columns than a run's")
+    if write and (damage := db.execute("PRAGMA quick_check(1)").fetchone()) != ("ok",):
+        raise ValueError(brief(str(damage[0]).replace("\n", " ")))
+
+
+def read_columns(
+    db: sqlite3.Connection, table: str, kinds: Mapping[str, str], tail: str = "ORDER BY rowid", *values: Any
+) -> dict[str, tuple[Any, ...]]:
+    """Return the columns of a table, each with values of its kind alone; whole numbers are not negative."""
+    names = ", ".join(f'"{column}"' for column in kinds)
+    rows = db.execute(f"SELECT {names} FROM {table} {tail}", values).fetchall()
+    found = dict(zip(kinds, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(kinds, ())
+    for column, content in found.items():
+        kind = kinds[column].split()[0]
+        if wrong := set(map(type, content)) - TYPES[kind]:
+            raise ValueError(f"the column {column!r} of {table!r} must hold {kind}, not {wrong.pop().__name__}")
+    return found
+
+
 @contextmanager
-def reading(folder: Path) -> Generator[None]:
+def reading(folder: Path | None) -> Generator[None]:
     """Raise errors of reading a damaged database as one sentence (BadInput)."""
     try:
         yield
@@ -50,5 +89,6 @@ def reading(folder: Path) -> Generator[None]:
         ValueError,
         LookupError,
         ArithmeticError,
+        MemoryError,
     ) as e:  # damaged rows can hold any value
-        raise BadInput(f"{str(folder / NAME)!r} cannot be read: {e}.") from None
+        raise BadInput(f"{shown_path((folder or Path()) / NAME)} cannot be read: {brief(str(e))}.") from None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
+from fedweave.core.crash_points import crash_point
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
+from fedweave.tables.files import replacing
 
 Columns = Mapping[str, Array]
 
@@ -19,7 +22,9 @@ def write_tables(folder: Path, rounds: Columns, clients: Columns, to: Literal["c
     files = []
     for name, columns in (("rounds", _flat(rounds)), ("clients", clients)):
         files.append(folder / f"{name}.{to}")
-        write(files[-1], columns)
+        with replacing(files[-1]) as file:
+            write(file, columns)
+        crash_point("export: table written")
     return files
 
 
@@ -30,17 +35,18 @@ def _flat(columns: Columns) -> dict[str, Array]:
     return {**flat, **{f"class_{c}_accuracy": per_class[:, c] for c in range(per_class.shape[1])}}
 
 
-def _write_csv(path: Path, columns: Columns) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        writer.writerows(zip(*(c.tolist() for c in columns.values()), strict=True))
+def _write_csv(file: IO[bytes], columns: Columns) -> None:
+    text = io.TextIOWrapper(file, newline="", encoding="utf-8")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows(zip(*(c.tolist() for c in columns.values()), strict=True))
+    text.detach()  # flushes, and leaves the file open
 
 
-def _write_parquet(path: Path, columns: Columns) -> None:
+def _write_parquet(file: IO[bytes], columns: Columns) -> None:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ModuleNotFoundError:
         raise BadInput("Parquet needs pyarrow: pip install 'fedweave[data]', or export --to csv.") from None
-    pq.write_table(pa.table(dict(columns)), path)
+    pq.write_table(pa.table(dict(columns)), file)

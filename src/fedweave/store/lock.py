@@ -8,19 +8,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from fedweave.core.settings import BadInput
-from fedweave.tables.files import storing
+from fedweave.core.settings import BadInput, brief
+from fedweave.tables.files import open_inside, storing
 
 
 def take(folder: Path) -> IO[str]:
     """Lock a folder until the returned file is closed; refuse while another process holds the lock."""
     with storing(folder / ".lock"):
-        file = (folder / ".lock").open("a+")
+        file = open_inside(folder / ".lock", "a+")
     try:
         _lock(file)
     except OSError:
         file.seek(0)
-        holder = file.read().strip() or "another process"
+        holder = brief(file.read(200).strip(), 200) or "another process"
         file.close()
         raise BadInput(
             f"The run {str(folder)!r} is being written by {holder}. Wait for it, or stop it first."

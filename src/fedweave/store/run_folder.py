@@ -9,47 +9,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import shutil
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from fedweave.core.crash_points import crash_point
 from fedweave.core.records import Array, Failure, ServerState
-from fedweave.core.settings import BadInput
-from fedweave.store import lock
+from fedweave.core.settings import BadInput, brief
+from fedweave.store import lock, schema
 from fedweave.store.audit import FILE as AUDIT_LOG
 from fedweave.store.audit import Audit, End
-from fedweave.store.database import connect, reading
+from fedweave.store.audit import check as check_log
+from fedweave.store.contents import Manifest, StoredExperiment
+from fedweave.store.database import connect, read_columns, reading
 from fedweave.store.states import Tables, is_intact, map_tables, pack, unpack
-from fedweave.tables.files import storing, writable, write_file
+from fedweave.tables.files import read_bytes, read_json, shown_path, storing, writable, write_file
 from fedweave.tables.rows import Where
 
 SAVE_SECONDS = 2.0  # least time between two saves, so that short rounds stay fast; the last state is always saved
 SAVE_SHARE = 0.2  # largest share of the time spent on saving, where tables are large
 KEEP = 2
-
-ROUNDS = {
-    "round": "INTEGER PRIMARY KEY", "clock": "REAL", "seconds": "REAL", "device_seconds": "REAL",
-    "wall_seconds": "REAL", "accuracy": "REAL", "loss": "REAL", "train_loss": "REAL", "asked": "INTEGER",
-    "received": "INTEGER", "refused": "INTEGER", "bytes_up": "INTEGER", "bytes_down": "INTEGER",
-    "class_accuracy": "TEXT", "abandoned": "INTEGER DEFAULT 0",
-}  # fmt: skip
-CLIENTS = {
-    "round": "INTEGER", "client": "INTEGER", "count": "INTEGER", "expected": "REAL", "received": "INTEGER",
-    "steps": "INTEGER", "loss": "REAL", "seconds": "REAL", "bytes_up": "INTEGER",
-}  # fmt: skip
-
-FAILURES = {"round": "INTEGER", "kind": "TEXT", "client": "INTEGER", "why": "TEXT", "traceback": "TEXT"}
-MEASURES = {"round": "INTEGER", "name": "TEXT", "value": "REAL"}
-AUDIT = {"round": "INTEGER PRIMARY KEY", "bytes": "INTEGER", "chain": "TEXT"}  # the end of the log
-STATES = {"round": "INTEGER PRIMARY KEY", "file": "TEXT", "sha256": "TEXT"}
-
-ROWS = ("rounds", "clients", "failures", "measures", "audit")
 
 
 class RunFolder:
@@ -59,20 +45,7 @@ class RunFolder:
         self.folder = folder
         self._lock = lock.take(folder) if folder is not None and write else None
         self._db = connect(folder, write)
-        for name, columns, tail in (
-            ("rounds", ROUNDS, ""),
-            ("clients", CLIENTS, ", PRIMARY KEY (round, client)"),
-            ("failures", FAILURES, ""),
-            ("measures", MEASURES, ", PRIMARY KEY (round, name)"),
-            ("audit", AUDIT, ""),
-            ("states", STATES, ""),
-        ):
-            body = ", ".join(f'"{c}" {kind}' for c, kind in columns.items())
-            self._db.execute(f"CREATE TABLE IF NOT EXISTS {name} ({body}{tail})")
-        if "abandoned" not in {column for _, column, *_ in self._db.execute("PRAGMA table_info(rounds)")}:
-            self._db.execute(
-                "ALTER TABLE rounds ADD COLUMN abandoned INTEGER DEFAULT 0"
-            )  # runs of older versions lack it
+        schema.create_tables(self._db, write)
         self._tables = Tables(folder)
         self._audit = Audit(folder) if folder else None
         self._next_save = time.monotonic() + SAVE_SECONDS
@@ -83,41 +56,56 @@ class RunFolder:
         if folder is None:
             return cls(None)
         refuse_used(folder, "run.sqlite")
+        with writable(folder):
+            target = Path(os.path.abspath(folder))
+            if target == Path.cwd():
+                raise BadInput(
+                    f"A run needs a folder of its own, and {shown_path(folder)} is the current one: name another."
+                )
         files = {
             name: (json.dumps(content, indent=1) + "\n").encode()
             for name, content in (("experiment.json", experiment), ("manifest.json", manifest))
         }
         # Created under another name, then renamed: a run folder is either complete or absent.
-        new = folder.with_name(f".{folder.name}.new")
-        with writable(folder):
+        new = target.with_name(f".{target.name}.new")
+        try:
+            with writable(folder):
+                shutil.rmtree(new, ignore_errors=True)
+                new.mkdir(parents=True)
+                crash_point("folder made")
+                for name, content in files.items():
+                    write_file(new / name, content)
+                cls(new).close()
+                crash_point("folder filled")
+                if folder.exists():
+                    folder.rmdir()
+                new.rename(folder)
+        except BaseException:
             shutil.rmtree(new, ignore_errors=True)
-            new.mkdir(parents=True)
-            crash_point("folder made")
-            for name, content in files.items():
-                write_file(new / name, content)
-            cls(new).close()
-            crash_point("folder filled")
-            if folder.exists():
-                folder.rmdir()
-            new.rename(folder)
-            crash_point("folder named")
-        return cls(folder)
+            raise
+        crash_point("folder named")
+        with storing(folder / "run.sqlite"):
+            return cls(folder)
 
     @classmethod
     def open(cls, folder: Path, write: bool = True) -> RunFolder:
         """Open an existing run, to continue it or only to read it."""
-        if not (folder / "run.sqlite").is_file() or not (folder / "experiment.json").is_file():
-            raise BadInput(f"{str(folder)!r} is not a run folder: it has no run.sqlite and experiment.json.")
+        if not all(os.path.isfile(folder / name) for name in ("run.sqlite", "experiment.json")):
+            raise BadInput(f"{shown_path(folder)} is not a run folder: it has no run.sqlite and experiment.json.")
         with reading(folder):
             return cls(folder, write)
 
-    def read_json(self, name: str) -> dict[str, Any]:
-        """Return experiment.json or manifest.json."""
+    @property
+    def experiment(self) -> dict[str, Any]:
+        """The settings that the run began with, in experiment.json."""
         assert self.folder is not None
-        try:
-            return json.loads((self.folder / name).read_text())
-        except (OSError, ValueError) as e:
-            raise BadInput(f"{str(self.folder / name)!r} cannot be read: {e}.") from None
+        return read_json(self.folder / "experiment.json", StoredExperiment)
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """Where the run comes from, in manifest.json."""
+        assert self.folder is not None
+        return read_json(self.folder / "manifest.json", Manifest)
 
     def add(
         self, row: Mapping[str, Any], clients: Mapping[str, Array], failures: Sequence[tuple[str, Failure]]
@@ -126,25 +114,26 @@ class RunFolder:
 
         Entries of ``row`` that are not columns of every run are stored as measures, which differ from run to run.
         """
-        if not self._db.in_transaction:
-            self._db.execute("BEGIN IMMEDIATE")
         values = {
             **row,
             "class_accuracy": json.dumps([None if np.isnan(v) else v for v in row["class_accuracy"]]),
         }
-        self._insert("rounds", ROUNDS, [tuple(values[c] for c in ROUNDS)])
-        self._insert("clients", CLIENTS, zip(*(np.asarray(clients[c]).tolist() for c in CLIENTS), strict=True))
-        self._insert("failures", FAILURES, [(row["round"], kind, *failure) for kind, failure in failures])
-        measures = [(row["round"], name, value) for name, value in row.items() if name not in ROUNDS]
-        self._insert("measures", MEASURES, measures)
+        measures = [(row["round"], name, value) for name, value in row.items() if name not in schema.ROUNDS]
+        with storing(self.folder and self.folder / "run.sqlite"):
+            if not self._db.in_transaction:
+                self._db.execute("BEGIN IMMEDIATE")
+            self._insert("rounds", [tuple(values[c] for c in schema.ROUNDS)])
+            self._insert("clients", zip(*(np.asarray(clients[c]).tolist() for c in schema.CLIENTS), strict=True))
+            self._insert("failures", [(row["round"], kind, *failure) for kind, failure in failures])
+            self._insert("measures", measures)
 
     def note(self, round: int, lines: Iterable[Mapping[str, Any]]) -> None:
         """Add one round's lines to the audit log; they become durable with the next saved state."""
         if self._audit:
             self._audit.note(round, lines)
 
-    def _insert(self, table: str, columns: Mapping[str, str], rows: Any) -> None:
-        self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", rows)
+    def _insert(self, table: str, rows: Any) -> None:
+        self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(schema.TABLES[table]))})", rows)
 
     def save(self, state: ServerState, *, always: bool = False) -> None:
         """Make everything up to ``state`` durable, if the last save was long enough ago."""
@@ -166,7 +155,7 @@ class RunFolder:
         """Write the state's tables and file, and their database entry without committing it."""
         self._tables.keep(state)
         crash_point("tables kept")
-        content, name = pack(state), f"state-{state.round:06d}.safetensors"
+        content, name = pack(state), state_file(state.round)
         with storing(folder / name, len(content)):
             write_file(folder / name, content)
         crash_point("state written")
@@ -175,7 +164,7 @@ class RunFolder:
         with storing(folder / "run.sqlite"):
             if not self._db.in_transaction:
                 self._db.execute("BEGIN IMMEDIATE")
-            for table in ROWS:  # a signal may have interrupted a later round while its rows were being added
+            for table in schema.ROWS:  # a signal may have interrupted a later round while its rows were being added
                 self._db.execute(f"DELETE FROM {table} WHERE round > ?", (state.round,))
             if end and end.bytes:
                 self._db.execute("INSERT OR REPLACE INTO audit VALUES (?, ?, ?)", (state.round, *end))
@@ -185,13 +174,24 @@ class RunFolder:
     def _forget_old(self) -> None:
         if self.folder is None:
             return
-        old = self._db.execute(f"SELECT round, file FROM states ORDER BY round DESC LIMIT -1 OFFSET {KEEP}").fetchall()
-        for round, name in old:
+        old = self._db.execute(f"SELECT round FROM states ORDER BY round DESC LIMIT -1 OFFSET {KEEP}").fetchall()
+        for (round,) in old:
             self._db.execute("DELETE FROM states WHERE round = ?", (round,))
             crash_point("state forgotten")
-            (self.folder / name).unlink(missing_ok=True)
+            (self.folder / state_file(round)).unlink(missing_ok=True)
         left = {round for (round,) in self._db.execute("SELECT round FROM states")}
         self._tables.forget(lambda round: round not in left)
+
+    def tidy(self) -> None:
+        """Remove the states that a kill left behind: older ones than are kept, and those that were never finished."""
+        assert self.folder is not None
+        with storing(self.folder / "run.sqlite"):
+            self._forget_old()
+            kept = {state_file(round) for (round,) in self._db.execute("SELECT round FROM states")}
+            for file in self.folder.iterdir():
+                ours = re.fullmatch(r"state-\d+\.safetensors|\.state-\d+\.safetensors\.tmp", file.name)
+                if ours and file.name not in kept and not file.is_dir():
+                    file.unlink()
 
     def start(self, state: ServerState, tables: Where) -> ServerState:
         """Return the initial state of a new run with its tables in memory or on disk, as asked."""
@@ -203,8 +203,7 @@ class RunFolder:
         Its tables are loaded into memory or stay on disk; ``None`` leaves them out, which is enough to read results.
         """
         assert self.folder is not None
-        with reading(self.folder):
-            found = list(self.states())
+        found = list(self.states())
         states = {r: state for r, _, state in found if state is not None}
         if tables is None:
             states = {r: map_tables(state, lambda *_: None) for r, state in states.items()}
@@ -219,53 +218,61 @@ class RunFolder:
             raise BadInput(f"No state of the run {str(self.folder)!r} can be read: all are missing or damaged.")
         return None
 
+    def refuse_broken_log(self, round: int, audited: bool) -> None:
+        """Refuse to continue from this round over an audit log that was edited, cut or deleted."""
+        assert self.folder is not None
+        end, problem = self.audit_end(round), ""
+        if end is not None:
+            problem = next((f":{n} {what}" for n, _, what in check_log(self.folder, end) if what), "")
+        elif audited and round:
+            problem = " has no end in run.sqlite: the database was changed"
+        if problem:
+            raise BadInput(f"{self.folder / AUDIT_LOG}{problem}. Put the log back as it was, or start a new run.")
+
     def rewind(self, round: int) -> None:
         """Remove everything after ``round``, the round that a run continues from."""
-        for table in (*ROWS, "states"):
-            crash_point("rewinding")
-            self._db.execute(f"DELETE FROM {table} WHERE round > ?", (round,))
+        with storing(self.folder and self.folder / "run.sqlite"):
+            for table in (*schema.ROWS, "states"):
+                crash_point("rewinding")
+                self._db.execute(f"DELETE FROM {table} WHERE round > ?", (round,))
         self._tables.forget(lambda r: r > round)
-        if self._audit:
-            self._audit.rewind(self.audit_end())
+        if self._audit and self.folder:
+            with storing(self.folder / AUDIT_LOG):
+                self._audit.rewind(self.audit_end())
 
-    def audit_end(self) -> End | None:
-        """Return the recorded end of the audit log; None when the run has no log."""
-        found = self._db.execute("SELECT bytes, chain FROM audit ORDER BY round DESC LIMIT 1").fetchone()
-        return End(*found) if found else None
+    def audit_end(self, round: int = 2**62) -> End | None:
+        """Return the end of the audit log as recorded with the last state up to ``round``; None without a log."""
+        with reading(self.folder):
+            tail = "WHERE round <= ? ORDER BY round DESC LIMIT 1"
+            _, *found = read_columns(self._db, "audit", schema.AUDIT, tail, round).values()
+            ends = [End(*end) for end in zip(*found, strict=True)]
+            if any(end.bytes < 0 for end in ends):
+                raise ValueError("the column 'bytes' of 'audit' must not be negative")
+        return ends[0] if ends else None
 
     def states(self) -> Iterator[tuple[int, str, ServerState | None]]:
         """Yield the stored states, newest first, as (round, file, state); the state is None where it is damaged."""
         assert self.folder is not None
-        for round, name, sha in self._db.execute("SELECT * FROM states ORDER BY round DESC").fetchall():
-            file = self.folder / name
-            content = file.read_bytes() if file.is_file() else b""
-            yield round, name, unpack(content) if hashlib.sha256(content).hexdigest() == sha else None
+        with reading(self.folder):
+            found = read_columns(self._db, "states", schema.STATES, "ORDER BY round DESC")
+            for round, name in zip(found["round"], found["file"], strict=True):
+                if round < 0 or name != state_file(round):
+                    raise ValueError(f"the state of round {round} must be {state_file(round)}, not {brief(name)!r}")
+        for round, name, sha in zip(*found.values(), strict=True):
+            content = read_bytes(self.folder / name)
+            state = unpack(content) if hashlib.sha256(content).hexdigest() == sha else None
+            yield round, name, state if state and state.round == round else None
 
-    def columns(self, table: str) -> dict[str, Array]:
+    def columns(self, table: Literal["rounds", "clients"]) -> dict[str, Array]:
         """Return the rows of ``rounds`` or ``clients`` as arrays; measures are columns of ``rounds``."""
-        kinds = {"rounds": ROUNDS, "clients": CLIENTS}[table]
-        rows = self._db.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall()
-        found = dict(zip(kinds, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(kinds, ())
-        out = {c: np.array(v, _DTYPES[kinds[c].split()[0]]) for c, v in found.items() if c != "class_accuracy"}
-        if "class_accuracy" in found:
-            lists = [json.loads(text) for text in found["class_accuracy"]]
-            classes = max(map(len, lists), default=0)  # a round without evaluation has an empty list
-            filled = [each or [None] * classes for each in lists]
-            out["class_accuracy"] = np.array(filled, float).reshape(len(lists), classes)
-        return {**out, **self._measures(out["round"])} if table == "rounds" else out
+        with reading(self.folder):
+            return schema.round_columns(self._db) if table == "rounds" else schema.client_columns(self._db)
 
     def failures(self) -> list[tuple[int, str, Failure]]:
         """Return why answers were rejected or rounds abandoned: (round, refused | failed | abandoned, failure)."""
-        rows = self._db.execute("SELECT * FROM failures ORDER BY rowid").fetchall()
-        return [(round, kind, Failure(*rest)) for round, kind, *rest in rows]
-
-    def _measures(self, rounds: Array) -> dict[str, Array]:
-        """Return the measures as columns, NaN in rounds without a value."""
-        where, out = {r: i for i, r in enumerate(rounds.tolist())}, dict[str, Array]()
-        for round, name, value in self._db.execute("SELECT * FROM measures ORDER BY rowid"):
-            if round in where:
-                out.setdefault(name, np.full(rounds.size, np.nan))[where[round]] = value
-        return out
+        with reading(self.folder):
+            rows = zip(*read_columns(self._db, "failures", schema.FAILURES).values(), strict=True)
+            return [(round, kind, Failure(*rest)) for round, kind, *rest in rows]
 
     def close(self) -> None:
         """Close the database and drop rows added after the last saved state."""
@@ -274,11 +281,20 @@ class RunFolder:
             self._lock.close()
 
 
-_DTYPES = {"INTEGER": np.int64, "REAL": np.float64, "TEXT": object}
+def state_file(round: int) -> str:
+    """Return the name of the file that holds the state after a round."""
+    return f"state-{round:06d}.safetensors"
 
 
 def refuse_used(folder: Path, mark: str) -> None:
-    """Refuse a folder that is not empty; if it holds the file ``mark``, the error suggests to resume it."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    """Refuse a folder that is not empty; if it holds the file ``mark``, the error suggests to resume it.
+
+    What a kill left of writing ``mark`` does not count: the next one takes its place.
+    """
+    with writable(folder):
+        used = os.path.lexists(folder) and (
+            not folder.is_dir() or any(entry != f".{mark}.tmp" for entry in os.listdir(folder))
+        )
+    if used:
         way = f"`fedweave resume {folder}` continues it" if (folder / mark).exists() else "choose another --out"
-        raise BadInput(f"The folder {str(folder)!r} already exists and is not empty: {way}.")
+        raise BadInput(f"The folder {shown_path(folder)} already exists and is not empty: {way}.")

@@ -8,22 +8,40 @@ last one, and an interruption never damages the stored states.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from fedweave.core.paths import check_name
 from fedweave.core.records import Array, ServerState
-from fedweave.core.settings import BadInput
+from fedweave.core.settings import BadInput, brief
+from fedweave.core.typed_json import Checked, parse_json
+from fedweave.tables.files import check_file
 from fedweave.tables.rows import STORED, Held, Precision, Rows, Where
 from fedweave.tables.slots import Place, SlotFile
 
 FORMAT = 2
 PARTS = ("sampler", "aggregator", "server", "clients", "upload", "refusals")
+MOST_SLOTS = 64  # per row; a file has room for a few states
 RENAMED = {"trust": "refusals"}  # parts of states in format 1
+
+
+class Header(Checked):
+    """The header of a state file: what is not an array, as text."""
+
+    metadata: dict[str, str] = Field(alias="__metadata__")
+
+
+class About(Checked):
+    """A table in the header of a state file."""
+
+    dim: Annotated[int, Field(ge=0, lt=2**48)]
+    precision: Precision
 
 
 class Saved(NamedTuple):
@@ -54,26 +72,50 @@ def unpack(content: bytes) -> ServerState:
     """Return the state in these bytes, with its tables as ``Saved``; refuse any other content (BadInput)."""
     try:
         return _unpacked(content)
-    except (SafetensorError, LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as e:
-        raise BadInput(f"These {len(content):,} bytes are not a state of fedweave: {e}.") from None
+    except (SafetensorError, LookupError, ValueError, TypeError, OverflowError) as e:
+        raise BadInput(f"These {len(content):,} bytes are not a state of fedweave: {brief(str(e), 300)}.") from None
 
 
 def _unpacked(content: bytes) -> ServerState:
     size = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + size])["__metadata__"]
+    header = parse_json(content[8 : 8 + size], Header, "the header")["__metadata__"]
     if header["format"] not in ("1", str(FORMAT)):
         raise ValueError(f"it has format {header['format']}, and this version reads up to {FORMAT}")
     arrays = load(content)
     parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
-    for key, about in json.loads(header.get("tables", "{}")).items():
+    for key, about in parse_json(header.get("tables", "{}"), dict[str, About], "the header").items():
         part, _, name = key.partition(".")
         columns = (arrays.pop(f"{key}/{column}") for column in ("slot", "scale", "check"))
-        parts[part][name] = Saved(about["dim"], about["precision"], *columns)
+        parts[part][name] = _checked(Saved(about["dim"], about["precision"], *columns), check_name(key))
     x = arrays.pop("x")
+    if x.ndim != 1 or x.dtype.kind != "f":
+        raise ValueError("its model is not a vector of numbers")
     for key, array in arrays.items():
         part, _, name = key.partition(".")
         parts[RENAMED.get(part, part)][name] = array
     return ServerState(round=int(header["round"]), x=x, clock=float.fromhex(header["clock"]), **parts)
+
+
+def _checked(table: Saved, key: str) -> Saved:
+    """Return a table whose slots are whole numbers that its rows could fill; others would exhaust the memory."""
+    types = [(column.dtype, column.shape) for column in (table.slot, table.scale, table.check)]
+    n = table.slot.size
+    if types != [(np.dtype(kind), (n,)) for kind in (np.int64, np.float64, np.uint32)]:
+        raise ValueError(f"the table {key} must have as many slots, scales and checksums as rows")
+    if (table.slot < -1).any() or (table.slot >= MOST_SLOTS * (n + 1)).any():
+        raise ValueError(f"the table {key} has slots that no table of {n} rows uses")
+    return table
+
+
+def misfit(state: ServerState, start: ServerState, parts: Collection[str]) -> str:
+    """Return in which of these parts a stored state differs in shape from the first one of its run; "" if in none."""
+
+    def shapes(of: ServerState) -> dict[str, Any]:
+        kept = {key: np.shape(value) for key, value in _entries(of) if key.partition(".")[0] in parts}
+        return {"x": (of.x.shape, of.x.dtype), **kept}
+
+    mine, first = shapes(state), shapes(start)
+    return ", ".join(brief(key) for key in {**mine, **first} if mine.get(key) != first.get(key))
 
 
 def _entries(state: ServerState) -> Iterator[tuple[str, Any]]:
@@ -115,7 +157,9 @@ class Tables:
 
     def _file(self, key: str, rows: Rows | Saved) -> SlotFile:
         if key not in self._files:
-            path = self._folder and self._folder / f"rows-{key}.bin"
+            path = self._folder and self._folder / f"rows-{check_name(key)}.bin"
+            if path:
+                check_file(path, write=True)
             used = rows.slot[rows.slot >= 0].tolist() if isinstance(rows, Saved) else ()
             self._files[key] = SlotFile(path, rows.dim, STORED[rows.precision], used)
         return self._files[key]
@@ -167,8 +211,10 @@ class Tables:
 def is_intact(state: ServerState) -> bool:
     """Return whether every table row of the state is on disk as it was written."""
     for _, rows in _entries(state):
-        if isinstance(rows, Rows):
+        if isinstance(rows, Rows) and (places := [place for place in map(place_of, rows.rows) if place]):
+            if places[0].file.size < rows.dim * rows.stored.itemsize:  # before so much memory is asked for
+                return False
             scratch = np.empty(rows.dim, rows.stored)
-            if not all(place is None or place.is_intact(scratch) for place in map(place_of, rows.rows)):
+            if not all(place.is_intact(scratch) for place in places):
                 return False
     return True

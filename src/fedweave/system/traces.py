@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -14,9 +15,10 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import AfterValidator, Field, ValidationInfo
 
+from fedweave.core.paths import check_path
 from fedweave.core.records import MOST_STEPS, Array, Population
 from fedweave.core.roles import System
-from fedweave.core.settings import BadInput, nearest, settings
+from fedweave.core.settings import BadInput, brief, nearest, settings
 
 COLUMNS = ("client", "round", "available", "steps", "loss_rate", "seconds")
 
@@ -25,6 +27,11 @@ class _Row(NamedTuple):
     round: int
     client: int
     values: dict[str, float]
+
+
+def _named(path: Path) -> Path:
+    check_path(path)
+    return Path(os.path.expanduser(path)).absolute()
 
 
 def _check_file(sha256: str, info: ValidationInfo) -> str:
@@ -47,7 +54,7 @@ class Trace(System):
     round. An empty cell and a client without rows keep the nominal value.
     """
 
-    path: Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+    path: Annotated[Path, AfterValidator(_named)]
     # Of the file, set on creation: a resumed run must find the same world.
     sha256: Annotated[str, AfterValidator(_check_file)] = Field(default="", validate_default=True)
 
@@ -85,10 +92,10 @@ def read_trace(path: Path, sha256: str) -> tuple[int, dict[str, _Column]]:
 
 
 def _content(path: Path) -> bytes:
-    path = path.expanduser()
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise BadInput(
-            f"There is no trace file {str(path)!r}. A trace is a CSV file with columns {', '.join(COLUMNS)}."
+            f"There is no trace file {brief(str(path), 300)!r}. A trace is a CSV file with the columns "
+            f"{', '.join(COLUMNS)}."
         )
     try:
         return path.read_bytes()

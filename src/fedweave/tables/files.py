@@ -1,16 +1,20 @@
-"""Atomic writes with one-sentence errors."""
+"""Files of a run: opened without following links, written atomically, with one-sentence errors."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
+import stat
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, Any
 
 from fedweave.core.crash_points import crash_point
-from fedweave.core.settings import BadInput
+from fedweave.core.settings import BadInput, brief
+from fedweave.core.typed_json import parse_json
 
 
 class NotStored(OSError):  # noqa: N818 - named for what happened, like FileNotFoundError
@@ -22,8 +26,10 @@ def writable(path: Path) -> Generator[None]:
     """Raise errors of writing a path that the user named as one sentence (BadInput)."""
     try:
         yield
-    except OSError as e:
-        raise BadInput(f"{str(path)!r} cannot be written: {e.strerror}.") from None
+    except NotStored as e:
+        raise BadInput(str(e)) from None
+    except (OSError, sqlite3.DatabaseError) as e:
+        raise BadInput(f"{shown_path(path)} cannot be written: {_reason(e)}.") from None
 
 
 @contextmanager
@@ -33,9 +39,19 @@ def storing(path: Path | None, size: int | None = None) -> Generator[None]:
         yield
     except NotStored:
         raise
-    except (OSError, sqlite3.OperationalError) as e:
-        why = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
-        raise NotStored(f"{str(path or 'a temporary file')!r} cannot be written: {why}{_room(path, size)}.") from e
+    except (OSError, sqlite3.DatabaseError) as e:
+        where = shown_path(path) if path else "A temporary file"
+        raise NotStored(f"{where} cannot be written: {_reason(e)}{_room(path, size)}.") from e
+
+
+def _reason(e: Exception) -> str:
+    return e.strerror if isinstance(e, OSError) and e.strerror else str(e) or type(e).__name__
+
+
+def shown_path(path: Path) -> str:
+    """Return a path as errors show it, shortened where it is absurdly long."""
+    text = str(path)
+    return repr(text) if len(text) < 300 else f"{brief(text)!r}… ({len(text):,} characters)"
 
 
 def _room(path: Path | None, size: int | None) -> str:
@@ -47,17 +63,80 @@ def _room(path: Path | None, size: int | None) -> str:
     return f" ({', '.join(needed + free)})" if needed + free else ""
 
 
+def open_inside(path: Path, mode: str, buffering: int = -1) -> IO[Any]:
+    """Open a file of a run folder: never through a link, which may lead anywhere, and no pipe or device.
+
+    What has a second name (a hard link) is not opened for writing in place. ``mode`` must not truncate.
+    """
+    return open(path, mode, buffering, opener=_without_links)
+
+
+def _without_links(path: str, flags: int) -> int:
+    refuse_link(Path(path), write=bool(flags & (os.O_WRONLY | os.O_RDWR)))
+    safe = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # the name may have changed since
+    return os.open(path, flags | safe, 0o666)
+
+
+def refuse_link(path: Path, write: bool) -> None:
+    """Raise OSError for what is no file of its own: a link, a folder, a pipe; for writing also a second name."""
+    try:
+        info = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(info.st_mode):
+        raise OSError(errno.EPERM, "it must be a file, and is a link, a folder or a device", str(path))
+    if write and info.st_nlink > 1:
+        raise OSError(errno.EPERM, "it has a second name elsewhere (a hard link); copy the folder", str(path))
+
+
+def check_file(path: Path, write: bool) -> None:
+    """Refuse with one sentence (BadInput) a file that ``open_inside`` would not open."""
+    try:
+        refuse_link(path, write)
+    except OSError as e:
+        raise BadInput(f"{shown_path(path)} cannot be used: {_reason(e)}.") from None
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file of a run folder, nothing where there is none; otherwise one sentence (BadInput)."""
+    try:
+        with open_inside(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""
+    except (OSError, MemoryError) as e:
+        raise BadInput(f"{shown_path(path)} cannot be read: {_reason(e)}.") from None
+
+
+def read_json(path: Path, kind: Any) -> Any:
+    """Return the content of a JSON file of a run folder if it is a ``kind``; otherwise one sentence with its name."""
+    return parse_json(read_bytes(path), kind, shown_path(path))
+
+
 def write_file(path: Path, content: bytes) -> None:
     """Write a file atomically: after a crash it holds either the old content or all of the new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        crash_point("file opened")
+    with replacing(path) as file:
         file.write(content)
-        file.flush()
-        crash_point("file written")
-        os.fsync(file.fileno())
-    crash_point("file synced")
-    temporary.replace(path)
+
+
+@contextmanager
+def replacing(path: Path) -> Generator[IO[bytes]]:
+    """Yield a temporary file that atomically takes the place of ``path`` at the end; a killed one is overwritten."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)  # a link that somebody put there is removed, not followed
+    try:
+        with temporary.open("xb") as file:
+            crash_point("file opened")
+            yield file
+            file.flush()
+            crash_point("file written")
+            os.fsync(file.fileno())
+        crash_point("file synced")
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
     crash_point("file renamed")
     if os.name == "posix":
         descriptor = os.open(path.parent, os.O_RDONLY)

@@ -20,7 +20,7 @@ import numpy as np
 from fedweave.core.crash_points import crash_point
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
-from fedweave.tables.files import storing
+from fedweave.tables.files import open_inside, storing
 
 
 class SlotFile:
@@ -41,6 +41,11 @@ class SlotFile:
         return self.dim * self.dtype.itemsize
 
     @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return os.fstat(self._file.fileno()).st_size
+
+    @property
     def _file(self) -> IO[bytes]:
         if self._opened is None:
             with self._lock:
@@ -51,7 +56,7 @@ class SlotFile:
         if self.path is None:
             file = tempfile.TemporaryFile(prefix="fedweave-", buffering=0)  # noqa: SIM115 - closed by the finalizer
         else:
-            file = self.path.open("r+b" if self.path.exists() else "w+b", buffering=0)
+            file = open_inside(self.path, "r+b" if os.path.lexists(self.path) else "x+b", buffering=0)
         weakref.finalize(self, file.close)
         return file
 

@@ -84,10 +84,11 @@ def run(
         store = RunFolder.create(out, to_plain(experiment), session.manifest)
         return go_on(session, store.start(session.start, experiment.tables), store, watch)
     store = RunFolder.open(out)
-    refuse_another(store.read_json("experiment.json"), experiment)
+    refuse_another(store.experiment, experiment)
     state = store.load_state(experiment.tables)
+    store.refuse_broken_log(state.round if state else 0, experiment.audit)
     store.rewind(state.round if state else 0)
-    manifest = store.read_json("manifest.json")
+    manifest = store.manifest
     session = prepare(experiment, grid, terms, clock, manifest.get("samples"))
     if other := different(manifest["data"], session.manifest["data"]):
         raise BadInput(f"The server's data has changed since this run began: {'; '.join(other)}.")

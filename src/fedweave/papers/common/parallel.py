@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from threading import Thread
 from typing import Any, TypeVar
 
 PROCESSES = -1  # as many as there are cores
@@ -18,7 +22,7 @@ def run_by_key(
     """Return ``work(*call)`` of every call, by its key."""
     from joblib import Parallel, delayed
 
-    jobs = (delayed(_numbered)(work, n, call) for n, call in enumerate(calls.values()))
+    jobs = (delayed(_numbered)(work, n, call, os.getpid()) for n, call in enumerate(calls.values()))
     found: dict[int, Found] = {}
     if on_progress:
         on_progress(0, len(calls))
@@ -47,5 +51,19 @@ def run_seeds(
     return {key: [found[key, seed] for seed in range(seeds)] for key in experiments}
 
 
-def _numbered(work: Callable[..., Found], n: int, call: tuple[Any, ...]) -> tuple[int, Found]:
+def _numbered(work: Callable[..., Found], n: int, call: tuple[Any, ...], parent: int) -> tuple[int, Found]:
+    if os.getpid() != parent:
+        _end_with(parent)
     return n, work(*call)
+
+
+@cache
+def _end_with(parent: int) -> None:
+    """End this worker when the main process is gone; joblib's would work on, and then wait for five minutes."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()

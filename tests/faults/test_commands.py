@@ -1,0 +1,138 @@
+"""kill -9 of compare, report, export and reproduce: the next same command, or resume, finishes and leaves no rest."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from fleet import COMMAND_POINTS, POINTS, THOROUGH, WORLD
+
+KILLED = -signal.SIGKILL
+FILES = ["file opened", "file written", "file synced", "file renamed"]
+FOLDERS = ["folder made", "folder filled", "folder named"]
+OPTIONS = [word for name, value in {**WORLD, "rounds": "3"}.items() for word in (f"--{name.replace('_', '-')}", value)]
+COMPARE = ["compare", "fedavg", "scaffold", *OPTIONS, "--out", "c", "--json"]
+REPRODUCE = ["reproduce", "tiny/item", "--html", "page.html"]
+
+
+def test_every_command_has_points():
+    assert all(COMMAND_POINTS.values())
+    assert sorted(len(points) for points in COMMAND_POINTS.values())[-1] >= 3
+
+
+def kill(zygote, words, cwd, point, nth=1):
+    strike = {"point": point, "nth": nth, "how": "SIGKILL"}
+    return zygote.command(*words, cwd=cwd, strike=strike, plain_page=not THOROUGH)[0] == KILLED
+
+
+def done(zygote, words, cwd):
+    code, out, err = zygote.command(*words, cwd=cwd, plain_page=not THOROUGH)  # drawing takes long, and leaves nothing
+    assert code == 0, err
+    return out
+
+
+def tree(folder):
+    """Return the names of all files, but for those in which SQLite keeps its own."""
+    names = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return sorted(name for name in names if not name.endswith(("-wal", "-shm", "out.txt", "err.txt")))
+
+
+def digests(out):
+    return [run["digest"] for run in json.loads(out)["runs"]]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(zygote, tmp_path_factory):
+    """A comparison that was let alone: its folder, the digests it came to, and its files."""
+    base = tmp_path_factory.mktemp("compared")
+    found = digests(done(zygote, COMPARE, base))
+    return base / "c", found, tree(base)
+
+
+# The plan is the first file, then two files of each run and its states.
+CASES = [(point, 1) for point in (*COMMAND_POINTS["compare"], *COMMAND_POINTS["report"], *FOLDERS)]
+CASES += [(point, nth) for point in FILES for nth in (1, 3)] + [("compare: run finished", 2), ("folder filled", 2)]
+CASES += [(point, nth) for point in POINTS for nth in (1, 3, 7)] if THOROUGH else [("committed", 3)]
+
+
+@pytest.mark.parametrize(("point", "nth"), sorted(set(CASES)))
+def test_a_killed_comparison(point, nth, zygote, undisturbed, tmp_path):
+    """Every other time by the same command, and by resume where the comparison has begun."""
+    _, wanted, files = undisturbed
+    if not kill(zygote, COMPARE, tmp_path, point, nth):
+        assert THOROUGH, f"{point} is not passed {nth} times"
+    begun = (tmp_path / "c" / "compare.json").exists()
+    words = ["resume", "c", "--json"] if begun and nth % 2 else COMPARE
+    assert digests(done(zygote, words, tmp_path)) == wanted
+    assert tree(tmp_path) == files
+
+
+@pytest.mark.parametrize("point", [*COMMAND_POINTS["report"], *FILES])
+def test_a_killed_report(point, zygote, undisturbed, tmp_path):
+    """The page is the old one or the new one, never half of one, also where there was none."""
+    compared, _, files = undisturbed
+    shutil.copytree(compared, tmp_path / "c")
+    page = tmp_path / "c" / "report.html"
+    page.write_text("old")
+    assert kill(zygote, ["report", "c"], tmp_path, point)
+    assert page.read_text() == "old" or page.read_text().endswith("</html>\n")
+    done(zygote, ["report", "c"], tmp_path)
+    assert page.read_text().endswith("</html>\n")
+    assert tree(tmp_path) == files
+
+
+@pytest.mark.parametrize("to", ["csv", "parquet"] if THOROUGH else ["csv"])
+@pytest.mark.parametrize("nth", [1, 4] if THOROUGH else [2])
+@pytest.mark.parametrize("point", [*COMMAND_POINTS["export"], *FILES])
+def test_a_killed_export(point, nth, to, zygote, undisturbed, tmp_path):
+    compared, _, files = undisturbed
+    for name in ("whole", "c"):
+        shutil.copytree(compared, tmp_path / name / "c")
+    done(zygote, ["export", "c", "--to", to], tmp_path / "whole")
+    tables = {path.relative_to(tmp_path / "whole"): path.read_bytes() for path in tmp_path.rglob(f"whole/**/*.{to}")}
+    assert len(tables) == 4
+    assert kill(zygote, ["export", "c", "--to", to], tmp_path / "c", point, nth)
+    for path, content in tables.items():
+        assert not (tmp_path / "c" / path).exists() or (tmp_path / "c" / path).read_bytes() == content
+    done(zygote, ["export", "c", "--to", to], tmp_path / "c")
+    assert all((tmp_path / "c" / path).read_bytes() == content for path, content in tables.items())
+    assert tree(tmp_path / "c") == sorted([*files, *map(str, tables)])
+
+
+@pytest.mark.parametrize("point", ["sampled", *COMMAND_POINTS["reproduce"], *COMMAND_POINTS["report"], *FILES])
+def test_a_killed_reproduction(point, zygote, tmp_path):
+    """Its runs are not kept: the next one begins again."""
+    assert kill(zygote, REPRODUCE, tmp_path, point)
+    done(zygote, REPRODUCE, tmp_path)
+    assert (tmp_path / "page.html").read_text().endswith("</html>\n")
+    assert tree(tmp_path) == ["page.html"]
+
+
+PROGRAM = """
+import time
+from fedweave.papers.common.parallel import run_by_key
+run_by_key(time.sleep, {n: (0 if n < 4 else 600,) for n in range(8)}, lambda *done: print(*done, flush=True))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there a process does not learn that its parent has gone")
+def test_the_workers_of_a_killed_reproduction_end(tmp_path):
+    program = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert program.stdout
+    for line in program.stdout:
+        if line.startswith("4 "):
+            break
+    workers = psutil.Process(program.pid).children(recursive=True)
+    os.kill(program.pid, signal.SIGKILL)
+    program.wait()
+    begin = time.monotonic()
+    left = psutil.wait_procs(workers, timeout=60)[1]
+    for process in left:
+        process.kill()
+    assert workers
+    assert not left, f"after {time.monotonic() - begin:.0f} s"
