@@ -48,7 +48,7 @@ def test_text_becomes_values():
 def test_the_command_line_and_python_have_the_same_defaults():
     assert one() == fw.Experiment("fedavg")
     assert one({"per_round": "10"}) == fw.Experiment(fw.methods.fedavg())
-    assert one({"clients": "7"}).partition == fw.partition.Dirichlet(7, 0.5)
+    assert one({"clients": "7"}).partition == fw.partition.Auto(7)
     assert one({"partition": "natural"}).partition == fw.partition.Natural()
     assert experiments_of(["fedavg"], {})[1].seeds == 1
 
@@ -117,7 +117,7 @@ WRONG = {
     "weights": "dat", "target": "90%", "evaluate_every": "0", "seed": "-1", "seeds": "0", "workers": "all",
     "device": "gpu", "tables": "tape", "calibrate": "perhaps", "true_gradients": "?", "submodels": "half",
     "pool": "spark", "max_length_ratio": "0", "deadline": "soon", "over_selection": "0.5", "answers": "0",
-    "min_answers": "-1", "failures": "ignore", "quarantine": "0", "audit": "maybe",
+    "min_answers": "-1", "failures": "ignore", "quarantine": "0", "audit": "maybe", "task": "regresion",
 }  # fmt: skip
 
 
@@ -310,7 +310,7 @@ def test_a_mistake_that_was_typed_is_not_blamed_on_the_file(toml):
 
 def test_all_mistakes_of_a_file_are_told_at_once(toml):
     name = toml('ronds = 3\nlr = "x"\ndata = "digts"\n[method.sampler]\ntype = "Unifrm"\n')
-    assert len(problems(experiments_of, [name], {"target": "7"})) == 5
+    assert len(problems(experiments_of, [name], {"target": "high"})) == 5
 
 
 def test_a_file_that_is_missing_or_not_text_is_named(toml, tmp_path):

@@ -144,7 +144,7 @@ def test_a_target_is_a_value_of_the_primary_metric():
     found = fw.run(small(data=line, target=1e6))  # of the loss, where lower is better
     assert found.summary["rounds_to_target"] == 1
     assert fw.run(small(data=line, target=1e-9)).summary["rounds_to_target"] is None
-    with pytest.raises(fw.BadInput, match=r"'target' is a test accuracy, from 0 to 1. Got 90"):
+    with pytest.raises(fw.BadInput, match=r"The target is a test accuracy, from 0 to 1. Got 90"):
         fw.run(small(target=90))
 
 

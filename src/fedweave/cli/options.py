@@ -23,6 +23,7 @@ from fedweave.core.options import Option, aliases_of, options_of, rename_sentenc
 from fedweave.core.settings import BadInput, choice, nearest, sentences, settings
 from fedweave.core.spec import build, change
 from fedweave.data import partition
+from fedweave.data.datasets import NATURAL
 from fedweave.method import Method
 from fedweave.runs import experiment as experiments
 from fedweave.runs import method_names
@@ -37,9 +38,9 @@ Where = Callable[[str], str]  # how the user wrote the name of an option
 class CommandOptions:
     """The options of run and compare that are not fields of an Experiment."""
 
-    clients: Annotated[PositiveInt | None, Option("Number of clients.", "N", "50", default=str(partition.CLIENTS))] = (
-        None
-    )
+    clients: Annotated[
+        PositiveInt | None, Option("Number of clients.", "N", "50", default=f"{partition.CLIENTS}, or the data's own")
+    ] = None
     per_round: Annotated[PositiveInt, Option("How many clients take part in a round.", "K", "10")] = (
         method_names.PER_ROUND
     )
@@ -114,7 +115,8 @@ def experiments_of(
     zoo_ = [method_names.parse(m, ours.per_round) if isinstance(m, str) else m for m in chosen]
     theirs = {k: v for k, v in given.items() if k in experiments.OPTIONS}
     base = _check(Experiment, {"method": (zoo_ or [methods.fedavg()])[0], **theirs}, where, problems)
-    natural = str(given.get("partition", "")).strip() == "natural"
+    form, own = str(given.get("partition", "auto")).strip(), given.get("data") in NATURAL
+    natural = form == "natural" or (form == "auto" and own)
     limit = ours.clients or (None if natural else partition.CLIENTS)
     if limit and "per_round" in given and ours.per_round > limit:
         problems.append(

@@ -179,6 +179,9 @@ DATASETS: dict[str, Callable[[Path | None], Dataset]] = {
 }
 
 
+NATURAL = ("femnist", "celeba", "shakespeare", "synthetic", "quadratics")  # with clients of their own
+
+
 def load(name: str, root: Path | None = None) -> Dataset:
     """Load a data set by its name, or any folder of images by its path; ``root`` overrides FEDWEAVE_DATA."""
     if name in DATASETS:

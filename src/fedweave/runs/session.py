@@ -58,7 +58,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     data = load_data(experiment)
     task = experiment.task or default_for(data.y)
     if experiment.target is not None and task.primary == "accuracy" and not 0 <= experiment.target <= 1:
-        raise BadInput(f"'target' is a test accuracy, from 0 to 1. Got {experiment.target:g}.")
+        raise BadInput(f"The target is a test accuracy, from 0 to 1. Got {experiment.target:g}.")
     method = experiment.paced_method.widened
     shares = experiment.partition.split(data, rng_for(experiment.seed, 0, Stream.PARTITION))
     shares = check_shares(shares, experiment.partition, data)
