@@ -278,9 +278,8 @@ def from_plain(spec: Mapping[str, Any], trust: bool = False) -> Experiment:
     if not isinstance(spec, Mapping) or not {"data", "model"} <= spec.keys():
         raise BadInput(f"An experiment is a table with 'data', 'model' and more. Got {str(spec)[:60]!r} instead.")
     refuse_old_fields(spec)
-    data, model = spec["data"], spec["model"]
-    if not isinstance(data, str) or not isinstance(model, str):
-        what = "arrays" if not isinstance(data, str) else "a model"
+    given = {"arrays": spec["data"], "a model": spec["model"], "a task": spec.get("task") or ""}
+    if what := next((what for what, text in given.items() if not isinstance(text, str)), None):
         raise BadInput(
             f"This run used {what} given in Python: resume it there, with fedweave.resume(folder, experiment)."
         )
