@@ -1,4 +1,4 @@
-"""A task of a user's own in a run: what cannot be minimised or measured is refused, the rest is recorded and resumed."""
+"""A task of one's own in a run: what cannot be minimised or measured is refused, the rest is recorded and resumed."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def test_a_task_that_cannot_be_minimised_or_measured_is_refused(task, message, t
 
 
 def test_a_task_that_is_none_is_refused():
-    with pytest.raises(fw.BadInput, match="'task'.*must be a Task, or text such as 'next_token'"):
+    with pytest.raises(fw.BadInput, match=r"'task'.*must be a Task, or text such as 'next_token'"):
         fw.Experiment("fedavg", DATA, task=cross_entropy)
 
 

@@ -1,5 +1,7 @@
 """Metrics over uneven slices against their formulas, next tokens with padding, and which task fits which labels."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -16,8 +18,7 @@ def over_slices(task, output, y):
     """Return the metrics of outputs that are measured slice by slice, as a simulator does."""
     edges = np.cumsum([0, *SLICES])
     assert edges[-1] == len(y)
-    pairs = zip(edges, edges[1:], strict=False)
-    return task.finish(add_up([task.measure(output[a:b], Batch(None, y[a:b])) for a, b in pairs]))
+    return task.finish(add_up([task.measure(output[a:b], Batch(None, y[a:b])) for a, b in pairwise(edges)]))
 
 
 def per_sample(kind):

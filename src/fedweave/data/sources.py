@@ -11,6 +11,7 @@ import numpy as np
 from fedweave.core.settings import BadInput, brief, choice
 from fedweave.data.arrays import answers, class_count, codes, from_arrays, set_aside
 from fedweave.data.augment import Transform
+from fedweave.data.checks import check_pixels
 from fedweave.data.columns import Array, Items, as_array
 from fedweave.data.dataset import Dataset
 
@@ -26,20 +27,24 @@ def from_torch(
     labels: Any = None,
     test_labels: Any = None,
     transform: Transform | None = None,
+    mean: Sequence[float] = (),
+    std: Sequence[float] = (),
 ) -> Dataset:
     """Build a data set from a map-style torch data set whose items are (tensor, array or image, label).
 
     Every item is read once and kept, so a random augmentation would be frozen: leave such transforms out. With ``lazy``
     items are read whenever a batch needs them, and only the labels are kept: those given as ``labels``, or the data
     set's own ``targets``, or else those of one pass over all items. ``collate`` makes the inputs and the labels of a
-    batch from a list of items (lazy only). ``group`` names each item's natural client.
+    batch from a list of items (lazy only). ``group`` names each item's natural client. Images of bytes are scaled by
+    ``mean`` and ``std`` of their channels, which lazy ones must be given.
     """
     if collate is not None and not lazy:
         raise BadInput("'collate' is for lazy data sets: give lazy=True.")
     if not lazy:
         x, y = _collect(train, "train")
         rest = (None, None) if test is None else _collect(test, "test")
-        return from_arrays(x, y, *rest, name=name, group=group, test_group=test_group, transform=transform)
+        names = {"name": name, "group": group, "test_group": test_group, "mean": mean, "std": std}
+        return from_arrays(x, y, *rest, **names, transform=transform)
     y = answers(_labels(train, labels, "train"), "labels")
     items = Items(train, collate)
     if test is None:
@@ -51,7 +56,10 @@ def from_torch(
         test_y = answers(_labels(test, test_labels, "test"), "test_labels")
         group, test_group = codes(group, test_group, len(train_x), len(test_x))
     classes = class_count([y, test_y], None)
-    data = Dataset(name, train_x, y, test_x, test_y, classes, group=group, test_group=test_group)
+    data = Dataset(name, train_x, y, test_x, test_y, classes, tuple(mean), tuple(std), group, test_group)
+    image = len(data.shape) == 3  # read now: what cannot be is told before a run
+    if collate is None and image:
+        check_pixels(items.peek(0), data.mean, data.std)
     return data if transform is None else dataclasses.replace(data, transform=transform)
 
 
@@ -132,7 +140,11 @@ def _labels(source: Any, given: Any, what: str) -> Any:
     found = given if given is not None else getattr(source, "targets", None)
     if found is not None:
         return found
-    return np.asarray([_number(_pair(source[i], what)[1], f"The label of sample {i} of {what}") for i in _all(source)])
+    try:
+        read = ((i, _pair(source[i], what)[1]) for i in _all(source))
+        return np.asarray([_number(label, f"The label of sample {i} of {what}") for i, label in read])
+    except BadInput as e:
+        raise BadInput(f"{e} Or give all labels as 'labels' and 'test_labels'.") from None
 
 
 def _all(source: Any) -> range:
