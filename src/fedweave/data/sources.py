@@ -78,17 +78,15 @@ def from_frame(
     words among the inputs into numbers first.
     """
     targets = [target] if isinstance(target, str) else list(target)
-    wanted = [*targets, *([group] if group else []), *(inputs or [])]
+    named = [*targets, *([group] if group else [])]
     for which in (frame, test) if test is not None else (frame,):
-        columns = list(getattr(which, "columns", ()))
-        if missing := [c for c in wanted if c not in columns]:
-            raise BadInput("The frame: " + choice("column", missing[0], map(str, columns)))
-    chosen = list(inputs or [c for c in frame.columns if c not in wanted])
-    words = [c for c in chosen if frame[c].dtype.kind not in "fiub"]
+        _check_frame(which, named, inputs or [])
+    chosen = list(inputs or [c for c in frame.columns if c not in named])
+    several = targets if len(targets) > 1 else []
+    words = [c for c in (*several, *chosen) if frame[c].dtype.kind not in "fiub"]
     if words or not chosen:
         what = f"The column {words[0]!r} is not numbers: encode it, or name the 'inputs'." if words else "No inputs."
         raise BadInput(f"from_frame: {what}")
-
     names = None if len(targets) > 1 or frame[targets[0]].dtype.kind in "fiub" else sorted(set(frame[targets[0]]))
 
     def part(which: Any) -> tuple[Any, Any, Any]:
@@ -104,10 +102,20 @@ def from_frame(
     return from_arrays(x, y, test_x, test_y, name, groups, test_groups)
 
 
+def _check_frame(frame: Any, named: Sequence[str], inputs: Sequence[str]) -> None:
+    if not hasattr(frame, "columns"):
+        raise BadInput(f"from_frame needs a pandas DataFrame. Got {type(frame).__name__}.")
+    columns = list(frame.columns)
+    if missing := [c for c in (*named, *inputs) if c not in columns]:
+        raise BadInput("The frame: " + choice("column", missing[0], map(str, columns)))
+    if empty := [c for c in named if frame[c].isna().any()]:
+        raise BadInput(f"The column {empty[0]!r} has empty cells. Fill them, or drop these rows.")
+
+
 def from_huggingface(
     train: Any,
     inputs: str | Sequence[str],
-    target: str,
+    target: str | Sequence[str],
     group: str | None = None,
     test: Any = None,
     name: str = "huggingface",
@@ -115,21 +123,23 @@ def from_huggingface(
 ) -> Dataset:
     """Build a data set from a ``datasets.Dataset``: ``inputs`` names one column, or several, which go by keyword.
 
-    ``target`` and ``group`` name the columns of labels and of natural clients, ``test`` is another ``Dataset``. Text
-    must be tokens already, as ``map`` with a tokenizer and padding makes them; images are read once.
+    ``target`` names the column of labels, or several; ``group`` that of natural clients, ``test`` is another
+    ``Dataset``. Text must be tokens already, as ``map`` with a tokenizer and padding makes them; images are read once.
     """
 
-    def column(which: Any, key: str) -> Any:
-        known = list(which.column_names)
-        if key not in known:
-            raise BadInput("The data set: " + choice("column", key, known))
-        return _stacked([as_array(value) for value in which[key]], key)
+    def column(which: Any, keys: str | Sequence[str]) -> Any:
+        if not isinstance(keys, str):
+            return {key: column(which, key) for key in keys}
+        return _stacked([as_array(value) for value in which[keys]], keys)
 
     def part(which: Any) -> tuple[Any, Any, Any]:
-        if not hasattr(which, "column_names"):
+        known = getattr(which, "column_names", None)
+        if not isinstance(known, list):
             raise BadInput(f"from_huggingface needs a datasets.Dataset. Got {type(which).__name__}: choose a split.")
-        x = column(which, inputs) if isinstance(inputs, str) else {key: column(which, key) for key in inputs}
-        return x, column(which, target), None if group is None else np.asarray(which[group])
+        named = [key for keys in (inputs, target, group or ()) for key in ([keys] if isinstance(keys, str) else keys)]
+        if missing := [key for key in named if key not in known]:
+            raise BadInput("The data set: " + choice("column", missing[0], known))
+        return column(which, inputs), column(which, target), None if group is None else np.asarray(which[group])
 
     (x, y, groups), rest = part(train), (None, None, None) if test is None else part(test)
     return from_arrays(x, y, *rest[:2], name=name, group=groups, test_group=rest[2], transform=transform)
@@ -176,7 +186,9 @@ def _collect(source: Any, what: str) -> tuple[Array, Array]:
 def _stacked(samples: list[Array], what: str) -> Array:
     for i, sample in enumerate(samples):
         if sample.shape != samples[0].shape:
-            raise BadInput(f"Sample {i} of {what} has shape {sample.shape}, sample 0 {samples[0].shape}. Resize them.")
+            raise BadInput(
+                f"Sample {i} of {what} has shape {sample.shape}, sample 0 {samples[0].shape}. Make them equal."
+            )
     return np.stack(samples)
 
 
