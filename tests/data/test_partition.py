@@ -439,6 +439,6 @@ def test_tokens_and_several_answers_are_dealt_without_classes():
         shares = Auto(4).split(data, rng())
         assert sorted(np.concatenate(shares.train)) == list(range(len(data)))
         assert label_counts(data, shares.train).shape == (4, 0)
-        for by_class in (Dirichlet(4, 0.5), Shards(4), Split(4, 0.25)):
+        for by_class in (Dirichlet(4, 0.5), Shards(4), Split(4, 0.25, 0.5)):
             with pytest.raises(BadInput, match=r"has no (classes|single one per sample)"):
                 by_class.split(data, rng())

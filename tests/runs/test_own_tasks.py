@@ -109,3 +109,11 @@ def test_a_run_with_an_own_task_is_resumed_with_it_alone(tmp_path):
     assert resumed.summary["digest"] == whole.summary["digest"]
     assert np.array_equal(resumed.rounds["hits"], whole.rounds["hits"])
     assert torch.is_grad_enabled()
+
+
+def test_functions_without_a_name_are_described_alike_in_every_process():
+    from functools import partial
+
+    tasks = [fw.Task(partial(F.cross_entropy, label_smoothing=s), {}) for s in (0.1, 0.2)]
+    assert tasks[0].describe() == tasks[1].describe() == {"type": "python", "name": "partial"}
+    assert "0x" not in repr(tasks[0])

@@ -124,8 +124,13 @@ class Dataset:
         """Return how a run folder refers to this data."""
         if self.source:
             return self.source
+        return {"type": "arrays", **self.facts}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What must be the same when a run is resumed: its name, its samples, how they are changed at random."""
         changed = {"transform": describe(self.transform)} if self.transform else {}
-        return {"type": "arrays", "name": self.name, "digest": self.digest, **changed}
+        return {"name": self.name, "digest": self.digest, **changed}
 
     @property
     def source(self) -> str | None:

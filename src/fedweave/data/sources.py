@@ -130,7 +130,8 @@ def from_huggingface(
     def column(which: Any, keys: str | Sequence[str]) -> Any:
         if not isinstance(keys, str):
             return {key: column(which, key) for key in keys}
-        return _stacked([as_array(value) for value in which[keys]], keys)
+        found = _stacked([as_array(value) for value in which[keys]], keys)
+        return found.astype(np.uint8) if _are_bytes(which, keys) else found
 
     def part(which: Any) -> tuple[Any, Any, Any]:
         known = getattr(which, "column_names", None)
@@ -143,6 +144,14 @@ def from_huggingface(
 
     (x, y, groups), rest = part(train), (None, None, None) if test is None else part(test)
     return from_arrays(x, y, *rest[:2], name=name, group=groups, test_group=rest[2], transform=transform)
+
+
+def _are_bytes(which: Any, key: str) -> bool:
+    """Return whether a column is declared as bytes; its values come as other whole numbers."""
+    feature = which.features[key]
+    while hasattr(feature, "feature"):  # of a list
+        feature = feature.feature
+    return getattr(feature, "dtype", "") == "uint8"
 
 
 def _labels(source: Any, given: Any, what: str) -> Any:

@@ -96,7 +96,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         "experiment": to_plain(experiment),  # again: experiment.json is easily edited
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
-        "data": {"name": data.name, "digest": data.digest},
+        "data": data.facts,
         "model": {
             "name": name,
             "parameters": engine.layout.parameters,

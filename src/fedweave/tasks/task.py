@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from fedweave.core.settings import BadInput, brief, choice, shown
+from fedweave.core.spec import name_of
 
 Sums = Mapping[str, tuple[Any, Any]]  # by metric: a sum over samples and the sum of their weights, numbers or arrays
 
@@ -108,7 +109,7 @@ class Task:
     @property
     def name(self) -> str:
         """What this task is called in reports."""
-        return getattr(self._loss, "__qualname__", repr(self._loss)) if type(self) is Task else type(self).__name__
+        return name_of(self._loss) if type(self) is Task else type(self).__name__
 
     def __repr__(self) -> str:
         return f"Task({self.name})" if type(self) is Task else f"{self.name}()"

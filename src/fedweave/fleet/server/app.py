@@ -148,7 +148,7 @@ def prepare(
         "engine": "flower",
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
-        "data": {"name": data.name, "digest": data.digest},
+        "data": data.facts,
         "model": {"name": name, "parameters": layout.parameters, "dim": layout.dim},
         "task": describe_task(task),
         "device": f"{why}, {roster.size} clients over Flower",
