@@ -38,7 +38,7 @@ class StoredExperiment(Checked):
     method: StoredMethod
     seed: Number
     rounds: Number
-    target: Annotated[float, Field(ge=0, le=1)] | None
+    target: float | None
     calibrate: bool = False
 
 
