@@ -89,6 +89,18 @@ def test_any_json_in_the_place_of_a_value(folder):
         (folder / name).write_text(json.dumps(content))
 
 
+TASKS = ['"text"', "[]", "{}", '{"primary": 7, "higher_is_better": true}']
+TASKS += ['{"primary": "class_accuracy", "higher_is_better": true}', '{"primary": "loss", "higher_is_better": "no"}']
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_any_json_in_the_place_of_the_task(task, folder):
+    content = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**content, "task": json.loads(task)}))
+    for command in ("resume", "report"):
+        assert "manifest.json" in one_sentence(READERS[command], folder)
+
+
 COMPARED = ["null", "[]", "{}", '{"runs": {}}', '{"runs": [], "command": null}', '{"runs": {"a": null}}', DEEP]
 
 

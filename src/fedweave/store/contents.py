@@ -42,10 +42,16 @@ class StoredExperiment(Checked):
     calibrate: bool = False
 
 
+def _metric(name: str) -> str:
+    if not name.isprintable() or name == "class_accuracy":
+        raise ValueError("it must name a metric with one value per round")
+    return name
+
+
 class StoredTask(Checked):
     """By which metric a run is judged."""
 
-    primary: Printable
+    primary: Annotated[str, AfterValidator(_metric)]
     higher_is_better: bool
 
 
@@ -55,8 +61,8 @@ class Manifest(Checked):
     versions: dict[str, Printable]
     data: dict[str, Any]
     experiment: StoredExperiment | None = None
-    command: str | list[str] | None = None
     task: StoredTask | None = None
+    command: str | list[str] | None = None
     labels: Annotated[list[list[Number]], AfterValidator(_rectangular)] | None = None
     samples: list[Number] | None = None
 
