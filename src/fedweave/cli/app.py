@@ -171,7 +171,7 @@ def export(folder: Folder, /, *, to: Literal["csv", "parquet"] = "csv", json: Js
     for run in comparing.begun_in(folder):
         result = running.load_result(run)
         with writable(run):
-            files += map(str, write_tables(run, result.rounds, result.clients, to))
+            files += map(str, write_tables(run, result.rounds, result.clients, to, result.client_scores))
     if json:
         _print_json({"files": files})
     else:

@@ -17,6 +17,15 @@ def headline(rows: Sequence[Row]) -> list[str]:
     return told or ["The runs have no measure in common."]
 
 
+def whose(rows: Sequence[Row]) -> str:
+    """Say whose model was measured on whose data."""
+    metric = rows[0]["metric"]
+    first = f"Test {metric} is that of the global model on the common test set"
+    if all(row["client_mean"] is None for row in rows):
+        return f"{first}."
+    return f"{first}; on each client's own test data, the same model is scored for every client by itself."
+
+
 def _single(row: Row) -> list[str]:
     end = f"after {_length(row)}"
     if row["value"] is not None:
@@ -24,7 +33,7 @@ def _single(row: Row) -> list[str]:
         how = f"{score} test accuracy" if row["metric"] == "accuracy" else f"a test {row['metric']} of {score}"
         first = f"{row['method']} ended at {how} {end}."
     else:
-        first = f"{row['method']} ran for {_length(row)} and was never evaluated."
+        first = f"{row['method']} ran for {_length(row)} and was never evaluated on a test set."
     if not row["reached"]:
         return [first, _missed([row])]
     subject = "It" if row["reached"] == row["seeds"] else f"In {row['reached_of']} seeds it"

@@ -22,7 +22,15 @@ from fedweave.method import Method, mask_aware
 from fedweave.pacing import Synchronous
 from fedweave.round.rules import Rules
 from fedweave.runs import method_names
-from fedweave.runs.checks import check_data, check_model, check_submodels, default_text, or_text, split_submodels
+from fedweave.runs.checks import (
+    check_data,
+    check_model,
+    check_submodels,
+    default_text,
+    or_text,
+    parse_sets,
+    split_submodels,
+)
 from fedweave.system import names as systems
 from fedweave.tables.rows import Where
 from fedweave.tasks import Task
@@ -198,6 +206,27 @@ class Experiment:
         or_text(Task, tasks.parse, "next_token", optional=True),
         Option("classification, regression or next_token.", "NAME", "next_token", default="fits the labels"),
     ] = None
+    evaluate: Annotated[
+        tuple[Literal["train", "test"], ...],
+        BeforeValidator(parse_sets),
+        Option(
+            "What each evaluation looks at: test, the common test set; train, the training loss over all clients and "
+            "nothing else; or both.",
+            "SETS",
+            "train,test",
+            default="test",
+        ),
+    ] = ("test",)
+    client_eval: Annotated[
+        PositiveInt | None,
+        Option(
+            "Every so many rounds, and after the last, evaluate the global model on each client's own test samples: "
+            "mean, spread and the worst clients.",
+            "R",
+            "10",
+            default="never",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse fields that contradict each other, all at once; the command line replaces their quoted names."""
@@ -218,6 +247,8 @@ class Experiment:
                 "The method has a pacing of its own, which 'deadline', 'answers' and 'over_selection' would replace: "
                 "give 'pacing' instead."
             )
+        if self.target is not None and "test" not in self.evaluate:
+            problems.append("'target' is reached on the test set: 'evaluate' must have test in it.")
         problems += self._without_effect()
         problems += [why for part in (self.partition, self.system, self.pacing) if part and (why := undeclared(part))]
         if problems:
