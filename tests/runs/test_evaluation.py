@@ -22,8 +22,8 @@ from runs.test_loop import assert_same, stop_after
 from store import toy_runs
 
 COLUMNS = ("client_mean", "client_std", "client_worst", "client_worst_decile")
-TRAIN = [range(0, 11), range(11, 13), range(13, 40), range(40, 60)]
-TEST = [range(0, 7), range(3, 4), range(0), range(7, 30)]  # one has none, and two share a sample
+TRAIN = [range(11), range(11, 13), range(13, 40), range(40, 60)]
+TEST = [range(7), range(3, 4), range(0), range(7, 30)]  # one has none, and two share a sample
 
 
 @fw.settings
@@ -40,6 +40,10 @@ class Fixed(Partition):
 
 def linear():
     return nn.Sequential(nn.Flatten(), nn.Linear(8, 3))
+
+
+def hidden():
+    return nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
 
 
 def noisy():
@@ -96,16 +100,18 @@ def test_the_objective_is_the_mean_training_loss_over_all_clients(small, flowers
 def test_train_alone_leaves_the_test_set_alone(small):
     both, alone = fw.run(small(evaluate="train,test")), fw.run(small(evaluate="train"))
     assert np.array_equal(both.rounds["objective"], alone.rounds["objective"])
-    assert np.isnan(alone.rounds["accuracy"]).all() and np.isnan(alone.rounds["loss"]).all()
+    assert np.isnan([alone.rounds["accuracy"], alone.rounds["loss"]]).all()
     assert alone.summary["objective"] == both.summary["objective"] == both.rounds["objective"][-1]
     assert alone.summary["value"] is None
     assert alone.summary["digest"] == both.summary["digest"]
     assert "Training loss over all clients against rounds" in report.page([alone])
     plain = fw.run(small())
-    assert "objective" not in plain.rounds and "objective" not in plain.summary
+    assert "objective" not in {*plain.rounds, *plain.summary}
 
 
-def test_scores_of_clients_are_those_of_plain_torch_on_their_own_test_samples(small, flowers):
+@pytest.mark.parametrize("slice_size", [500, 5])  # a client's samples are measured in slices
+def test_scores_of_clients_are_those_of_plain_torch_on_their_own_test_samples(small, flowers, slice_size, monkeypatch):
+    monkeypatch.setattr("fedweave.local.torch.trainer.EVALUATION_BATCH", slice_size)
     experiment = small(client_eval=2)
     result, trained = fw.run(experiment), models(experiment)
     found = result.client_scores
@@ -122,6 +128,16 @@ def test_scores_of_clients_are_those_of_plain_torch_on_their_own_test_samples(sm
     assert result.manifest["test_samples"] == [7, 1, 0, 23]
     assert {name: result.summary[name] for name in COLUMNS} == {n: result.rounds[n][-1] for n in COLUMNS}
     assert result.summary["digest"] == fw.run(small()).summary["digest"]
+
+
+def test_clients_with_sub_models_are_tested_with_the_whole_one(small, flowers):
+    experiment = small(model=hidden, submodels="1,0.5", client_eval=5)
+    result, x = fw.run(experiment), models(experiment)[-1]
+    module = hidden()
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(x), module.parameters())
+    with torch.no_grad():
+        hits = (module(torch.from_numpy(flowers.test_x)).argmax(1).numpy() == flowers.test_y).astype(float)
+    assert result.client_scores["value"] == pytest.approx([hits[list(part)].mean() for part in TEST if part])
 
 
 @pytest.mark.parametrize("higher", [True, False])
@@ -228,7 +244,7 @@ def test_what_cannot_be_evaluated_is_refused(small, tmp_path):
     assert not (tmp_path / "run").exists()
     with pytest.raises(fw.BadInput, match="'target' is reached on the test set"):
         small(evaluate="train", target=0.5)
-    with pytest.raises(fw.BadInput, match="There is no set 'tset'. Did you mean 'test'?"):
+    with pytest.raises(fw.BadInput, match=r"There is no set 'tset'\. Did you mean 'test'\?"):
         small(evaluate="tset")
     for nothing in ("", ()):
         with pytest.raises(fw.BadInput, match="train, test or both"):

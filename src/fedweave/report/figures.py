@@ -79,15 +79,16 @@ def participation(part: Participation, method: str, ink: Ink, top: float, key: s
 def client_scores(scores: dict[str, Ranked], colors: dict[str, Ink], metric: str) -> str:
     """Return the score of every client from the worst to the best, one line and band per method."""
     scale, unit = (100.0, ", %") if metric == "accuracy" else (1.0, "")
-    with canvas(9.4, 3.1) as figure:
+    with canvas(4.7, 3.1) as figure:
         axes = simplify(figure.add_subplot(), grid="both")
         for method, s in scores.items():
             mean, low, high = (scale * _bin(row) for row in (s.mean, s.low, s.high))
             edges = np.linspace(0, 100, mean.size + 1)
+            how: dict[str, Any] = {"color": colors[method].color}
             if np.any(high > low):
-                axes.stairs(high, edges, baseline=low, fill=True, color=colors[method].color, alpha=0.16, linewidth=0)
-            line = colors[method].line
-            axes.stairs(mean, edges, baseline=None, color=colors[method].color, linestyle=line, linewidth=1.7)
+                low, high = (np.append(row, row[-1:]) for row in (low, high))
+                axes.fill_between(edges, low, high, step="post", alpha=0.16, linewidth=0, **how)
+            axes.stairs(mean, edges, baseline=None, linestyle=colors[method].line, linewidth=1.7, **how)
         _limits(axes, scale * np.concatenate([s.mean for s in scores.values()]), metric)
         axes.set_xlim(0, 100)
         axes.axvline(10, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)

@@ -54,7 +54,7 @@ def _title(methods: Sequence[str]) -> str:
 def _header(title: str, rows: Sequence[Row]) -> str:
     first, *more = headline(rows)
     rest = f'<p class="more">{escape(" ".join(more))}</p>' if more else ""
-    rest += f'<p class="note">{escape(whose(rows))}</p>' if rows else ""
+    rest += f'<p class="note">{escape(meaning)}</p>' if (meaning := whose(rows)) else ""
     size = f" <span>· {escape(_scope(rows))}</span>" if rows else ""
     return f'<header><h1>{escape(title)}{size}</h1><p class="lede">{escape(first)}</p>{rest}</header>'
 
@@ -123,7 +123,7 @@ def _client_scores(groups: Groups, colors: dict[str, Ink]) -> str:
         note += f" Left out: {count} of the clients, which have no test samples."
     key = legend({m: colors[m] for m in scores}) if len(groups) > 1 else ""
     svg = figures.client_scores(scores, colors, runs[0].summary["metric"])
-    return f'<p class="note">{note}</p>{key}{_card(svg, wide=True)}'
+    return f'<p class="note">{note}</p>{key}<div class="pair one">{_card(svg)}</div>'
 
 
 def _participation(groups: Groups, colors: dict[str, Ink]) -> str:

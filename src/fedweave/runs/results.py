@@ -24,11 +24,12 @@ class Result:
 
     ``rounds`` columns, one row per round: ``round`` (from 1), ``clock`` (simulated seconds at its end), ``seconds``
     (of this round), ``device_seconds`` (summed over the asked clients), ``wall_seconds`` (cumulative), ``accuracy``,
-    ``loss`` (of the global model on the common test set; nan where not evaluated), ``train_loss``, ``asked``, ``received``, ``refused``,
-    ``bytes_up``, ``bytes_down`` (cumulative), ``class_accuracy`` (rounds × classes) and ``abandoned`` (1: nothing of
-    it counts); then the measures that this run has (``fedweave.round.measures``): ``diversity``, ``direction_length``,
-    ``step_length``, those of its aggregator, and what was asked for: ``objective`` (the training loss over all clients)
-    and ``client_mean``, ``client_std``, ``client_worst``, ``client_worst_decile`` of ``client_scores``.
+    ``loss`` (of the global model on the common test set; nan where not evaluated), ``train_loss`` (of this round's
+    clients while they trained), ``asked``, ``received``, ``refused``, ``bytes_up``, ``bytes_down`` (cumulative),
+    ``class_accuracy`` (rounds × classes) and ``abandoned`` (1: nothing of it counts); then the measures that this run
+    has (``fedweave.round.measures``): ``diversity``, ``direction_length``, ``step_length``, those of its aggregator,
+    and what was asked for: ``objective`` (the training loss over all clients) and ``client_mean``, ``client_std``,
+    ``client_worst``, ``client_worst_decile`` of ``client_scores``.
     ``clients`` columns, one row per round and asked client: ``round``, ``client``, ``count``, ``expected``,
     ``received``, ``steps``, ``loss``, ``seconds``, ``bytes_up``.
     ``client_scores`` columns, where clients were evaluated one by one: ``round``, ``client`` and ``value``, the task's
