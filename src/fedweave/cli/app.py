@@ -171,7 +171,7 @@ def export(folder: Folder, /, *, to: Literal["csv", "parquet"] = "csv", json: Js
     for run in comparing.begun_in(folder):
         result = running.load_result(run)
         with writable(run):
-            files += map(str, write_tables(run, result.rounds, result.clients, to))
+            files += map(str, write_tables(run, result.rounds, result.clients, to, result.client_scores))
     if json:
         _print_json({"files": files})
     else:
@@ -209,7 +209,7 @@ def _command() -> str:
 
 def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
     """Print what came out, and write the page if one is wanted."""
-    from fedweave.report import compare_rows, terminal_table, write
+    from fedweave.report import client_table, compare_rows, terminal_table, write
 
     if page is not None:
         write(results, page)
@@ -217,7 +217,8 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
         runs = [dict(r.summary) for r in results]
         _print_json(runs[0] if page is None else {"runs": runs, "summary": compare_rows(results), "report": str(page)})
         return
-    Console().print(terminal_table(results))
+    for table in filter(None, (terminal_table(results), client_table(results))):
+        Console().print(table)
     for result in results:
         if not result.rounds["asked"].any():
             print(f"warning: nobody was ever available in {result.folder}: nothing was trained", file=sys.stderr)

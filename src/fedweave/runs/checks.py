@@ -49,10 +49,29 @@ def check_model(given: Any) -> Any:
     return given
 
 
+def _split(given: Any) -> Any:
+    """Return a list as typed, such as 1,0.5, one by one."""
+    if given is None or isinstance(given, str):
+        return [part.strip() for part in (given or "").split(",") if part.strip()]
+    return given
+
+
+SETS = ("train", "test")  # of samples on which a model is evaluated
+
+
+def parse_sets(given: Any) -> Any:
+    """Return the sets on which models are evaluated, in one order, each once."""
+    given = _split(given)
+    if not isinstance(given, list | tuple) or not given:
+        raise ValueError(f"must be train, test or both, such as 'train,test'. Got {shown(given)} instead.")
+    if wrong := [name for name in given if name not in SETS]:
+        raise BadInput(choice("set", wrong[0], SETS))
+    return [name for name in SETS if name in given]
+
+
 def split_submodels(given: Any) -> Any:
     """Return sub-models as typed, such as 1,0.5 or feddd_a1,feddd_a2, one by one, shares as numbers."""
-    if given is None or isinstance(given, str):
-        given = [part.strip() for part in (given or "").split(",") if part.strip()]
+    given = _split(given)
     return [_as_number(part) for part in given] if isinstance(given, list | tuple) else given
 
 

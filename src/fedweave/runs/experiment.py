@@ -29,6 +29,7 @@ from fedweave.runs.checks import (
     check_submodels,
     default_text,
     or_text,
+    parse_sets,
     split_submodels,
     without_effect,
 )
@@ -203,6 +204,27 @@ class Experiment:
         or_text(Task, tasks.parse, "next_token", optional=True),
         Option("classification, regression or next_token.", "NAME", "next_token", default="fits the labels"),
     ] = None
+    evaluate: Annotated[
+        tuple[Literal["train", "test"], ...],
+        BeforeValidator(parse_sets),
+        Option(
+            "What each evaluation looks at: test, the common test set; train, the training loss over all clients and "
+            "nothing else; or both.",
+            "SETS",
+            "train,test",
+            default="test",
+        ),
+    ] = ("test",)
+    client_eval: Annotated[
+        PositiveInt | None,
+        Option(
+            "Every so many rounds, and after the last, evaluate the global model on each client's own test samples: "
+            "mean, spread and the worst clients.",
+            "R",
+            "10",
+            default="never",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse fields that contradict each other, all at once; the command line replaces their quoted names."""
@@ -223,6 +245,8 @@ class Experiment:
                 "The method has a pacing of its own, which 'deadline', 'answers' and 'over_selection' would replace: "
                 "give 'pacing' instead."
             )
+        if self.target is not None and "test" not in self.evaluate:
+            problems.append("'target' is reached on the test set: 'evaluate' must have test in it.")
         problems += without_effect(self)
         problems += [why for part in (self.partition, self.system, self.pacing) if part and (why := undeclared(part))]
         if problems:

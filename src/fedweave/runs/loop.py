@@ -22,6 +22,7 @@ from fedweave.engine.pool.choose import choose_pool
 from fedweave.engine.pool.protocol import Pool
 from fedweave.local.torch.device import choose_device
 from fedweave.round import Round, measures, run_round
+from fedweave.runs.evaluation import evaluate
 from fedweave.runs.experiment import Experiment, check_experiment, from_plain, refuse_old_fields, to_plain
 from fedweave.runs.results import Result, summarise
 from fedweave.runs.session import Session, prepare, refuse_foreign_state
@@ -70,7 +71,6 @@ def resume(
             return resume_with(store, experiment, watch, workers)
 
 
-COLUMNS = ("accuracy", "loss", "class_accuracy")  # metrics that are columns of every run
 FREE = {"pool", "workers", "device", "tables"}  # settings that change no bit
 
 
@@ -225,19 +225,13 @@ def _record(
 ) -> dict[str, Any]:
     """Evaluate and measure a round that began at this moment, and add its rows to the store; return the first."""
     crash_point("stepped")
-    e, engine, method = session.experiment, session.engine, session.method
-    due = after.round % e.evaluate_every == 0 or after.round == e.rounds
-    scores = engine.evaluate(after.x) if due else {}
-    measured = measures.of_parts(method, after, happened)
-    measured |= {name: value for name, value in scores.items() if name not in COLUMNS}  # the task's own metrics
-    if due and e.true_gradients:
-        surrogate = method.aggregator.surrogate(after.aggregator)
-        measured |= measures.of_gradients(engine, after.x, happened.view.population, surrogate)
+    found = evaluate(session, after, happened.view.population)
+    measured = measures.of_parts(session.method, after, happened) | found.measured
     totals["wall_seconds"] += time.perf_counter() - begin
-    row = {**_row(before, after, happened, scores, totals), **measured}
+    row = {**_row(before, after, happened, found.test, totals), **measured}
     crash_point("evaluated")
-    store.add(row, _client_rows(after.round, happened), happened.failures())
-    if e.audit:
+    store.add(row, _client_rows(after.round, happened), happened.failures(), found.clients)
+    if session.experiment.audit:
         store.note(after.round, _audit_lines(after, happened))
     crash_point("recorded")
     return row
@@ -311,7 +305,8 @@ def _result(store: RunFolder, plain: Mapping[str, Any], manifest: Mapping[str, A
         "run": str(store.folder) if store.folder else None,
         "digest": hashlib.sha256(state.x.tobytes()).hexdigest(),
     }
-    return Result(plain, manifest, rounds, store.columns("clients"), summary, state.x, store.folder)
+    clients, scores = store.columns("clients"), store.columns("client_scores")
+    return Result(plain, manifest, rounds, clients, summary, state.x, store.folder, scores)
 
 
 def load_result(folder: str | Path) -> Result:

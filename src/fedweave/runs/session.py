@@ -17,7 +17,7 @@ from fedweave.core.records import Array, Population, ServerState
 from fedweave.core.returned import read_only_error
 from fedweave.core.roles import Engine
 from fedweave.core.settings import BadInput
-from fedweave.data.deal import covered, label_counts
+from fedweave.data.deal import Shares, covered, label_counts
 from fedweave.engine.pool.protocol import Pool
 from fedweave.engine.simulator import Simulator
 from fedweave.engine.torch_simulator import torch_simulator
@@ -51,6 +51,7 @@ class Session(NamedTuple):
     world: Callable[[int], Population]  # the clients as they are in a round
     method: Method  # the experiment's, which may ask more than it needs
     rules: Rules
+    tested: Array  # (k,) the clients that have test samples of their own
     every_round: bool = False  # whether a round is too expensive to repeat: its state is saved at once
 
 
@@ -67,6 +68,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     labels = None if data.labels is None else label_counts(data, shares.train)
     x = first_vector(name, model, data, experiment.seed, task)
     base = nominal_population(experiment, np.array([part.size for part in shares.train]))
+    test_samples = _test_samples(experiment, shares)
     device, why = choose_device(experiment.device, experiment.pool)
     solver, upload, seed = method.solver, method.upload, experiment.seed
     if name == "quadratic":  # known in closed form, so clients need no training: a thousand times as fast, and exact
@@ -108,11 +110,24 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         "processor": processor(),
         "trainer": trainer_name(engine, why if device == "cuda" else device),  # a GPU by its name
         "labels": None if labels is None else labels.tolist(),
+        **({"test_samples": test_samples.tolist()} if experiment.client_eval else {}),
     }
     start = first_state(method, x, base, engine.layout.parameters)
     if experiment.calibrate:  # a method whose step length nobody knows says so now
         calibrated_lr(method, start, view_of(method, start, first, engine, experiment.lr))
-    return Session(experiment, engine, base, start, manifest, world, method, experiment.rules)
+    tested = np.flatnonzero(test_samples)
+    return Session(experiment, engine, base, start, manifest, world, method, experiment.rules, tested)
+
+
+def _test_samples(experiment: Experiment, shares: Shares) -> Array:
+    """Return how many test samples each client has of its own."""
+    found = np.array([part.size for part in shares.test])
+    if experiment.client_eval and not found.any():
+        raise BadInput(
+            f"{type(experiment.partition).__name__} deals no test samples, so no client has test samples of its own: "
+            "leave --client-eval out, or deal some."
+        )
+    return found
 
 
 def describe_task(task: Task) -> dict[str, Any]:

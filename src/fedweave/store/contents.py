@@ -65,6 +65,7 @@ class Manifest(Checked):
     command: str | list[str] | None = None
     labels: Annotated[list[list[Number]], AfterValidator(_rectangular)] | None = None
     samples: list[Number] | None = None
+    test_samples: list[Number] | None = None
 
 
 class Plan(Checked):

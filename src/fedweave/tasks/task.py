@@ -12,7 +12,8 @@ Sums = Mapping[str, tuple[Any, Any]]  # by metric: a sum over samples and the su
 # Names of columns that every run has, which no metric may take; "accuracy" and "loss" are metrics themselves.
 RESERVED = {
     "round", "clock", "seconds", "device_seconds", "wall_seconds", "train_loss", "asked", "received", "refused",
-    "bytes_up", "bytes_down", "class_accuracy", "abandoned", "objective",
+    "bytes_up", "bytes_down", "class_accuracy", "abandoned", "objective", "client_mean", "client_std", "client_worst",
+    "client_worst_decile",
 }  # fmt: skip
 
 

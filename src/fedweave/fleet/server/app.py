@@ -107,6 +107,12 @@ def prepare(
     refuse_oracle(experiment.method)
     if experiment.true_gradients:
         raise BadInput("A real fleet does not tell its true gradients: --true-gradients is for the simulator.")
+    if "train" in experiment.evaluate:
+        raise BadInput(
+            "A real fleet does not tell the training loss of all clients: --evaluate train is for the simulator."
+        )
+    if experiment.client_eval is not None:
+        raise BadInput("A real fleet does not tell scores on its own test data: --client-eval is for the simulator.")
     data = load_data(experiment)
     name, model = model_factory(experiment, data)
     if name == "quadratic":
@@ -158,7 +164,9 @@ def prepare(
         "samples": roster.samples.tolist(),
         "terms": {f.name: getattr(terms, f.name) for f in dataclasses.fields(terms)},
     }
-    return Session(experiment, engine, base(), start, manifest, world, method, experiment.rules, every_round=True)
+    return Session(
+        experiment, engine, base(), start, manifest, world, method, experiment.rules, np.zeros(0, int), every_round=True
+    )
 
 
 def _test_only(data: Dataset) -> ClientData:
