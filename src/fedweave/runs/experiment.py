@@ -23,6 +23,7 @@ from fedweave.pacing import Synchronous
 from fedweave.round.rules import Rules
 from fedweave.runs import method_names
 from fedweave.runs.checks import check_data, check_model, check_submodels, default_text, or_text, split_submodels
+from fedweave.runs.start import Start, check_start
 from fedweave.system import names as systems
 from fedweave.tables.rows import Where
 from fedweave.tasks import Task
@@ -198,6 +199,16 @@ class Experiment:
         or_text(Task, tasks.parse, "next_token", optional=True),
         Option("classification, regression or next_token.", "NAME", "next_token", default="fits the labels"),
     ] = None
+    start: Annotated[
+        InstanceOf[Start] | None,  # given as a state dict or a file
+        BeforeValidator(check_start),
+        Option(
+            "A state dict to begin with: a .safetensors, .pt or .pth file.",
+            "FILE",
+            "model.safetensors",
+            default="as the model draws its values",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse fields that contradict each other, all at once; the command line replaces their quoted names."""
@@ -325,9 +336,8 @@ def from_plain(spec: Mapping[str, Any], trust: bool = False) -> Experiment:
     if not isinstance(spec, Mapping) or not {"data", "model"} <= spec.keys():
         raise BadInput(f"An experiment is a table with 'data', 'model' and more. Got {str(spec)[:60]!r} instead.")
     refuse_old_fields(spec)
-    data, model = spec["data"], spec["model"]
-    if not isinstance(data, str) or not isinstance(model, str):
-        what = "arrays" if not isinstance(data, str) else "a model"
+    given = {"arrays": spec["data"], "a model": spec["model"], "start values": spec.get("start") or ""}
+    if what := next((what for what, value in given.items() if not isinstance(value, str)), None):
         raise BadInput(
             f"This run used {what} given in Python: resume it there, with fedweave.resume(folder, experiment)."
         )
