@@ -162,8 +162,9 @@ class Dataset:
 
         from fedweave.data.arrays import inputs
 
-        samples = as_array(x) if isinstance(self.x, Items) else inputs(x, "x")
-        if bool(self.std) != (getattr(samples, "dtype", None) == np.uint8):
+        lazy = isinstance(self.x, Items)
+        samples = as_array(x) if lazy else inputs(x, "x")
+        if (self.std or not lazy) and bool(self.std) != (getattr(samples, "dtype", None) == np.uint8):
             kind = "images of bytes (uint8)" if self.std else checks.kind(self.x)
             raise BadInput(f"The samples of {self.name} are {kind}. Got {checks.kind(x)}.")
         batch = each(samples, torch.from_numpy)

@@ -6,7 +6,6 @@ import hashlib
 import io
 import os
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,7 +94,7 @@ def _arrays(given: Any, who: str) -> dict[str, Array]:
 def _array(value: Any) -> Array:
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value  # which NumPy does not have
+        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()  # NumPy has no bfloat16
     return np.array(value)
 
 
@@ -126,7 +125,9 @@ class Started:
         import torch
         from torch.nn.parameter import is_lazy
 
-        module = deepcopy(self.__wrapped__(**arguments))  # it may be handed out again
+        from fedweave.local.torch.flat_module import copied
+
+        module = copied(self.__wrapped__(**arguments))  # it may be handed out again
         mine = module.state_dict(keep_vars=True)
         shared = {id(mine[name]) for name in self._values if name in mine}  # files may keep such tensors once
         wanted = {name: tensor for name, tensor in mine.items() if name in self._values or id(tensor) not in shared}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedBuffer, is_lazy
 
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Layout
@@ -154,7 +154,7 @@ def build_module(model: Callable[..., nn.Module], seed: int, data: ClientData | 
     with drawing_from(rng_for(seed, 0, Stream.MODEL)):
         module = model(seed=seed) if _takes_seed(model) else model()
         try:
-            module = deepcopy(module)
+            module = copied(module)
         except Exception as e:
             raise BadInput(
                 f"What the model's function returns cannot be copied: {e}. Let it build a plain module."
@@ -164,6 +164,14 @@ def build_module(model: Callable[..., nn.Module], seed: int, data: ClientData | 
                 run(module.eval(), first_samples(data, 2).x)
             module.train()
         return module
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """Return a copy, also of buffers without sizes yet (lazy batch norm), which torch itself does not copy."""
+    tensors = module.buffers() if isinstance(module, nn.Module) else ()
+    sizeless = [b for b in tensors if isinstance(b, UninitializedBuffer)]
+    new: Any = UninitializedBuffer
+    return deepcopy(module, {id(b): new(device=b.device, dtype=b.dtype) for b in sizeless})
 
 
 def _takes_seed(model: Callable[..., Any]) -> bool:
