@@ -215,6 +215,9 @@ FORGED = {
     "a part that is missing": lambda s: s._replace(aggregator={}),
     "refusals of nobody": lambda s: s._replace(refusals={"refused": np.zeros(1, int)}),
     "another round": lambda s: s._replace(round=1),
+    "a best model of another shape": lambda s: s._replace(best={**s.best, "x": s.x[:3]}),
+    "a best model that is a table": lambda s: s._replace(best={**s.best, "x": s.clients["memory"]}),
+    "a best model without a round": lambda s: s._replace(best={"x": s.x}),
 }
 
 

@@ -153,14 +153,23 @@ class Dataset:
         group = None if self.group is None else self.group[held]
         return replace(self.take(kept), test_x=rows(self.x, held), test_y=rows(self.y, held), test_group=group)
 
-    def prepare(self, x: Any) -> Tensor:
-        """Return raw samples as the network takes them: bytes are scaled by this data set's mean and std."""
+    def prepare(self, x: Any) -> Any:
+        """Return raw samples (n, …) as the model takes them, a tensor or tensors by name.
+
+        They are treated as this data set's own samples were: images of bytes are scaled by its mean and std.
+        """
         import torch
 
-        batch = torch.as_tensor(np.asarray(x))
+        from fedweave.data.arrays import inputs
+
+        lazy = isinstance(self.x, Items)
+        samples = as_array(x) if lazy else inputs(x, "x")
+        if (self.std or not lazy) and bool(self.std) != (getattr(samples, "dtype", None) == np.uint8):
+            kind = "images of bytes (uint8)" if self.std else checks.kind(self.x)
+            raise BadInput(f"The samples of {self.name} are {kind}. Got {checks.kind(x)}.")
+        batch = each(samples, torch.from_numpy)
         if not self.std:
             return batch
-        batch = batch[:, None] if batch.dim() == 3 else batch
         scale, shift = scaling(self.mean, self.std, batch.dim())
         return batch.to(torch.float32).mul_(scale).add_(shift)
 

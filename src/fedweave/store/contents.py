@@ -55,6 +55,34 @@ class StoredTask(Checked):
     higher_is_better: bool
 
 
+class StoredSample(Checked):
+    """What a model of the library was built for, as ``fedweave.models.build`` takes it."""
+
+    shape: list[Number]
+    classes: Number
+    tokens: Number
+    each: bool
+    outputs: Number
+
+
+class StoredModel(Checked):
+    """The model of a run: its tensors in the flat vector, and how to build one of the library."""
+
+    name: Printable
+    parameters: Number
+    names: list[Printable] | None = None
+    shapes: list[list[Number]] | None = None
+    sample: StoredSample | None = None
+    constants: str | None = None
+
+
+class StoredStart(Checked):
+    """Where a model's first values came from."""
+
+    path: str | None
+    sha256: str
+
+
 class Manifest(Checked):
     """manifest.json: where a run comes from."""
 
@@ -66,6 +94,8 @@ class Manifest(Checked):
     labels: Annotated[list[list[Number]], AfterValidator(_rectangular)] | None = None
     samples: list[Number] | None = None
     test_samples: list[Number] | None = None
+    model: StoredModel | None = None
+    start: StoredStart | None = None
 
 
 class Plan(Checked):
