@@ -313,8 +313,9 @@ def from_plain(spec: Mapping[str, Any], trust: bool = False) -> Experiment:
     if not isinstance(spec, Mapping) or not {"data", "model"} <= spec.keys():
         raise BadInput(f"An experiment is a table with 'data', 'model' and more. Got {str(spec)[:60]!r} instead.")
     refuse_old_fields(spec)
-    given = {"arrays": spec["data"], "a model": spec["model"], "start values": spec.get("start") or ""}
-    if what := next((what for what, value in given.items() if not isinstance(value, str)), None):
+    given = {"arrays": spec["data"], "a model": spec["model"]}
+    given |= {"a task": spec.get("task") or "", "start values": spec.get("start") or ""}
+    if what := next((what for what, text in given.items() if not isinstance(text, str)), None):
         raise BadInput(
             f"This run used {what} given in Python: resume it there, with fedweave.resume(folder, experiment)."
         )

@@ -103,7 +103,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         "experiment": to_plain(experiment),  # again: experiment.json is easily edited
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
-        "data": {"name": data.name, "digest": data.digest},
+        "data": data.facts,
         "model": {
             **describe_model(name, engine.layout, constants if callable(experiment.model) else data),
             "fleet_bytes": int(size.sum()),  # of all clients' models

@@ -158,7 +158,7 @@ def prepare(
         "engine": "flower",
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
-        "data": {"name": data.name, "digest": data.digest},
+        "data": data.facts,
         "model": describe_model(name, layout, constants if callable(experiment.model) else data),
         "start": start_values,
         "task": describe_task(task),
