@@ -1,9 +1,9 @@
-"""Names that become paths: what they may hold, and whose word is enough for a file to be read."""
+"""Names that become paths or imports: what they may hold, and whose word is enough to follow them."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated
@@ -28,23 +28,36 @@ def check_name(name: str) -> str:
 
 FileName = Annotated[str, AfterValidator(check_name)]
 
-_trusted: ContextVar[bool] = ContextVar("_trusted", default=True)
+_way: ContextVar[str] = ContextVar("_way", default="")  # how to allow it to whoever is not trusted; empty: trusted
 
 
 @contextmanager
-def from_run_folder(trust: bool) -> Generator[None]:
-    """Build settings that a run folder holds: without trust they may not name files to read."""
-    token = _trusted.set(trust)
+def _told_by_others(way: str) -> Generator[None]:
+    token = _way.set(way)
     try:
         yield
     finally:
-        _trusted.reset(token)
+        _way.reset(token)
+
+
+def from_run_folder(trust: bool) -> AbstractContextManager[None]:
+    """Build settings that a run folder holds: without trust they may not name files to read or modules to import."""
+    way = "If you trust the folder, resume with --trust (in Python with trust=True)."
+    return _told_by_others("" if trust else way)
+
+
+def from_server() -> AbstractContextManager[None]:
+    """Build settings that a server sends to its clients: they are made of what a client has imported itself."""
+    return _told_by_others("Import it in the client's app too.")
 
 
 def check_path(path: str | Path) -> None:
     """Refuse a path that only a run folder names: the folder may be somebody else's."""
-    if not _trusted.get():
-        raise BadInput(
-            f"This run reads {brief(str(path))!r}, a path that its run folder names. If you trust the folder, "
-            "resume with --trust (in Python with trust=True)."
-        )
+    if way := _way.get():
+        raise BadInput(f"This run reads {brief(str(path))!r}, a path that its run folder names. {way}")
+
+
+def check_import(plugin: str) -> None:
+    """Refuse to import what only a run folder or a message names."""
+    if way := _way.get():
+        raise BadInput(f"{brief(plugin)!r} is a plug-in that is not imported because others name it. {way}")

@@ -46,6 +46,7 @@ class Manifest(Checked):
     """manifest.json: where a run comes from."""
 
     versions: dict[str, Printable]
+    plugins: dict[str, Printable] = {}
     data: dict[str, Any]
     experiment: StoredExperiment | None = None
     command: str | list[str] | None = None
