@@ -20,7 +20,7 @@ from fedweave.fleet.wire.tensors import Tensors, opened, packed
 from fedweave.local.solvers import SGD
 from fedweave.local.torch.flat_module import FlatModule, build_module, initial_vector
 from fedweave.round import run_round
-from fedweave.runs.experiment import model_factory
+from fedweave.runs.factories import model_factory
 from fedweave.upload import DifferentialDropout
 from fedweave.upload.channels import channels_of
 from fedweave.upload.wire import decode, encode, encoded_size

@@ -297,3 +297,10 @@ def test_a_path_that_a_run_folder_names_is_read_only_with_trust(field, tmp_path)
     else:
         with pytest.raises(BadInput, match=r"class folders|has no images"):
             resume(folder, trust=True)
+
+
+def test_a_target_beyond_one_can_be_read_back(tmp_path):
+    """A target is a value of the task's own metric, such as a loss."""
+    folder = interrupted("fedavg", target="7.5")(tmp_path / "run")
+    assert load_result(folder).experiment["target"] == 7.5
+    assert resume(folder).summary["rounds"] == 3

@@ -16,6 +16,8 @@ from fedweave.core.settings import BadInput, brief, choice, nearest, shown
 from fedweave.core.spec import build
 from fedweave.data import Dataset
 
+BATCH_SIZE = 20
+
 
 def or_text(role: type, parse: Callable[[str], Any], example: str, optional: bool = False) -> BeforeValidator:
     """Return a check that takes a part, its table of a file, or its text of the command line; None if ``optional``."""
@@ -89,3 +91,17 @@ def check_submodels(given: tuple[float | str, ...]) -> tuple[float | str, ...]:
 def default_text(default: str) -> Any:
     """Return a default that is written as on the command line."""
     return Field(default=default, validate_default=True)
+
+
+def without_effect(experiment: Any) -> list[str]:
+    """Return a sentence for each field that is given but that the world replaces for every client."""
+    replaced = experiment.system.replaces
+    given = {"epochs": experiment.epochs, "steps": experiment.steps} if "steps" in replaced else {}
+    if "batch_size" in replaced and experiment.batch_size != BATCH_SIZE:
+        given["batch_size"] = experiment.batch_size
+    who = type(experiment.system).__name__
+    return [
+        f"{name!r} has no effect under {who}, which sets it for every client: leave it out, or change 'system'."
+        for name, value in given.items()
+        if value is not None
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -14,7 +14,7 @@ from fedweave.core.options import Option, options_of, renamed_options
 from fedweave.core.paths import from_run_folder
 from fedweave.core.records import MOST_STEPS
 from fedweave.core.roles import Pacing, System
-from fedweave.core.settings import BadInput, PositiveFactor, settings, undeclared
+from fedweave.core.settings import BadInput, PositiveFactor, settings, shown, undeclared
 from fedweave.core.spec import build, describe
 from fedweave.data import Dataset, load
 from fedweave.data.partition import Partition
@@ -23,18 +23,23 @@ from fedweave.method import Method, mask_aware
 from fedweave.pacing import Synchronous
 from fedweave.round.rules import Rules
 from fedweave.runs import method_names
-from fedweave.runs.checks import check_data, check_model, check_submodels, default_text, or_text, split_submodels
+from fedweave.runs.checks import (
+    BATCH_SIZE,
+    check_data,
+    check_model,
+    check_submodels,
+    default_text,
+    or_text,
+    split_submodels,
+    without_effect,
+)
 from fedweave.system import names as systems
 from fedweave.tables.rows import Where
 from fedweave.tasks import Task
 
-if TYPE_CHECKING:
-    from torch import nn
-
 Share = Annotated[float, Field(ge=0, le=1)]
 Steps = Annotated[int, Field(gt=0, le=MOST_STEPS)]
 Count = Annotated[int, Field(gt=0, lt=2**31)]  # what is counted per client must fit an array
-BATCH_SIZE = 20
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 RULES = "When a round ends, and which updates it accepts"
 
@@ -219,22 +224,10 @@ class Experiment:
                 "The method has a pacing of its own, which 'deadline', 'answers' and 'over_selection' would replace: "
                 "give 'pacing' instead."
             )
-        problems += self._without_effect()
+        problems += without_effect(self)
         problems += [why for part in (self.partition, self.system, self.pacing) if part and (why := undeclared(part))]
         if problems:
             raise BadInput(*problems)
-
-    def _without_effect(self) -> list[str]:
-        """Return a sentence for each field that is given but that the world replaces for every client."""
-        given = {"epochs": self.epochs, "steps": self.steps} if "steps" in self.system.replaces else {}
-        if "batch_size" in self.system.replaces and self.batch_size != BATCH_SIZE:
-            given["batch_size"] = self.batch_size
-        who = type(self.system).__name__
-        return [
-            f"{name!r} has no effect under {who}, which sets it for every client: leave it out, or change 'system'."
-            for name, value in given.items()
-            if value is not None
-        ]
 
     @property
     def _shorthand(self) -> Pacing:
@@ -255,6 +248,12 @@ class Experiment:
 OPTIONS = options_of(Experiment)
 
 
+def check_experiment(given: Any) -> None:
+    """Refuse what is no Experiment."""
+    if not isinstance(given, Experiment):
+        raise BadInput(f"What is run must be an Experiment. Got {shown(given)}.")
+
+
 def load_data(experiment: Experiment) -> Dataset:
     """Return the experiment's data set, read now if it was named.
 
@@ -264,53 +263,6 @@ def load_data(experiment: Experiment) -> Dataset:
     if not isinstance(experiment.model, str) or plugins.is_plugin(experiment.model):
         return data
     return data if models.takes_tokens(experiment.model, *data.sample) else data.as_features()
-
-
-def model_factory(experiment: Experiment, data: Dataset) -> tuple[str, Callable[[], nn.Module]]:
-    """Return the model's name and a function that makes it for this data; a misfit is an error now."""
-    own = plugins.find(experiment.model) if plugins.is_plugin(experiment.model) else experiment.model
-    if callable(own):
-        return getattr(own, "__name__", "custom"), own
-    fitting = "quadratic" if data.name == "quadratics" else models.default_for(*data.sample)
-    name = fitting if experiment.model == "auto" else experiment.model
-    models.check(name, *data.sample)
-    return name, _Named(name, data)
-
-
-def submodel_factories(
-    experiment: Experiment, model: Callable[[], nn.Module], data: Dataset
-) -> list[Callable[[], nn.Module]]:
-    """Return functions that make the sub-models; a misfit is an error now."""
-    factories: list[Callable[[], nn.Module]] = []
-    for given in experiment.submodels:
-        if isinstance(given, str):
-            models.check(given, *data.sample)
-            factories.append(_Named(given, data))
-        else:
-            factories.append(_Narrow(model, data.shape, given))
-    return factories
-
-
-class _Narrow:
-    """A model made narrower, as a factory that can be sent to a worker."""
-
-    def __init__(self, model: Callable[[], nn.Module], shape: tuple[int, ...], share: float):
-        self.arguments = (model, shape, share)
-
-    def __call__(self) -> nn.Module:
-        from fedweave.local.submodels import shrunk
-
-        return shrunk(*self.arguments)
-
-
-class _Named:
-    """A model by name, as a factory that can be sent to a worker."""
-
-    def __init__(self, name: str, data: Dataset):
-        self.arguments = (name, *data.sample)
-
-    def __call__(self) -> nn.Module:
-        return models.build(*self.arguments)
 
 
 def to_plain(experiment: Experiment) -> dict[str, Any]:

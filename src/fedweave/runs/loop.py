@@ -17,12 +17,12 @@ from threadpoolctl import ThreadpoolController
 from fedweave.core.crash_points import crash_point
 from fedweave.core.determinism import deterministic
 from fedweave.core.records import Array, ServerState
-from fedweave.core.settings import BadInput, brief, shown
+from fedweave.core.settings import BadInput, brief
 from fedweave.engine.pool.choose import choose_pool
 from fedweave.engine.pool.protocol import Pool
 from fedweave.local.torch.device import choose_device
 from fedweave.round import Round, measures, run_round
-from fedweave.runs.experiment import Experiment, from_plain, refuse_old_fields, to_plain
+from fedweave.runs.experiment import Experiment, check_experiment, from_plain, refuse_old_fields, to_plain
 from fedweave.runs.results import Result, summarise
 from fedweave.runs.session import Session, prepare, refuse_foreign_state
 from fedweave.store.database import reading
@@ -122,12 +122,6 @@ def mind_machine(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             f"{'; '.join(other)}.",
             stacklevel=2,
         )
-
-
-def check_experiment(given: Any) -> None:
-    """Refuse what is no Experiment."""
-    if not isinstance(given, Experiment):
-        raise BadInput(f"What is run must be an Experiment. Got {shown(given)}.")
 
 
 def workers_of(experiment: Experiment) -> Pool:

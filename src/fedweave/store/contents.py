@@ -38,8 +38,15 @@ class StoredExperiment(Checked):
     method: StoredMethod
     seed: Number
     rounds: Number
-    target: Annotated[float, Field(ge=0, le=1)] | None
+    target: float | None
     calibrate: bool = False
+
+
+class StoredTask(Checked):
+    """By which metric a run is judged."""
+
+    primary: Printable
+    higher_is_better: bool
 
 
 class Manifest(Checked):
@@ -50,6 +57,7 @@ class Manifest(Checked):
     data: dict[str, Any]
     experiment: StoredExperiment | None = None
     command: str | list[str] | None = None
+    task: StoredTask | None = None
     labels: Annotated[list[list[Number]], AfterValidator(_rectangular)] | None = None
     samples: list[Number] | None = None
 

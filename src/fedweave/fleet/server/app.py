@@ -28,7 +28,8 @@ from fedweave.local.client_data import ClientData
 from fedweave.local.torch.device import choose_device
 from fedweave.pacing import Synchronous, ask_more
 from fedweave.round import first_state
-from fedweave.runs.experiment import Experiment, load_data, model_factory, to_plain
+from fedweave.runs.experiment import Experiment, load_data, to_plain
+from fedweave.runs.factories import model_factory
 from fedweave.runs.loop import Watch, different, go_on, mind_machine, refuse_another
 from fedweave.runs.own_models import first_vector
 from fedweave.runs.processor import processor
