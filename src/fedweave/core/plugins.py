@@ -1,4 +1,4 @@
-"""Plug-ins: what is in the user's own modules, named as ``module:name`` or by an entry point of an installed package."""
+"""Plug-ins: parts in a user's own modules, named as ``module:name``, or by entry points of installed packages."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _imported(name: str) -> ModuleType:
 
 def _nearest_module(name: str) -> str:
     """Return the nearest name of a module beside it, or in the folders that a user's own modules come from."""
-    parent, _, last = name.rpartition(".")
+    parent = name.rpartition(".")[0]
     folders = list(getattr(sys.modules.get(parent), "__path__", ())) if parent else [os.getcwd(), sys.path[0]]
     found = [entry for folder in folders if os.path.isdir(folder) for entry in sorted(Path(folder).iterdir())]
     modules = {entry.stem for entry in found if entry.suffix == ".py" or (entry / "__init__.py").is_file()}

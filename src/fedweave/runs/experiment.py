@@ -57,7 +57,11 @@ class Experiment:
     data: Annotated[
         InstanceOf[Dataset] | str,
         BeforeValidator(check_data),
-        Option("digits, mnist5k, mnist, fashion_mnist, cifar10, ..., a folder of images, or module:name.", "NAME", "digits"),
+        Option(
+            "digits, mnist5k, mnist, fashion_mnist, cifar10, ..., a folder of images, or module:name.",
+            "NAME",
+            "digits",
+        ),
     ] = "mnist5k"
     partition: Annotated[
         Partition,
@@ -72,13 +76,19 @@ class Experiment:
     model: Annotated[
         str | Callable[..., Any],  # in Python also a function that makes a torch module
         AfterValidator(check_model),
-        Option("A name of `fedweave list models`, or a function of yours, module:name.", "NAME", "cnn_small", default="fits the data"),
+        Option(
+            "A name of `fedweave list models`, or module:name, a function that makes one.",
+            "NAME",
+            "cnn_small",
+            default="fits the data",
+        ),
     ] = "auto"
     system: Annotated[
         System,
         or_text(System, systems.parse, "dynamic"),
         Option(
-            "uniform, static, dynamic, latency, lognormal, wireless, shannon, hybrid, hybrid+, TRACE.csv or module:name.",
+            "uniform, static, dynamic, latency, lognormal, wireless, shannon, hybrid, hybrid+, TRACE.csv, or "
+            "module:name.",
             "NAME",
             "dynamic",
         ),
@@ -202,7 +212,9 @@ class Experiment:
     task: Annotated[
         InstanceOf[Task] | None,
         or_text(Task, tasks.parse, "next_token", optional=True),
-        Option("classification, regression, next_token or module:name.", "NAME", "next_token", default="fits the labels"),
+        Option(
+            "classification, regression, next_token, or module:name.", "NAME", "next_token", default="fits the labels"
+        ),
     ] = None
 
     def __post_init__(self) -> None:

@@ -53,13 +53,13 @@ class Manifest(Checked):
     """manifest.json: where a run comes from."""
 
     versions: dict[str, Printable]
-    plugins: dict[str, Printable] = {}
     data: dict[str, Any]
     experiment: StoredExperiment | None = None
     command: str | list[str] | None = None
     task: StoredTask | None = None
     labels: Annotated[list[list[Number]], AfterValidator(_rectangular)] | None = None
     samples: list[Number] | None = None
+    plugins: dict[str, Printable] | None = None
 
 
 class Plan(Checked):
