@@ -55,7 +55,7 @@ def resume(
 ) -> Result:
     """Continue an interrupted run, bit for bit. ``experiment`` is needed only for data or models given in Python.
 
-    Without ``trust`` nothing outside the folder is read because the folder says so: images or a trace by their path.
+    Without ``trust`` nothing is imported or read because the folder says so: plug-ins, images or a trace.
     """
     with closing(RunFolder.open(Path(run_folder))) as store:  # closed also when refused: the next try is not locked out
         stored, manifest = store.experiment, store.manifest
@@ -126,6 +126,8 @@ def mind_machine(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         raise BadInput(f"This run began with fedweave {before}, and this is {ours}. Continue it with that version.")
     if other := different(began["versions"], now["versions"]):
         warnings.warn(f"Resuming with other versions, the last bits may differ: {'; '.join(other)}.", stacklevel=2)
+    if other := different(began.get("plugins"), now.get("plugins")) if "plugins" in began else []:
+        warnings.warn(f"Resuming with changed plug-ins, the results may differ: {'; '.join(other)}.", stacklevel=2)
     facts = [fact for fact in ("processor", "trainer") if fact in began]
     if other := [difference for fact in facts for difference in different(began[fact], now[fact], fact)]:
         warnings.warn(

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedweave.core import plugins
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Layout, Population, ServerState
 from fedweave.core.returned import read_only_error
@@ -98,11 +99,13 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
             raise
 
     first = world(1)  # a world that does not fit these clients says so now
+    plain = to_plain(experiment)
     manifest = {
         "command": command,
-        "experiment": to_plain(experiment),  # again: experiment.json is easily edited
+        "experiment": plain,  # again: experiment.json is easily edited
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
+        "plugins": plugins.fingerprints(plain),
         "data": data.facts,
         "model": {
             **describe_model(name, engine.layout, constants if callable(experiment.model) else data),
