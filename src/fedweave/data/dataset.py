@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -167,15 +167,22 @@ class Dataset:
         return replace(self.take(kept), test_x=rows(self.x, held), test_y=rows(self.y, held), test_group=group)
 
     def prepare(self, x: Any) -> Any:
-        """Return raw samples as the network takes them: bytes are scaled by this data set's mean and std."""
+        """Return raw samples (n, …) as the model takes them, a tensor or tensors by name.
+
+        They are treated as this data set's own samples were: images of bytes are scaled by its mean and std.
+        """
         import torch
 
-        if isinstance(x, Mapping):
-            return {name: self.prepare(values) for name, values in x.items()}
-        batch = torch.as_tensor(as_array(x))
+        from fedweave.data.arrays import inputs
+
+        lazy = isinstance(self.x, Items)
+        samples = as_array(x) if lazy else inputs(x, "x")
+        if (self.std or not lazy) and bool(self.std) != (getattr(samples, "dtype", None) == np.uint8):
+            kind = "images of bytes (uint8)" if self.std else checks.kind(self.x)
+            raise BadInput(f"The samples of {self.name} are {kind}. Got {checks.kind(x)}.")
+        batch = each(samples, torch.from_numpy)
         if not self.std:
-            return numbers(batch)
-        batch = batch[:, None] if batch.dim() == 3 else batch
+            return numbers(batch) if lazy else batch
         scale, shift = scaling(self.mean, self.std, batch.dim())
         return batch.to(torch.float32).mul_(scale).add_(shift)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fedweave import models, tasks
+from fedweave.core import plugins
 from fedweave.core.options import Option, options_of, renamed_options
 from fedweave.core.paths import from_run_folder
 from fedweave.core.records import MOST_STEPS
@@ -29,9 +30,11 @@ from fedweave.runs.checks import (
     check_submodels,
     default_text,
     or_text,
+    parse_sets,
     split_submodels,
     without_effect,
 )
+from fedweave.runs.start import Start, check_start
 from fedweave.system import names as systems
 from fedweave.tables.rows import Where
 from fedweave.tasks import Task
@@ -56,14 +59,18 @@ class Experiment:
     data: Annotated[
         InstanceOf[Dataset] | str,
         BeforeValidator(check_data),
-        Option("digits, mnist5k, mnist, fashion_mnist, cifar10, ..., or a folder of images.", "NAME", "digits"),
+        Option(
+            "digits, mnist5k, mnist, fashion_mnist, cifar10, ..., a folder of images, or module:name.",
+            "NAME",
+            "digits",
+        ),
     ] = "mnist5k"
     partition: Annotated[
         Partition,
         or_text(Partition, parse_partition, "dirichlet:0.1"),
         Option(
             "iid, dirichlet:0.1, shards:2, classes:3, classes:2-10, one-class, split:0.1:0.9, natural; auto: natural "
-            "where the data has clients of its own, else dirichlet:0.5.",
+            "where the data has clients of its own, else dirichlet:0.5; or module:name.",
             "FORM",
             "dirichlet:0.1",
         ),
@@ -71,13 +78,19 @@ class Experiment:
     model: Annotated[
         str | Callable[..., Any],  # in Python also a function that makes a torch module
         AfterValidator(check_model),
-        Option("A name of `fedweave list models`.", "NAME", "cnn_small", default="fits the data"),
+        Option(
+            "A name of `fedweave list models`, or module:name, a function that makes one.",
+            "NAME",
+            "cnn_small",
+            default="fits the data",
+        ),
     ] = "auto"
     system: Annotated[
         System,
         or_text(System, systems.parse, "dynamic"),
         Option(
-            "uniform, static, dynamic, latency, lognormal, wireless, shannon, hybrid, hybrid+ or TRACE.csv.",
+            "uniform, static, dynamic, latency, lognormal, wireless, shannon, hybrid, hybrid+, TRACE.csv, or "
+            "module:name.",
             "NAME",
             "dynamic",
         ),
@@ -201,7 +214,40 @@ class Experiment:
     task: Annotated[
         InstanceOf[Task] | None,
         or_text(Task, tasks.parse, "next_token", optional=True),
-        Option("classification, regression or next_token.", "NAME", "next_token", default="fits the labels"),
+        Option(
+            "classification, regression, next_token, or module:name.", "NAME", "next_token", default="fits the labels"
+        ),
+    ] = None
+    evaluate: Annotated[
+        tuple[Literal["train", "test"], ...],
+        BeforeValidator(parse_sets),
+        Option(
+            "What each evaluation looks at: test, the common test set; train, the training loss over all clients and "
+            "nothing else; or both.",
+            "SETS",
+            "train,test",
+            default="test",
+        ),
+    ] = ("test",)
+    client_eval: Annotated[
+        PositiveInt | None,
+        Option(
+            "Every so many rounds, and after the last, evaluate the global model on each client's own test samples: "
+            "mean, spread and the worst clients.",
+            "R",
+            "10",
+            default="never",
+        ),
+    ] = None
+    start: Annotated[
+        InstanceOf[Start] | None,  # given as a state dict or a file
+        BeforeValidator(check_start),
+        Option(
+            "A state dict to begin with: a .safetensors, .pt or .pth file.",
+            "FILE",
+            "model.safetensors",
+            default="as the model draws its values",
+        ),
     ] = None
 
     def __post_init__(self) -> None:
@@ -223,6 +269,8 @@ class Experiment:
                 "The method has a pacing of its own, which 'deadline', 'answers' and 'over_selection' would replace: "
                 "give 'pacing' instead."
             )
+        if self.target is not None and "test" not in self.evaluate:
+            problems.append("'target' is reached on the test set: 'evaluate' must have test in it.")
         problems += without_effect(self)
         problems += [why for part in (self.partition, self.system, self.pacing) if part and (why := undeclared(part))]
         if problems:
@@ -259,7 +307,7 @@ def load_data(experiment: Experiment) -> Dataset:
     Whole numbers among the inputs are tokens, but plain numbers for the models of the library that take features.
     """
     data = load(experiment.data) if isinstance(experiment.data, str) else experiment.data
-    if not isinstance(experiment.model, str):
+    if not isinstance(experiment.model, str) or plugins.is_plugin(experiment.model):
         return data
     return data if models.takes_tokens(experiment.model, *data.sample) else data.as_features()
 
@@ -272,13 +320,14 @@ def to_plain(experiment: Experiment) -> dict[str, Any]:
 def from_plain(spec: Mapping[str, Any], trust: bool = False) -> Experiment:
     """Return the experiment that ``to_plain`` described; one with arrays or own modules needs Python.
 
-    Nothing is imported for it: parts are looked up among those that this process knows. Without ``trust`` it may not
-    name files to read either, since it may come from somebody else.
+    Parts are looked up among those that this process knows. Only with ``trust`` it may name plug-ins to import and
+    files to read, since it may come from somebody else.
     """
     if not isinstance(spec, Mapping) or not {"data", "model"} <= spec.keys():
         raise BadInput(f"An experiment is a table with 'data', 'model' and more. Got {str(spec)[:60]!r} instead.")
     refuse_old_fields(spec)
-    given = {"arrays": spec["data"], "a model": spec["model"], "a task": spec.get("task") or ""}
+    given = {"arrays": spec["data"], "a model": spec["model"]}
+    given |= {"a task": spec.get("task") or "", "start values": spec.get("start") or ""}
     if what := next((what for what, text in given.items() if not isinstance(text, str)), None):
         raise BadInput(
             f"This run used {what} given in Python: resume it there, with fedweave.resume(folder, experiment)."

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fedweave import models
+from fedweave.core import plugins
 from fedweave.data import Dataset
 from fedweave.runs.experiment import Experiment
 
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 
 def model_factory(experiment: Experiment, data: Dataset) -> tuple[str, Callable[[], nn.Module]]:
     """Return the model's name and a function that makes it for this data; a misfit is an error now."""
-    if callable(experiment.model):
-        return getattr(experiment.model, "__name__", "custom"), experiment.model
+    own = plugins.find(experiment.model) if plugins.is_plugin(experiment.model) else experiment.model
+    if callable(own):
+        return getattr(own, "__name__", "custom"), own
     fitting = "quadratic" if data.name == "quadratics" else models.default_for(*data.sample)
     name = fitting if experiment.model == "auto" else experiment.model
     models.check(name, *data.sample)

@@ -16,15 +16,17 @@ from threadpoolctl import ThreadpoolController
 
 from fedweave.core.crash_points import crash_point
 from fedweave.core.determinism import deterministic
-from fedweave.core.records import Array, ServerState
+from fedweave.core.records import Array, ServerState, State
 from fedweave.core.settings import BadInput, brief
 from fedweave.engine.pool.choose import choose_pool
 from fedweave.engine.pool.protocol import Pool
 from fedweave.local.torch.device import choose_device
 from fedweave.round import Round, measures, run_round
+from fedweave.runs.evaluation import evaluate
 from fedweave.runs.experiment import Experiment, check_experiment, from_plain, refuse_old_fields, to_plain
 from fedweave.runs.results import Result, summarise
 from fedweave.runs.session import Session, prepare, refuse_foreign_state
+from fedweave.runs.start import started
 from fedweave.store.database import reading
 from fedweave.store.run_folder import RunFolder
 
@@ -53,7 +55,7 @@ def resume(
 ) -> Result:
     """Continue an interrupted run, bit for bit. ``experiment`` is needed only for data or models given in Python.
 
-    Without ``trust`` nothing outside the folder is read because the folder says so: images or a trace by their path.
+    Without ``trust`` nothing is imported or read because the folder says so: plug-ins, images or a trace.
     """
     with closing(RunFolder.open(Path(run_folder))) as store:  # closed also when refused: the next try is not locked out
         stored, manifest = store.experiment, store.manifest
@@ -70,7 +72,6 @@ def resume(
             return resume_with(store, experiment, watch, workers)
 
 
-COLUMNS = ("accuracy", "loss", "class_accuracy")  # metrics that are columns of every run
 FREE = {"pool", "workers", "device", "tables"}  # settings that change no bit
 
 
@@ -85,10 +86,13 @@ def refuse_edited(began: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
 
 
 def refuse_another(stored: Mapping[str, Any], given: Experiment) -> None:
-    """Refuse to continue a run with other settings. Data has a digest, own models no name, and the rest no effect."""
+    """Refuse to continue a run with other settings.
+
+    Data and start values have digests in the manifest, own models have no name, and the rest has no effect.
+    """
     refuse_old_fields(stored)
     plain = json.loads(json.dumps(to_plain(given)))
-    free = {"data"} | FREE | (set() if isinstance(plain["model"], str) else {"model"})
+    free = {"data", "start"} | FREE | (set() if isinstance(plain["model"], str) else {"model"})
     fixed = {k: v for k, v in plain.items() if k not in free}
     if other := different({k: stored.get(k) for k in fixed}, fixed):
         raise BadInput(
@@ -106,6 +110,15 @@ def different(before: Any, now: Any, path: str = "") -> list[str]:
     return [] if before == now else [f"{brief(path)} ({texts[0]} then, {texts[1]} now)"]
 
 
+def refuse_another_start(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to continue a run whose model began with other values, wherever they are kept now."""
+    before, ours = ((manifest.get("start") or {}).get("sha256") for manifest in (began, now))
+    if before != ours:
+        raise BadInput(
+            f"The start values are not those that this run began with: {different(before, ours, 'SHA-256')[0]}."
+        )
+
+
 def mind_machine(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Compare the manifests of a run and of what continues it: refuse another fedweave, warn of other last bits."""
     before, ours = began["versions"].get("fedweave", ""), now["versions"].get("fedweave", "")
@@ -113,6 +126,8 @@ def mind_machine(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         raise BadInput(f"This run began with fedweave {before}, and this is {ours}. Continue it with that version.")
     if other := different(began["versions"], now["versions"]):
         warnings.warn(f"Resuming with other versions, the last bits may differ: {'; '.join(other)}.", stacklevel=2)
+    if other := different(began.get("plugins"), now.get("plugins")) if "plugins" in began else []:
+        warnings.warn(f"Resuming with changed plug-ins, the results may differ: {'; '.join(other)}.", stacklevel=2)
     facts = [fact for fact in ("processor", "trainer") if fact in began]
     if other := [difference for fact in facts for difference in different(began[fact], now[fact], fact)]:
         warnings.warn(
@@ -144,7 +159,8 @@ def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, w
     store.refuse_broken_log(state.round if state else 0, experiment.audit)
     store.tidy()
     if state is not None and state.round >= experiment.rounds:
-        result = _result(store, to_plain(experiment), manifest, state)
+        own = started(experiment.model, experiment.start)[0] if callable(experiment.model) else None
+        result = _result(store, to_plain(experiment), manifest, state, own)
         store.close()
         return result
     state = store.load_state(experiment.tables)
@@ -152,6 +168,7 @@ def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, w
     session = prepare(experiment, workers)
     if other := different(manifest["data"], session.manifest["data"]):
         raise BadInput(f"The data has changed since this run began: {'; '.join(other)}.")
+    refuse_another_start(manifest, session.manifest)
     mind_machine(manifest, session.manifest)
     if state is not None:
         refuse_foreign_state(session, state)
@@ -190,14 +207,15 @@ def rounds(experiment: Experiment) -> Iterator[tuple[ServerState, Round]]:
 def go_on(session: Session, state: ServerState, store: RunFolder, watch: Watch | None) -> Result:
     """Do the rounds that are left, from this state, and return what the whole run came to."""
     on_round = watch and watch(session.experiment.method.name, session.experiment)
-    past = store.columns("rounds")
+    past, best = store.columns("rounds"), state.best
     totals = {c: past[c][-1].item() if past[c].size else 0 for c in ("bytes_up", "bytes_down", "wall_seconds")}
     try:
         with deterministic():
             begin = time.perf_counter()
             for after, happened in iterate(session, state):
                 row = _record(session, state, after, happened, store, totals, begin)
-                state = after
+                best = _better(best, row, after, session.manifest.get("task"))
+                state = after._replace(best=best)
                 store.save(state, always=session.every_round)
                 if on_round:
                     on_round(row)
@@ -208,10 +226,20 @@ def go_on(session: Session, state: ServerState, store: RunFolder, watch: Watch |
     finally:
         try:  # whatever happened, the finished rounds are kept
             store.save(state, always=True)
-            result = _result(store, to_plain(session.experiment), session.manifest, state)
+            result = _result(store, to_plain(session.experiment), session.manifest, state, session.own_model)
         finally:
             store.close()
     return result
+
+
+def _better(best: State, row: Mapping[str, Any], after: ServerState, task: Mapping[str, Any] | None) -> State:
+    """Return the best model so far, of which this round's is one if it was evaluated."""
+    value = float(row.get(task["primary"], np.nan)) if task else np.nan
+    if not np.isfinite(value):
+        return best
+    if best and not (value > best["value"] if task and task["higher_is_better"] else value < best["value"]):
+        return best
+    return {"x": after.x, "round": np.array(after.round), "value": np.array(value)}
 
 
 def _record(
@@ -225,19 +253,13 @@ def _record(
 ) -> dict[str, Any]:
     """Evaluate and measure a round that began at this moment, and add its rows to the store; return the first."""
     crash_point("stepped")
-    e, engine, method = session.experiment, session.engine, session.method
-    due = after.round % e.evaluate_every == 0 or after.round == e.rounds
-    scores = engine.evaluate(after.x) if due else {}
-    measured = measures.of_parts(method, after, happened)
-    measured |= {name: value for name, value in scores.items() if name not in COLUMNS}  # the task's own metrics
-    if due and e.true_gradients:
-        surrogate = method.aggregator.surrogate(after.aggregator)
-        measured |= measures.of_gradients(engine, after.x, happened.view.population, surrogate)
+    found = evaluate(session, after, happened.view.population)
+    measured = measures.of_parts(session.method, after, happened) | found.measured
     totals["wall_seconds"] += time.perf_counter() - begin
-    row = {**_row(before, after, happened, scores, totals), **measured}
+    row = {**_row(before, after, happened, found.test, totals), **measured}
     crash_point("evaluated")
-    store.add(row, _client_rows(after.round, happened), happened.failures())
-    if e.audit:
+    store.add(row, _client_rows(after.round, happened), happened.failures(), found.clients)
+    if session.experiment.audit:
         store.note(after.round, _audit_lines(after, happened))
     crash_point("recorded")
     return row
@@ -302,7 +324,13 @@ def _audit_lines(after: ServerState, happened: Round) -> list[dict[str, Any]]:
     return [*lines, {"verdict": "model", "sha256": hashlib.sha256(after.x.tobytes()).hexdigest()}]
 
 
-def _result(store: RunFolder, plain: Mapping[str, Any], manifest: Mapping[str, Any], state: ServerState) -> Result:
+def _result(
+    store: RunFolder,
+    plain: Mapping[str, Any],
+    manifest: Mapping[str, Any],
+    state: ServerState,
+    own_model: Callable[..., Any] | None = None,
+) -> Result:
     rounds = store.columns("rounds")
     summary = {
         "method": plain["method"]["name"],
@@ -311,7 +339,19 @@ def _result(store: RunFolder, plain: Mapping[str, Any], manifest: Mapping[str, A
         "run": str(store.folder) if store.folder else None,
         "digest": hashlib.sha256(state.x.tobytes()).hexdigest(),
     }
-    return Result(plain, manifest, rounds, store.columns("clients"), summary, state.x, store.folder)
+    clients, scores = store.columns("clients"), store.columns("client_scores")
+    return Result(
+        experiment=plain,
+        manifest=manifest,
+        rounds=rounds,
+        clients=clients,
+        summary=summary,
+        x=state.x,
+        folder=store.folder,
+        client_scores=scores,
+        best=state.best,
+        factory=own_model,
+    )
 
 
 def load_result(folder: str | Path) -> Result:

@@ -1,4 +1,4 @@
-"""Export the rows of a run as CSV or Parquet files."""
+"""Export the rows of a run as CSV or Parquet files, and its model as a state dict."""
 
 from __future__ import annotations
 
@@ -6,26 +6,47 @@ import csv
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 from fedweave.core.crash_points import crash_point
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
 from fedweave.tables.files import replacing
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Columns = Mapping[str, Array]
 
 
-def write_tables(folder: Path, rounds: Columns, clients: Columns, to: Literal["csv", "parquet"]) -> list[Path]:
-    """Write the rows per round and per client into a run folder and return the files."""
+def write_tables(
+    folder: Path, rounds: Columns, clients: Columns, to: Literal["csv", "parquet"], scores: Columns | None = None
+) -> list[Path]:
+    """Write the rows per round and per client, and scores of clients if any, into a run folder; return the files."""
     write = _write_csv if to == "csv" else _write_parquet
-    files = []
-    for name, columns in (("rounds", _flat(rounds)), ("clients", clients)):
+    tables, files = {"rounds": _flat(rounds), "clients": clients}, list[Path]()
+    if scores and scores["value"].size:
+        tables["client_scores"] = scores
+    for name, columns in tables.items():
         files.append(folder / f"{name}.{to}")
         with replacing(files[-1]) as file:
             write(file, columns)
         crash_point("export: table written")
     return files
+
+
+def write_model(folder: Path, tensors: Mapping[str, Tensor], to: Literal["safetensors", "pt"]) -> Path:
+    """Write a state dict into a run folder and return the file."""
+    import torch
+    from safetensors.torch import save
+
+    path, kept = folder / f"model.{to}", {name: tensor.contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as file:
+        if to == "pt":
+            torch.save(kept, file)
+        else:
+            file.write(save(kept, metadata={"format": "pt"}))
+    return path
 
 
 def _flat(columns: Columns) -> dict[str, Array]:
