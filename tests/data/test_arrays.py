@@ -297,5 +297,7 @@ def test_lazy_samples_are_prepared_as_they_are_read():
     import torch
 
     source = [(torch.from_numpy(image), int(n % 2)) for n, image in enumerate(IMAGES)]
-    data = from_torch(source, lazy=True)
-    assert torch.equal(data.prepare(IMAGES[:3]), torch.from_numpy(IMAGES[:3]))
+    lazy, kept = (from_torch(source, lazy=lazy, mean=(0.5,) * 3, std=(0.25,) * 3) for lazy in (True, False))
+    assert torch.equal(lazy.prepare(IMAGES[:3]), kept.prepare(IMAGES[:3]))
+    halves = from_torch([(x / 2, y) for x, y in source], lazy=True)
+    assert torch.equal(halves.prepare(IMAGES[:3] / 2), torch.from_numpy(IMAGES[:3] / 2).float())
