@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import warnings
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from fedweave import report
 from fedweave.report.repeat import flatten, split_settings
 from fedweave.report.summary import by_method
-from fedweave.runs.results import Result
+from fedweave.runs.results import Result, summarise
 from report.fabricate import comparison, realistic, tiny, with_scores
 
 VOID = {"meta", "input", "br", "hr", "img", "link"}
@@ -220,3 +221,77 @@ def test_write_replaces_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         report.write([tiny("oort", [])], path)
     assert [p.name for p in path.parent.iterdir()] == ["report.html"]  # nothing half-written left behind
     assert "oort" not in path.read_text(encoding="utf-8")
+
+
+TASKS = {"perplexity": False, "iou": True}
+
+
+def judged(method: str, values: list[float], metric: str, seed: int = 0, target: float | None = None) -> Result:
+    """Return a run whose every value of a metric of its own can be worked out by hand."""
+    run = tiny(method, [np.nan] * len(values), seed, target, **{metric: np.array(values), "loss": np.log1p(values)})
+    task = {"name": "own", "primary": metric, "higher_is_better": TASKS.get(metric, True)}
+    summary = {"method": method, **summarise(run.rounds, target, task), "run": None}
+    return dataclasses.replace(run, manifest={**run.manifest, "task": task}, summary=summary)
+
+
+def curves_of(read: Reader) -> str:
+    """Return what the learning curves say."""
+    return read.text.partition("Learning curves")[2].partition("How to repeat it")[0]
+
+
+def test_a_lower_metric_of_ones_own_leads_the_page():
+    runs = [judged("slow", [90.0, 50.0, 30.0], "perplexity", target=40.0)]
+    runs += [judged("fast", [80.0, 35.0, 20.0], "perplexity", target=40.0)]
+    text = report.page(runs)
+    read = Reader(text)
+    assert "fast reached perplexity 40 first, in 2 rounds" in read.text
+    assert "fast (20.0) has the lowest final test perplexity, then slow (30.0)" in read.text
+    assert "Until perplexity 40" in read.text
+    assert "<b>20.0</b>" in text
+    assert "<b>30.0</b>" not in text
+    assert text.count("Test perplexity against") == 2 * 3, "as a title and a label, along each axis"
+    assert "Test accuracy" not in text
+    assert text.count("target") > 3
+    assert "%" not in read.text.partition("Learning curves")[0], "a perplexity is not a share"
+
+
+def test_a_higher_metric_of_ones_own_leads_the_page():
+    text = report.page([judged("a", [0.2, 0.4], "iou", target=0.3), judged("b", [0.1, 0.7], "iou", target=0.3)])
+    read = Reader(text)
+    assert "b (0.700) has the highest final test iou, then a (0.400)" in read.text
+    assert "<b>0.700</b>" in text
+    assert "Test iou against rounds" in text
+
+
+def test_runs_of_different_tasks_are_compared_by_their_loss():
+    """Their targets are values of different metrics: neither is drawn nor named as one of the loss."""
+    text = report.page([judged("a", [0.2, 0.4], "iou", target=0.3), tiny("b", [0.1, 0.9], target=0.8)])
+    read = Reader(text)
+    assert "a (0.336) has the highest" not in read.text
+    assert "lowest final test loss" in read.text
+    assert "loss 0.3" not in read.text.partition("How to repeat it")[0]
+    assert "target\n" not in curves_of(read)
+    assert "Test iou" in curves_of(read)
+
+
+@pytest.mark.parametrize("values", [[900.0, 40.0, 5.0], [5.0, 40.0, 900.0]])
+@pytest.mark.parametrize("target", [4.0, 6.0, 2000.0, -1.0])
+def test_a_target_beside_values_of_several_decades(values: list[float], target: float):
+    """On a logarithmic scale a margin is a factor."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = report.page([judged("a", values, "perplexity", target=target)])
+    assert ("target\n" in curves_of(Reader(text))) == (target > 0)
+
+
+def test_two_tasks_of_one_method_are_not_averaged():
+    (row,) = report.compare_rows([judged("a", [0.2, 0.4], "iou", 0, 0.3), judged("a", [90.0, 50.0], "perplexity", 1)])
+    assert (row["metric"], row["best"], row["target"], row["reached"]) == ("loss", None, None, None)
+    assert row["value"] == pytest.approx(np.log1p([0.4, 50.0]).mean())
+
+
+def test_that_nobody_reached_the_target_is_said_once():
+    text = Reader(report.page([tiny("a", [0.2, 0.4]), tiny("b", [0.1, 0.3])])).text
+    assert text.count("reached 80 %") == 1
+    assert "No time ratio" not in text
+    assert "No time ratio: b never reached" in Reader(report.page([tiny("a", [0.2, 0.9]), tiny("b", [0.1, 0.3])])).text

@@ -197,8 +197,14 @@ def _limits(axes: Axes, values: Array, y: str) -> None:
 
 def _draw_target(axes: Axes, target: float, unit: str) -> None:
     low, high = axes.get_ylim()
-    margin = 0.06 * (high - low)
-    axes.set_ylim(min(low, target - (2 if unit else margin)), max(high, target + margin))
+    if axes.get_yscale() == "log":
+        if target <= 0:  # has no place there
+            return
+        factor = (high / low) ** 0.06
+        axes.set_ylim(min(low, target / factor), max(high, target * factor))
+    else:
+        margin = 0.06 * (high - low)
+        axes.set_ylim(min(low, target - (2 if unit else margin)), max(high, target + margin))
     axes.axhline(target, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)
     # outside the frame: inside, some curve always runs through it
     where = axes.get_yaxis_transform()

@@ -68,8 +68,9 @@ def _scope(rows: Sequence[Row]) -> str:
 def _curves(groups: Groups, colors: dict[str, Ink]) -> str:
     """Return three tabs made of radio buttons: they need no script, and the arrow keys work."""
     runs = [run for several in groups.values() for run in several]
-    target, metric = target_of(runs), runs[0].summary["metric"] if runs else "accuracy"
-    shown_metrics = dict.fromkeys((metric, "accuracy", "loss", "objective"))
+    judged = list(dict.fromkeys(run.summary["metric"] for run in runs))  # several where runs are of different tasks
+    target, metric = (target_of(runs), judged[0]) if len(judged) == 1 else (None, "loss")
+    shown_metrics = dict.fromkeys((metric, *judged, "accuracy", "loss", "objective"))
     buttons, panels = "", ""
     for x, name in _AXES.items():
         drawn = [figures.curves(groups, colors, y, x, target if y == metric else None) for y in shown_metrics]

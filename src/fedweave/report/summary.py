@@ -9,6 +9,7 @@ import numpy as np
 
 from fedweave.runs.results import LATEST, Array, Result
 
+TO_TARGET = ("rounds_to_target", "seconds_to_target", "bytes_to_target")
 QUANTITIES = (
     "value",
     "best",
@@ -16,9 +17,7 @@ QUANTITIES = (
     "best_accuracy",
     "loss",
     *LATEST,
-    "rounds_to_target",
-    "seconds_to_target",
-    "bytes_to_target",
+    *TO_TARGET,
     "simulated_seconds",
     "bytes_up",
     "wall_seconds",
@@ -45,9 +44,12 @@ def compare_rows(results: Sequence[Result]) -> list[Row]:
     that have fewer rounds than their experiment asks for, ``stalled`` those whose steps ended close to zero.
     """
     rows = [_row(method, runs) for method, runs in by_method(results).items()]
-    if len({row["metric"] for row in rows}) > 1:  # of different tasks: what they have in common is the loss
+    if (
+        len({result.summary["metric"] for result in results}) > 1
+    ):  # of different tasks: what they have in common is the loss
         loss = {"metric": "loss", "higher_is_better": False, **dict.fromkeys(LATEST[1:])}
-        rows = [row | loss | {"value": row["loss"], "value_std": row["loss_std"], "best": None} for row in rows]
+        loss |= dict.fromkeys(("best", "best_std", "target", "reached", "reached_of", *TO_TARGET))
+        rows = [row | loss | {"value": row["loss"], "value_std": row["loss_std"]} for row in rows]
     base = next((row for row in rows if row["method"] == "fedavg"), rows[0] if rows else None)
     return [row | _against(row, base) for row in rows] if base else []
 

@@ -141,5 +141,6 @@ def _note(rows: Sequence[Row]) -> str:
     if len(rows) > 1:
         parts.append("Bold: best mean" + (", whether or not the spread allows a verdict." if many else "."))
     notes = dict.fromkeys(row["note"] for row in rows if row["time_ratio"] is None and row["reached"] is not None)
-    parts += [f"No time ratio: {note}." for note in notes if note and len(rows) > 1]
+    if len(rows) > 1 and any(row["reached"] for row in rows):  # else the headline says that none did
+        parts += [f"No time ratio: {note}." for note in notes if note]
     return " ".join(parts)
