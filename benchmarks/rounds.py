@@ -9,6 +9,8 @@ the figure is the median over turns of the ratio fedweave / bare. Use: python be
 --samplers: what practical importance sampling and practical DELTA cost beside uniform sampling, scores, local variances
 and weights included, in W1 and in one run. They draw without replacement here, so that all sides train as many clients;
 a turn is one round of each, in another order every turn.
+
+--lazy: W1 with the images in a lazy data set that returns stored ones, against the same images as arrays; turns alike.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from torch.nn import functional as F
 from fedweave import methods, models
 from fedweave.aggregate import InverseProbability
 from fedweave.core.records import Population
+from fedweave.data.columns import Items
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.pool.protocol import Pool
 from fedweave.engine.torch_simulator import torch_simulator
@@ -88,14 +91,28 @@ def bare_loop(work: Work, x: np.ndarray, y: np.ndarray) -> Callable[[], None]:
     return one_round
 
 
+class Stored:
+    """A map-style data set that returns stored images, as people write them."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray):
+        self.x, self.y = torch.from_numpy(x), y
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        return self.x[i], int(self.y[i])
+
+
 def fedweave_round(
-    work: Work, x: np.ndarray, y: np.ndarray, workers: Pool, method: Method | None = None
+    work: Work, x: np.ndarray, y: np.ndarray, workers: Pool, method: Method | None = None, lazy: bool = False
 ) -> Callable[[], None]:
     """Return one round of a method, everything in it: sampling, training, admission, aggregation, step, learning."""
     n = work.clients
     parts = list(np.arange(n * work.samples).reshape(n, work.samples))
     flat_x, flat_y = x.reshape(-1, 1, 28, 28), y.reshape(-1)
-    data = ClientData(x=flat_x, y=flat_y, test_x=flat_x[:1], test_y=flat_y[:1], mean=(), std=(), parts=parts)
+    images: Any = Items(Stored(flat_x, flat_y)) if lazy else flat_x
+    data = ClientData(x=images, y=flat_y, test_x=images[:1], test_y=flat_y[:1], mean=(), std=(), parts=parts)
     method = method or methods.fedavg(work.sampled)
     model = lambda: models.build(work.model, (1, 28, 28), 10)  # noqa: E731
     engine = torch_simulator(model, data, method.solver, 0, workers)
@@ -155,25 +172,38 @@ def measure(name: str, turns: int, workers: int) -> dict[str, Any]:
 
 def samplers(turns: int, workers: int) -> dict[str, Any]:
     """Return medians over ``turns`` of rounds by uniform, practical IS and practical DELTA sampling, and ratios."""
+    k, weigh = WORKS["W1"].sampled, InverseProbability()
+    sides = {
+        "uniform": {"method": methods.fedavg(k)},
+        "practical_is": {"method": Method(PracticalIS(k, replacement=False), aggregator=weigh)},
+        "practical_delta": {"method": Method(PracticalDelta(k, replacement=False), aggregator=weigh)},
+    }
+    return contest(sides, turns, workers)
+
+
+def lazy(turns: int, workers: int) -> dict[str, Any]:
+    """Return medians over ``turns`` of rounds on arrays and on lazy items, and ratios."""
+    return contest({"arrays": {}, "lazy": {"lazy": True}}, turns, workers)
+
+
+def contest(sides: dict[str, dict[str, Any]], turns: int, workers: int) -> dict[str, Any]:
+    """Return medians over ``turns`` of rounds of W1 with these settings, and ratios to the first."""
     work = WORKS["W1"]
     x, y = made_data(work)
-    k, weigh = work.sampled, InverseProbability()
-    contest = {
-        "uniform": methods.fedavg(k),
-        "practical_is": Method(PracticalIS(k, replacement=False), aggregator=weigh),
-        "practical_delta": Method(PracticalDelta(k, replacement=False), aggregator=weigh),
-    }
-    taken: dict[str, list[float]] = {name: [] for name in contest}
+    taken: dict[str, list[float]] = {name: [] for name in sides}
     with ExitStack() as stack:  # each has its own processes: changing hands would cost more than what is measured
-        rounds = {n: fedweave_round(work, x, y, stack.enter_context(Workers(workers)), m) for n, m in contest.items()}
+        rounds = {
+            n: fedweave_round(work, x, y, stack.enter_context(Workers(workers)), **how) for n, how in sides.items()
+        }
         for turn in range(turns + 2):  # the first two warm up
             names = list(rounds)
-            for name in names[turn % 3 :] + names[: turn % 3]:
+            first = turn % len(names)
+            for name in names[first:] + names[:first]:
                 taken[name].append(seconds(rounds[name], 1))
-    uniform = np.array(taken["uniform"][2:])
+    base = np.array(taken[next(iter(sides))][2:])
     figures: dict[str, Any] = {"work": "W1", "turns": turns, "workers": workers}
     for name, values in taken.items():
-        ratio = np.array(values[2:]) / uniform
+        ratio = np.array(values[2:]) / base
         figures[f"{name}_s"] = float(np.median(values[2:]))
         figures[f"{name}_ratio"] = float(np.median(ratio))
         figures[f"{name}_quartiles"] = np.quantile(ratio, [0.25, 0.75]).round(3).tolist()
@@ -187,11 +217,13 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--samplers", action="store_true", help="practical samplers against uniform, W1")
+    parser.add_argument("--lazy", action="store_true", help="a lazy data set against arrays, W1")
     options = parser.parse_args()
     print(f"load average before: {os.getloadavg()[0]:.2f}, cores: {os.cpu_count()}", flush=True)
-    if options.samplers:
-        print(json.dumps(samplers(options.turns, options.workers)), flush=True)
-        return
+    for chosen, side in ((options.samplers, samplers), (options.lazy, lazy)):
+        if chosen:
+            print(json.dumps(side(options.turns, options.workers)), flush=True)
+            return
     for name in options.work or WORKS:
         print(json.dumps(measure(name, options.turns, options.workers)), flush=True)
 
