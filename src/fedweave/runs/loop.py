@@ -24,6 +24,7 @@ from fedweave.local.torch.device import choose_device
 from fedweave.round import Round, measures, run_round
 from fedweave.runs.evaluation import evaluate
 from fedweave.runs.experiment import Experiment, check_experiment, from_plain, refuse_old_fields, to_plain
+from fedweave.runs.factories import own_model
 from fedweave.runs.results import Result, summarise
 from fedweave.runs.session import Session, prepare, refuse_foreign_state
 from fedweave.runs.start import started
@@ -159,7 +160,8 @@ def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, w
     store.refuse_broken_log(state.round if state else 0, experiment.audit)
     store.tidy()
     if state is not None and state.round >= experiment.rounds:
-        own = started(experiment.model, experiment.start)[0] if callable(experiment.model) else None
+        own = own_model(experiment.model)
+        own = own and started(own, experiment.start)[0]
         result = _result(store, to_plain(experiment), manifest, state, own)
         store.close()
         return result
