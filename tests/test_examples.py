@@ -1,9 +1,11 @@
-"""The example that CONTRIBUTING builds on does what it says."""
+"""The examples do what they say."""
 
 import runpy
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
 import fedweave as fw
 
@@ -25,3 +27,31 @@ def test_contributing_shows_the_code_of_the_example():
     for line in shown.splitlines():
         if "(self" not in line:  # signatures are shown without their types
             assert line in code.splitlines(), line
+
+
+def test_lora_sends_the_adapters_alone_and_learns():
+    lora = runpy.run_path(str(EXAMPLES / "lora.py"))["lora"]
+    text = np.tile(np.arange(12), 60).reshape(-1, 9)[:60]  # the next token is the next number
+    data = fw.data.from_arrays(text[:, :-1], text[:, 1:], classes=12)
+    torch.manual_seed(0)
+    base = fw.models.build("transformer", *data.sample).state_dict()
+    experiment = fw.Experiment("fedavg", data, "iid", partial(lora, base, data), rounds=4, steps=10, lr=0.5, workers=1)
+    result = fw.run(experiment)
+    module = result.model()
+    layers = [m for m in module.modules() if isinstance(m, torch.nn.Linear)]
+    adapters = sum(4 * (m.in_features + m.out_features) for m in layers)
+    assert len(layers) == 2 * 3 + 1  # out_proj, linear1 and linear2 of two blocks, and the head
+    assert result.x.size == adapters
+    assert result.rounds["bytes_up"][-1] == 4 * adapters * result.clients["client"].size
+    frozen = {name.replace("parametrizations.weight.original", "weight"): t for name, t in module.state_dict().items()}
+    assert all(torch.equal(frozen[name], tensor) for name, tensor in base.items())
+    assert result.summary["value"] < 3  # guessing has 12
+
+
+def test_the_guide_takes_the_model_out_as_it_says(tmp_path, monkeypatch):
+    section = (EXAMPLES.parent / "docs" / "guide.md").read_text().split("## Take the model out")[1]
+    code = section.split("```python")[1].split("```")[0]
+    assert len(code.strip().splitlines()) == 11
+    monkeypatch.chdir(tmp_path)
+    exec(code.replace("rounds=20", "rounds=2"), {})
+    assert list(torch.load(tmp_path / "model.pt", weights_only=True))

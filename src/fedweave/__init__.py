@@ -27,6 +27,7 @@ from fedweave.local import solvers as solvers
 from fedweave.method import Method as Method
 from fedweave.runs.experiment import Experiment as Experiment
 from fedweave.runs.results import Result as Result
+from fedweave.tasks import Task as Task
 
 if TYPE_CHECKING:
     from fedweave.runs.compare import Comparison as Comparison

@@ -92,6 +92,8 @@ def test_the_command_line_and_python_have_the_same_defaults():
         ("workers", "all", ["--workers", "whole number or 'auto'", "'all'"]),
         ("device", "gpu", ["--device", "'auto', 'cpu' or 'cuda'", "'gpu'"]),
         ("tables", "tape", ["--tables", "'ram' or 'disk'", "'tape'"]),
+        ("start", "model.onnx", ["--start", ".safetensors, .pt or .pth", "'model.onnx'"]),
+        ("start", "nowhere.pt", ["--start", "no start file", "nowhere.pt"]),
         ("ronds", "3", ["'--ronds'", "Did you mean 'rounds'?"]),
     ],
 )
@@ -119,6 +121,7 @@ WRONG = {
     "pool": "spark", "max_length_ratio": "0", "deadline": "soon", "over_selection": "0.5", "answers": "0",
     "min_answers": "-1", "failures": "ignore", "quarantine": "0", "audit": "maybe", "task": "regresion",
     "evaluate": "trian", "client_eval": "0",
+    "start": "model.onnx",
 }  # fmt: skip
 
 
@@ -371,7 +374,9 @@ def test_the_guide_lists_every_option_as_it_is_declared():
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_the_example_of_an_option_works(name):
+def test_the_example_of_an_option_works(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / OPTIONS["start"].example).touch()
     (experiment,), _ = experiments_of(["fedavg"], {name: OPTIONS[name].example})
     default = fw.Experiment("fedavg")
     assert experiment != default or name == "seeds", "an example of the default shows nothing"

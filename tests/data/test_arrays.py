@@ -249,3 +249,53 @@ def test_beta_spreads_the_clients_inputs():
 
     assert spread(5.0) == pytest.approx(5.0, rel=0.4)  # the mean of a client's x is B_k, up to 1/√60
     assert spread(0.0) < 0.3
+
+
+IMAGES = rng().integers(0, 256, (20, 3, 5, 6), dtype=np.uint8)
+WAYS = {
+    "grey images": IMAGES[:, 0],
+    "images": IMAGES,
+    "numbers": rng().standard_normal((20, 3)),
+    "tokens": rng().integers(0, 9, (20, 4), dtype=np.int32),
+    "several inputs": {"a": rng().standard_normal((20, 3)), "b": rng().integers(0, 9, (20, 4))},
+}
+
+
+@pytest.mark.parametrize("raw", WAYS.values(), ids=WAYS)
+def test_prepared_samples_are_those_that_training_uses(raw):
+    """``prepare`` is given what ``from_arrays`` was given, and returns the batch that a trainer hands to the model."""
+    import torch
+
+    from fedweave.data.columns import each
+    from fedweave.local.client_data import ClientData
+    from fedweave.local.torch.samples import first_samples
+
+    y = np.arange(20) % 2
+    data = from_arrays(raw, y, raw, y)
+    used = first_samples(ClientData.of(data, []), 20).x
+    for given in (raw, each(raw, torch.from_numpy), each(raw, lambda a: a.tolist())) if "a" not in raw else (raw,):
+        if isinstance(given, list) and raw.dtype == np.uint8:
+            continue  # a list of whole numbers is not known to be an image
+        found = data.prepare(given)
+        pairs = [(found[n], used[n]) for n in used] if isinstance(used, dict) else [(found, used)]
+        for mine, theirs in pairs:
+            assert mine.dtype == theirs.dtype
+            assert torch.equal(mine, theirs)
+
+
+def test_images_of_another_kind_are_not_scaled_by_mistake():
+    y = np.arange(20) % 2
+    with pytest.raises(
+        BadInput, match=r"The samples of arrays are images of bytes \(uint8\). Got float64 \(20, 3, 5, 6\)"
+    ):
+        from_arrays(IMAGES, y).prepare(IMAGES / 255)
+    with pytest.raises(BadInput, match=r"The samples of arrays are float32 \(16, 3, 5, 6\). Got uint8"):
+        from_arrays(IMAGES / 255, y).prepare(IMAGES)
+
+
+def test_lazy_samples_are_prepared_as_they_are_read():
+    import torch
+
+    source = [(torch.from_numpy(image), int(n % 2)) for n, image in enumerate(IMAGES)]
+    data = from_torch(source, lazy=True)
+    assert torch.equal(data.prepare(IMAGES[:3]), torch.from_numpy(IMAGES[:3]))

@@ -41,7 +41,6 @@ WORLD = {
     "clients": "7",
     "per_round": "3",
     "rounds": "6",
-    "steps": "4",
     "audit": "true",
 }
 RUNS: dict[str, tuple[str, dict[str, str]]] = {  # what each one puts at stake is a different kind of state
@@ -88,17 +87,18 @@ class Zygote:
         self._process.wait(30)
 
 
-def left(folder: Path) -> tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return what a finished run left: the digest of its model, and its rows without those that tell the time."""
+def left(folder: Path) -> tuple[tuple[str, bytes, bytes, bytes], dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return what a finished run left: its last and its best model, and its rows without those that tell the time."""
     result = fedweave.load_result(folder)
     rounds = {k: v for k, v in result.rounds.items() if k != "wall_seconds"}
-    return result.summary["digest"], rounds, result.clients
+    models = result.summary["digest"], *(result.best[name].tobytes() for name in ("x", "round", "value"))
+    return models, rounds, result.clients
 
 
 def assert_same(folder: Path, whole: Path) -> None:
     """Assert that a run ended as the undisturbed one did, every round exactly once."""
-    (digest, rounds, clients), (want, *tables) = left(folder), left(whole)
-    assert digest == want
+    (models, rounds, clients), (want, *tables) = left(folder), left(whole)
+    assert models == want
     assert rounds["round"].tolist() == list(range(1, rounds["round"].size + 1))
     for found, wanted in zip((rounds, clients), tables, strict=True):
         assert found.keys() == wanted.keys()

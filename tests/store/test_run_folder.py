@@ -24,10 +24,10 @@ from store.toy_runs import EXPERIMENT, MANIFEST, clients, new, row, state
 def assert_same(before, after):
     """Equal in every bit: round, clock, and every array with its type and shape."""
     assert (after.round, after.clock) == (before.round, before.clock)
-    for slot in ("sampler", "aggregator", "server"):
+    for slot in ("sampler", "aggregator", "server", "best"):
         ours, theirs = getattr(before, slot), getattr(after, slot)
         assert set(ours) == set(theirs)
-        for name, a in {"x": before.x, **ours}.items():
+        for name, a in {"": before.x, **ours}.items():
             b = theirs.get(name, after.x)
             assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()), name
 
@@ -35,6 +35,11 @@ def assert_same(before, after):
 @pytest.mark.parametrize("clock", [0.0, 0.1 + 0.2, 1e-320, 12345678.9, math.nextafter(1.0, 2.0)])
 def test_a_state_survives_packing_bit_for_bit(clock):
     assert_same(state(12, clock), unpack(pack(state(12, clock))))
+
+
+def test_a_state_of_an_older_version_has_no_best_model():
+    old = pack(state(12)._replace(best={})).replace(b'"format":"3"', b'"format":"2"')
+    assert_same(state(12)._replace(best={}), unpack(old))
 
 
 def test_the_last_saved_state_is_the_one_that_comes_back(tmp_path):

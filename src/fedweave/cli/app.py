@@ -30,7 +30,7 @@ from fedweave.cli.signals import heeding, resumable, stop, stopped
 from fedweave.core.settings import BadInput, nearest
 from fedweave.data import partition
 from fedweave.runs.method_names import method_names
-from fedweave.store.export import write_tables
+from fedweave.store.export import write_model, write_tables
 from fedweave.system import names as systems
 from fedweave.tables.files import NotStored, writable
 
@@ -163,19 +163,53 @@ def report(
         _say(results, page, json)
 
 
-@app.command(help_epilogue="Example: fedweave export runs/fedavg-20260101-120000 --to csv")
-def export(folder: Folder, /, *, to: Literal["csv", "parquet"] = "csv", json: Json = False) -> None:
-    """Write the rows per round and per client as tables into the run folder."""
+@app.command(help_epilogue="Example: fedweave export runs/fedavg-20260101-120000 --to safetensors --which best")
+def export(
+    folder: Folder,
+    /,
+    *,
+    to: Literal["csv", "parquet", "safetensors", "pt"] = "csv",
+    which: Annotated[
+        Literal["last", "best"],
+        help_text("The last model, or the best among the evaluated rounds by the task's metric. [last]"),
+    ] = "last",
+    json: Json = False,
+) -> None:
+    """Write tables or the trained model into the run folder.
+
+    csv and parquet are the rows per round and per client; safetensors and pt are a state dict, model.safetensors or
+    model.pt. Of a model that was given in Python it has the trained tensors and the buffers that travel, without frozen
+    parameters and counters.
+    """
+    if which == "best" and to in ("csv", "parquet"):
+        raise BadInput("--which is for a model: use it with --to safetensors or --to pt.")
     running, comparing = _training()
     files: list[str] = []
     for run in comparing.begun_in(folder):
         result = running.load_result(run)
         with writable(run):
-            files += map(str, write_tables(run, result.rounds, result.clients, to, result.client_scores))
+            if to in ("csv", "parquet"):
+                files += map(str, write_tables(run, result.rounds, result.clients, to, result.client_scores))
+            else:
+                files.append(_export_model(result, run, to, which))
     if json:
         _print_json({"files": files})
     else:
         print("\n".join(files))
+
+
+def _export_model(result: Result, run: Path, to: Literal["safetensors", "pt"], which: Literal["last", "best"]) -> str:
+    from fedweave.runs.trained import trained_tensors
+
+    tensors, complete = trained_tensors(result, which)
+    path = write_model(run, tensors, to)
+    if not complete:
+        print(
+            f"note: {path} has the trained tensors and the buffers that travel. Frozen parameters, counters and second "
+            "names of shared tensors are not in it: load it with strict=False.",
+            file=sys.stderr,
+        )
+    return str(path)
 
 
 app.command(plan_command.plan, help_epilogue=plan_command.EXAMPLE)

@@ -254,3 +254,4 @@ class ServerState(NamedTuple):
     clients: State = MappingProxyType({})  # what the simulated clients remember themselves
     upload: State = MappingProxyType({})
     refusals: State = MappingProxyType({})  # how often each client's answer was refused, where that is counted
+    best: State = MappingProxyType({})  # the best evaluated model so far, as x, round and value; rounds do not see it

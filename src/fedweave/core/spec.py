@@ -27,8 +27,13 @@ def describe(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if callable(value):
-        return {"type": "python", "name": getattr(value, "__qualname__", repr(value))}
+        return {"type": "python", "name": name_of(value)}
     return value
+
+
+def name_of(function: Any) -> str:
+    """Return what a function is called; one without a name, such as a partial, by its type: the same in any process."""
+    return getattr(function, "__qualname__", type(function).__qualname__)
 
 
 def build(role: type[T], spec: Any, path: str) -> T:

@@ -33,6 +33,7 @@ from fedweave.runs.checks import (
     split_submodels,
     without_effect,
 )
+from fedweave.runs.start import Start, check_start
 from fedweave.system import names as systems
 from fedweave.tables.rows import Where
 from fedweave.tasks import Task
@@ -225,6 +226,16 @@ class Experiment:
             default="never",
         ),
     ] = None
+    start: Annotated[
+        InstanceOf[Start] | None,  # given as a state dict or a file
+        BeforeValidator(check_start),
+        Option(
+            "A state dict to begin with: a .safetensors, .pt or .pth file.",
+            "FILE",
+            "model.safetensors",
+            default="as the model draws its values",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse fields that contradict each other, all at once; the command line replaces their quoted names."""
@@ -302,9 +313,9 @@ def from_plain(spec: Mapping[str, Any], trust: bool = False) -> Experiment:
     if not isinstance(spec, Mapping) or not {"data", "model"} <= spec.keys():
         raise BadInput(f"An experiment is a table with 'data', 'model' and more. Got {str(spec)[:60]!r} instead.")
     refuse_old_fields(spec)
-    data, model = spec["data"], spec["model"]
-    if not isinstance(data, str) or not isinstance(model, str):
-        what = "arrays" if not isinstance(data, str) else "a model"
+    given = {"arrays": spec["data"], "a model": spec["model"]}
+    given |= {"a task": spec.get("task") or "", "start values": spec.get("start") or ""}
+    if what := next((what for what, text in given.items() if not isinstance(text, str)), None):
         raise BadInput(
             f"This run used {what} given in Python: resume it there, with fedweave.resume(folder, experiment)."
         )

@@ -16,7 +16,7 @@ from threadpoolctl import ThreadpoolController
 
 from fedweave.core.crash_points import crash_point
 from fedweave.core.determinism import deterministic
-from fedweave.core.records import Array, ServerState
+from fedweave.core.records import Array, ServerState, State
 from fedweave.core.settings import BadInput, brief
 from fedweave.engine.pool.choose import choose_pool
 from fedweave.engine.pool.protocol import Pool
@@ -26,6 +26,7 @@ from fedweave.runs.evaluation import evaluate
 from fedweave.runs.experiment import Experiment, check_experiment, from_plain, refuse_old_fields, to_plain
 from fedweave.runs.results import Result, summarise
 from fedweave.runs.session import Session, prepare, refuse_foreign_state
+from fedweave.runs.start import started
 from fedweave.store.database import reading
 from fedweave.store.run_folder import RunFolder
 
@@ -85,10 +86,13 @@ def refuse_edited(began: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
 
 
 def refuse_another(stored: Mapping[str, Any], given: Experiment) -> None:
-    """Refuse to continue a run with other settings. Data has a digest, own models no name, and the rest no effect."""
+    """Refuse to continue a run with other settings.
+
+    Data and start values have digests in the manifest, own models have no name, and the rest has no effect.
+    """
     refuse_old_fields(stored)
     plain = json.loads(json.dumps(to_plain(given)))
-    free = {"data"} | FREE | (set() if isinstance(plain["model"], str) else {"model"})
+    free = {"data", "start"} | FREE | (set() if isinstance(plain["model"], str) else {"model"})
     fixed = {k: v for k, v in plain.items() if k not in free}
     if other := different({k: stored.get(k) for k in fixed}, fixed):
         raise BadInput(
@@ -104,6 +108,15 @@ def different(before: Any, now: Any, path: str = "") -> list[str]:
         return [d for k in keys for d in different(before.get(k), now.get(k), f"{path}.{k}" if path else str(k))]
     texts = [brief(json.dumps(value), 200) for value in (before, now)]
     return [] if before == now else [f"{brief(path)} ({texts[0]} then, {texts[1]} now)"]
+
+
+def refuse_another_start(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to continue a run whose model began with other values, wherever they are kept now."""
+    before, ours = ((manifest.get("start") or {}).get("sha256") for manifest in (began, now))
+    if before != ours:
+        raise BadInput(
+            f"The start values are not those that this run began with: {different(before, ours, 'SHA-256')[0]}."
+        )
 
 
 def mind_machine(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -144,7 +157,8 @@ def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, w
     store.refuse_broken_log(state.round if state else 0, experiment.audit)
     store.tidy()
     if state is not None and state.round >= experiment.rounds:
-        result = _result(store, to_plain(experiment), manifest, state)
+        own = started(experiment.model, experiment.start)[0] if callable(experiment.model) else None
+        result = _result(store, to_plain(experiment), manifest, state, own)
         store.close()
         return result
     state = store.load_state(experiment.tables)
@@ -152,6 +166,7 @@ def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, w
     session = prepare(experiment, workers)
     if other := different(manifest["data"], session.manifest["data"]):
         raise BadInput(f"The data has changed since this run began: {'; '.join(other)}.")
+    refuse_another_start(manifest, session.manifest)
     mind_machine(manifest, session.manifest)
     if state is not None:
         refuse_foreign_state(session, state)
@@ -190,14 +205,15 @@ def rounds(experiment: Experiment) -> Iterator[tuple[ServerState, Round]]:
 def go_on(session: Session, state: ServerState, store: RunFolder, watch: Watch | None) -> Result:
     """Do the rounds that are left, from this state, and return what the whole run came to."""
     on_round = watch and watch(session.experiment.method.name, session.experiment)
-    past = store.columns("rounds")
+    past, best = store.columns("rounds"), state.best
     totals = {c: past[c][-1].item() if past[c].size else 0 for c in ("bytes_up", "bytes_down", "wall_seconds")}
     try:
         with deterministic():
             begin = time.perf_counter()
             for after, happened in iterate(session, state):
                 row = _record(session, state, after, happened, store, totals, begin)
-                state = after
+                best = _better(best, row, after, session.manifest.get("task"))
+                state = after._replace(best=best)
                 store.save(state, always=session.every_round)
                 if on_round:
                     on_round(row)
@@ -208,10 +224,20 @@ def go_on(session: Session, state: ServerState, store: RunFolder, watch: Watch |
     finally:
         try:  # whatever happened, the finished rounds are kept
             store.save(state, always=True)
-            result = _result(store, to_plain(session.experiment), session.manifest, state)
+            result = _result(store, to_plain(session.experiment), session.manifest, state, session.own_model)
         finally:
             store.close()
     return result
+
+
+def _better(best: State, row: Mapping[str, Any], after: ServerState, task: Mapping[str, Any] | None) -> State:
+    """Return the best model so far, of which this round's is one if it was evaluated."""
+    value = float(row.get(task["primary"], np.nan)) if task else np.nan
+    if not np.isfinite(value):
+        return best
+    if best and not (value > best["value"] if task and task["higher_is_better"] else value < best["value"]):
+        return best
+    return {"x": after.x, "round": np.array(after.round), "value": np.array(value)}
 
 
 def _record(
@@ -296,7 +322,13 @@ def _audit_lines(after: ServerState, happened: Round) -> list[dict[str, Any]]:
     return [*lines, {"verdict": "model", "sha256": hashlib.sha256(after.x.tobytes()).hexdigest()}]
 
 
-def _result(store: RunFolder, plain: Mapping[str, Any], manifest: Mapping[str, Any], state: ServerState) -> Result:
+def _result(
+    store: RunFolder,
+    plain: Mapping[str, Any],
+    manifest: Mapping[str, Any],
+    state: ServerState,
+    own_model: Callable[..., Any] | None = None,
+) -> Result:
     rounds = store.columns("rounds")
     summary = {
         "method": plain["method"]["name"],
@@ -306,7 +338,18 @@ def _result(store: RunFolder, plain: Mapping[str, Any], manifest: Mapping[str, A
         "digest": hashlib.sha256(state.x.tobytes()).hexdigest(),
     }
     clients, scores = store.columns("clients"), store.columns("client_scores")
-    return Result(plain, manifest, rounds, clients, summary, state.x, store.folder, scores)
+    return Result(
+        experiment=plain,
+        manifest=manifest,
+        rounds=rounds,
+        clients=clients,
+        summary=summary,
+        x=state.x,
+        folder=store.folder,
+        client_scores=scores,
+        best=state.best,
+        factory=own_model,
+    )
 
 
 def load_result(folder: str | Path) -> Result:

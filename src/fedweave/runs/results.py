@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedweave.core.records import Array
+from fedweave.core.records import Array, State
 from fedweave.core.settings import BadInput
 from fedweave.store.export import Columns
 from fedweave.tasks import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 STALLED_ROUNDS = 5
 LATEST = ("objective", "client_mean", "client_std", "client_worst", "client_worst_decile")  # if a run has them
@@ -44,11 +47,35 @@ class Result:
     x: Array | None = None  # final parameters, flat
     folder: Path | None = None
     client_scores: Columns = field(default_factory=dict)
+    best: State = field(default_factory=dict, repr=False)  # x, round and value of the best evaluated model
+    factory: Callable[..., nn.Module] | None = field(default=None, repr=False, compare=False)  # of an own model
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the function that makes the model when a result is sent elsewhere: many cannot be sent."""
+        return {**vars(self), "factory": None}
 
     def __repr__(self) -> str:
         s = self.summary
         score = f"{s['metric']}={s['value']}" if s["value"] is None else f"{s['metric']}={s['value']:.4g}"
         return f"Result({s['method']}, rounds={s['rounds']}, {score}, run={s['run']!r})"
+
+    def model(
+        self, factory: Callable[..., nn.Module] | None = None, *, which: Literal["last", "best"] = "last"
+    ) -> nn.Module:
+        """Return a new torch module with the trained values, in evaluation mode.
+
+        ``which="best"`` is the model of the evaluated round with the best value of the task's primary metric.
+        ``factory`` makes the module; it is needed only where a model of your own was trained in another process.
+        """
+        from fedweave.runs.trained import trained_module
+
+        return trained_module(self, factory, which)
+
+    def state_dict(
+        self, factory: Callable[..., nn.Module] | None = None, *, which: Literal["last", "best"] = "last"
+    ) -> dict[str, Tensor]:
+        """Return all parameters and buffers of ``model()`` by name, as ``load_state_dict`` takes them."""
+        return dict(self.model(factory, which=which).state_dict())
 
     def to_pandas(self) -> Any:
         """Return the rows per round as a pandas DataFrame."""

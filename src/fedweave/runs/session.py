@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedweave.core.randomness import Stream, rng_for
-from fedweave.core.records import Array, Population, ServerState
+from fedweave.core.records import Array, Layout, Population, ServerState
 from fedweave.core.returned import read_only_error
 from fedweave.core.roles import Engine
 from fedweave.core.settings import BadInput
+from fedweave.core.spec import describe
+from fedweave.data import Dataset
 from fedweave.data.deal import Shares, covered, label_counts
 from fedweave.engine.pool.protocol import Pool
 from fedweave.engine.simulator import Simulator
@@ -35,6 +37,7 @@ from fedweave.runs.factories import model_factory, submodel_factories
 from fedweave.runs.own_models import first_vector
 from fedweave.runs.own_parts import check_population, check_shares
 from fedweave.runs.processor import processor
+from fedweave.runs.start import started
 from fedweave.store.states import misfit
 from fedweave.system.worlds import steps_of
 from fedweave.tasks import Task, default_for
@@ -53,6 +56,7 @@ class Session(NamedTuple):
     rules: Rules
     tested: Array  # (k,) the clients that have test samples of their own
     every_round: bool = False  # whether a round is too expensive to repeat: its state is saved at once
+    own_model: Callable[..., Any] | None = None  # makes the model, with its start values, if it is none of the library
 
 
 def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -> Session:
@@ -65,8 +69,9 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     shares = experiment.partition.split(data, rng_for(experiment.seed, 0, Stream.PARTITION))
     shares = check_shares(shares, experiment.partition, data)
     name, model = model_factory(experiment, data)
+    model, start_values = started(model, experiment.start)
     labels = None if data.labels is None else label_counts(data, shares.train)
-    x = first_vector(name, model, data, experiment.seed, task)
+    x, constants = first_vector(name, model, data, experiment.seed, task)
     base = nominal_population(experiment, np.array([part.size for part in shares.train]))
     test_samples = _test_samples(experiment, shares)
     device, why = choose_device(experiment.device, experiment.pool)
@@ -98,13 +103,12 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         "experiment": to_plain(experiment),  # again: experiment.json is easily edited
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
-        "data": {"name": data.name, "digest": data.digest},
+        "data": data.facts,
         "model": {
-            "name": name,
-            "parameters": engine.layout.parameters,
-            "dim": engine.layout.dim,
+            **describe_model(name, engine.layout, constants if callable(experiment.model) else data),
             "fleet_bytes": int(size.sum()),  # of all clients' models
         },
+        "start": start_values,
         "task": describe_task(engine.trainer.task),
         "device": f"{why}, {workers}",
         "processor": processor(),
@@ -115,8 +119,18 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     start = first_state(method, x, base, engine.layout.parameters)
     if experiment.calibrate:  # a method whose step length nobody knows says so now
         calibrated_lr(method, start, view_of(method, start, first, engine, experiment.lr))
-    tested = np.flatnonzero(test_samples)
-    return Session(experiment, engine, base, start, manifest, world, method, experiment.rules, tested)
+    return Session(
+        experiment=experiment,
+        engine=engine,
+        base=base,
+        start=start,
+        manifest=manifest,
+        world=world,
+        method=method,
+        rules=experiment.rules,
+        tested=np.flatnonzero(test_samples),
+        own_model=model if callable(experiment.model) else None,
+    )
 
 
 def _test_samples(experiment: Experiment, shares: Shares) -> Array:
@@ -128,6 +142,24 @@ def _test_samples(experiment: Experiment, shares: Shares) -> Array:
             "leave --client-eval out, or deal some."
         )
     return found
+
+
+def describe_model(name: str, layout: Layout, of: Dataset | str) -> dict[str, Any]:
+    """Return what is needed to take the model out of a run.
+
+    ``of`` is the data that a model of the library was built for, or the digest of another model's constants.
+    """
+    found = {
+        "name": name,
+        "parameters": layout.parameters,
+        "dim": layout.dim,
+        "names": list(layout.names),
+        "shapes": [list(shape) for shape in layout.shapes],
+    }
+    if isinstance(of, str):
+        return found | {"constants": of}
+    keys = ("shape", "classes", "tokens", "each", "outputs")
+    return found | {"sample": dict(zip(keys, describe(of.sample), strict=True))}
 
 
 def describe_task(task: Task) -> dict[str, Any]:

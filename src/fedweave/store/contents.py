@@ -42,11 +42,45 @@ class StoredExperiment(Checked):
     calibrate: bool = False
 
 
+def _metric(name: str) -> str:
+    if not name.isprintable() or name == "class_accuracy":
+        raise ValueError("it must name a metric with one value per round")
+    return name
+
+
 class StoredTask(Checked):
     """By which metric a run is judged."""
 
-    primary: Printable
+    primary: Annotated[str, AfterValidator(_metric)]
     higher_is_better: bool
+
+
+class StoredSample(Checked):
+    """What a model of the library was built for, as ``fedweave.models.build`` takes it."""
+
+    shape: list[Number]
+    classes: Number
+    tokens: Number
+    each: bool
+    outputs: Number
+
+
+class StoredModel(Checked):
+    """The model of a run: its tensors in the flat vector, and how to build one of the library."""
+
+    name: Printable
+    parameters: Number
+    names: list[Printable] | None = None
+    shapes: list[list[Number]] | None = None
+    sample: StoredSample | None = None
+    constants: str | None = None
+
+
+class StoredStart(Checked):
+    """Where a model's first values came from."""
+
+    path: str | None
+    sha256: str
 
 
 class Manifest(Checked):
@@ -55,11 +89,13 @@ class Manifest(Checked):
     versions: dict[str, Printable]
     data: dict[str, Any]
     experiment: StoredExperiment | None = None
-    command: str | list[str] | None = None
     task: StoredTask | None = None
+    command: str | list[str] | None = None
     labels: Annotated[list[list[Number]], AfterValidator(_rectangular)] | None = None
     samples: list[Number] | None = None
     test_samples: list[Number] | None = None
+    model: StoredModel | None = None
+    start: StoredStart | None = None
 
 
 class Plan(Checked):

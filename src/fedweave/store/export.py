@@ -1,4 +1,4 @@
-"""Export the rows of a run as CSV or Parquet files."""
+"""Export the rows of a run as CSV or Parquet files, and its model as a state dict."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import csv
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 from fedweave.core.crash_points import crash_point
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
 from fedweave.tables.files import replacing
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Columns = Mapping[str, Array]
 
@@ -30,6 +33,20 @@ def write_tables(
             write(file, columns)
         crash_point("export: table written")
     return files
+
+
+def write_model(folder: Path, tensors: Mapping[str, Tensor], to: Literal["safetensors", "pt"]) -> Path:
+    """Write a state dict into a run folder and return the file."""
+    import torch
+    from safetensors.torch import save
+
+    path, kept = folder / f"model.{to}", {name: tensor.contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as file:
+        if to == "pt":
+            torch.save(kept, file)
+        else:
+            file.write(save(kept, metadata={"format": "pt"}))
+    return path
 
 
 def _flat(columns: Columns) -> dict[str, Array]:

@@ -25,8 +25,9 @@ from fedweave.tables.files import check_file
 from fedweave.tables.rows import STORED, Held, Precision, Rows, Where
 from fedweave.tables.slots import Place, SlotFile
 
-FORMAT = 2
-PARTS = ("sampler", "aggregator", "server", "clients", "upload", "refusals")
+FORMAT = 3
+READABLE = ("1", "2", "3")  # 2: no best model; 1: other names
+PARTS = ("sampler", "aggregator", "server", "clients", "upload", "refusals", "best")
 MOST_SLOTS = 64  # per row; a file has room for a few states
 RENAMED = {"trust": "refusals"}  # parts of states in format 1
 
@@ -79,7 +80,7 @@ def unpack(content: bytes) -> ServerState:
 def _unpacked(content: bytes) -> ServerState:
     size = int.from_bytes(content[:8], "little")
     header = parse_json(content[8 : 8 + size], Header, "the header")["__metadata__"]
-    if header["format"] not in ("1", str(FORMAT)):
+    if header["format"] not in READABLE:
         raise ValueError(f"it has format {header['format']}, and this version reads up to {FORMAT}")
     arrays = load(content)
     parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
@@ -93,7 +94,16 @@ def _unpacked(content: bytes) -> ServerState:
     for key, array in arrays.items():
         part, _, name = key.partition(".")
         parts[RENAMED.get(part, part)][name] = array
+    _check_best(parts["best"], x)
     return ServerState(round=int(header["round"]), x=x, clock=float.fromhex(header["clock"]), **parts)
+
+
+def _check_best(best: Mapping[str, Any], x: Array) -> None:
+    """Refuse what is not a model like ``x`` with its round and its value, or nothing at all."""
+    wanted = {"x": (x.shape, x.dtype.kind), "round": ((), "i"), "value": ((), "f")}
+    found = {name: (array.shape, array.dtype.kind) for name, array in best.items() if isinstance(array, np.ndarray)}
+    if best and found != wanted:
+        raise ValueError("its best model does not fit its model")
 
 
 def _checked(table: Saved, key: str) -> Saved:

@@ -30,7 +30,7 @@ def parse(text: str) -> Task:
         raise BadInput(choice("task", name, TASKS))
     if not padding:
         return TASKS[name]()
-    if name != "next_token" or not padding.lstrip("-").isdigit():
+    if name != "next_token" or not padding.removeprefix("-").isdecimal():
         raise BadInput(f"The task {text!r} cannot be read. Write {name}, or next_token:0 where 0 is the padding.")
     return NextToken(int(padding))
 

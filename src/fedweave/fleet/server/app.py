@@ -30,11 +30,12 @@ from fedweave.pacing import Synchronous, ask_more
 from fedweave.round import first_state
 from fedweave.runs.experiment import Experiment, load_data, to_plain
 from fedweave.runs.factories import model_factory
-from fedweave.runs.loop import Watch, different, go_on, mind_machine, refuse_another
+from fedweave.runs.loop import Watch, different, go_on, mind_machine, refuse_another, refuse_another_start
 from fedweave.runs.own_models import first_vector
 from fedweave.runs.processor import processor
 from fedweave.runs.results import Result, score_of
-from fedweave.runs.session import Session, describe_task, nominal_population, versions
+from fedweave.runs.session import Session, describe_model, describe_task, nominal_population, versions
+from fedweave.runs.start import started
 from fedweave.store.run_folder import RunFolder
 from fedweave.system.measured import Measured
 from fedweave.tasks import default_for
@@ -53,9 +54,10 @@ def server(
 
     The clients' data stays with them: of the experiment's data only the test samples are used, to evaluate, and its
     partition not at all. ``system=fedweave.system.Measured()`` has links and latencies learned from what is seen; any
-    other world decides how much clients work. With ``out`` everything is kept in that folder, and a run that was
-    interrupted goes on where it was. ``experiment`` and ``terms`` may be functions of the app's configuration, what
-    ``flwr run -c`` changes; an ``out`` there counts more than the one here.
+    other world decides how much clients work. The experiment's ``start`` values are sent as every model is; frozen
+    parameters are not sent, so the client's app has to set those itself. With ``out`` everything is kept in that
+    folder, and a run that was interrupted goes on where it was. ``experiment`` and ``terms`` may be functions of the
+    app's configuration, what ``flwr run -c`` changes; an ``out`` there counts more than the one here.
     """
     app = ServerApp()
 
@@ -93,6 +95,7 @@ def run(
     session = prepare(experiment, grid, terms, clock, manifest.get("samples"))
     if other := different(manifest["data"], session.manifest["data"]):
         raise BadInput(f"The server's data has changed since this run began: {'; '.join(other)}.")
+    refuse_another_start(manifest, session.manifest)
     mind_machine(manifest, session.manifest)
     if state is not None:
         _recall(session, store)
@@ -115,6 +118,7 @@ def prepare(
         raise BadInput("A real fleet does not tell scores on its own test data: --client-eval is for the simulator.")
     data = load_data(experiment)
     name, model = model_factory(experiment, data)
+    model, start_values = started(model, experiment.start)
     if name == "quadratic":
         raise BadInput("The quadratic model is solved in closed form, in the simulator only: a fleet needs a network.")
     if experiment.paced_method.pacing != Synchronous() or experiment.min_answers:
@@ -124,7 +128,7 @@ def prepare(
     if experiment.submodels:
         raise BadInput("Sub-models are for the simulator: every client of a real fleet trains the whole model.")
     task = experiment.task or default_for(data.y)
-    x = first_vector(name, model, data, experiment.seed, task)
+    x, constants = first_vector(name, model, data, experiment.seed, task)
     roster = Roster(grid, terms, clock, classes=data.classes if experiment.method.upload.keeps else None)
     roster.samples = np.array(samples or [], np.int64)
     roster.gather()
@@ -154,8 +158,9 @@ def prepare(
         "engine": "flower",
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
-        "data": {"name": data.name, "digest": data.digest},
-        "model": {"name": name, "parameters": layout.parameters, "dim": layout.dim},
+        "data": data.facts,
+        "model": describe_model(name, layout, constants if callable(experiment.model) else data),
+        "start": start_values,
         "task": describe_task(task),
         "device": f"{why}, {roster.size} clients over Flower",
         "processor": processor(),  # the server's: nodes do not tell theirs
@@ -165,7 +170,17 @@ def prepare(
         "terms": {f.name: getattr(terms, f.name) for f in dataclasses.fields(terms)},
     }
     return Session(
-        experiment, engine, base(), start, manifest, world, method, experiment.rules, np.zeros(0, int), every_round=True
+        experiment=experiment,
+        engine=engine,
+        base=base(),
+        start=start,
+        manifest=manifest,
+        world=world,
+        method=method,
+        rules=experiment.rules,
+        tested=np.zeros(0, int),
+        every_round=True,
+        own_model=model if callable(experiment.model) else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Callable
 from copy import deepcopy
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedBuffer, is_lazy
 
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Layout
@@ -32,11 +33,7 @@ class FlatModule:
         weights, buffers = travelling(module)
         tensors = {**weights, **buffers}
         self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
-        self.layout = Layout(
-            names=tuple(tensors),
-            shapes=tuple(tuple(t.shape) for t in tensors.values()),
-            parameters=sum(w.numel() for w in weights.values()),
-        )
+        self.layout = layout_of(module)
         self._images = any(w.dim() == 4 for w in weights.values())
         device = next(iter(tensors.values())).device
         self._vector = torch.empty(self.layout.dim, dtype=torch.float32, device=device)
@@ -59,12 +56,9 @@ class FlatModule:
 
     def load(self, x: Array) -> None:
         """Set the module to the flat vector ``x``."""
-        source = torch.from_numpy(x).split(self.layout.sizes)
         with torch.no_grad():
-            for view, piece, name in zip(self._views, source, self.layout.names, strict=True):
-                view.copy_(piece.view(view.shape))
-                if name.endswith("running_var"):  # weights that do not sum to one can push a variance below zero
-                    view.clamp_(min=0)
+            for view, tensor in zip(self._views, named_tensors(self.layout, x).values(), strict=True):
+                view.copy_(tensor)
             for counter, initial in self._counters:  # num_batches_tracked and the like start again
                 counter.copy_(initial)
 
@@ -96,6 +90,14 @@ class FlatModule:
         )
 
 
+def named_tensors(layout: Layout, x: Array) -> dict[str, Tensor]:
+    """Return the tensors of a flat vector by name, as a model uses them."""
+    pieces = zip(layout.names, torch.from_numpy(x).split(layout.sizes), layout.shapes, strict=True)
+    tensors = {name: piece.view(shape) for name, piece, shape in pieces}
+    # Weights that do not sum to one can push a variance below zero.
+    return {name: t.clamp(min=0) if name.endswith("running_var") else t for name, t in tensors.items()}
+
+
 def _view(piece: Tensor, shape: tuple[int, ...]) -> Tensor:
     if len(shape) != 4:
         return piece.view(shape)
@@ -119,6 +121,29 @@ def travelling(module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, Te
     return weights, buffers
 
 
+def layout_of(module: nn.Module) -> Layout:
+    """Return where the tensors of a module that travel are in the flat vector."""
+    weights, buffers = travelling(module)
+    tensors = {**weights, **buffers}
+    shapes = tuple(tuple(t.shape) for t in tensors.values())
+    return Layout(names=tuple(tensors), shapes=shapes, parameters=sum(w.numel() for w in weights.values()))
+
+
+def constants_digest(module: nn.Module) -> str:
+    """Return the SHA-256 of what a state dict has besides the tensors that travel: frozen parameters, counters, masks.
+
+    Empty if it has nothing else.
+    """
+    moving = {id(tensor) for part in travelling(module) for tensor in part.values()}
+    sha, found = hashlib.sha256(), False
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        if isinstance(tensor, Tensor) and id(tensor) not in moving:
+            found = True
+            sha.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
+            sha.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return sha.hexdigest() if found else ""
+
+
 @one_thread()  # as everywhere: other threads would not survive a fork of this process
 def build_module(model: Callable[..., nn.Module], seed: int, data: ClientData | None = None) -> nn.Module:
     """Return a new module whose random values are drawn at the seed's own address, in every process alike.
@@ -129,7 +154,7 @@ def build_module(model: Callable[..., nn.Module], seed: int, data: ClientData | 
     with drawing_from(rng_for(seed, 0, Stream.MODEL)):
         module = model(seed=seed) if _takes_seed(model) else model()
         try:
-            module = deepcopy(module)
+            module = copied(module)
         except Exception as e:
             raise BadInput(
                 f"What the model's function returns cannot be copied: {e}. Let it build a plain module."
@@ -139,6 +164,14 @@ def build_module(model: Callable[..., nn.Module], seed: int, data: ClientData | 
                 run(module.eval(), first_samples(data, 2).x)
             module.train()
         return module
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """Return a copy, also of buffers without sizes yet (lazy batch norm), which torch itself does not copy."""
+    tensors = module.buffers() if isinstance(module, nn.Module) else ()
+    sizeless = [b for b in tensors if isinstance(b, UninitializedBuffer)]
+    new: Any = UninitializedBuffer
+    return deepcopy(module, {id(b): new(device=b.device, dtype=b.dtype) for b in sizeless})
 
 
 def _takes_seed(model: Callable[..., Any]) -> bool:
