@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 def model_factory(experiment: Experiment, data: Dataset) -> tuple[str, Callable[[], nn.Module]]:
     """Return the model's name and a function that makes it for this data; a misfit is an error now."""
-    own = plugins.find(experiment.model) if plugins.is_plugin(experiment.model) else experiment.model
-    if callable(own):
+    given = experiment.model
+    own = plugins.find(given) if isinstance(given, str) and plugins.is_plugin(given) else given
+    if not isinstance(own, str):
         return getattr(own, "__name__", "custom"), own
     fitting = "quadratic" if data.name == "quadratics" else models.default_for(*data.sample)
-    name = fitting if experiment.model == "auto" else experiment.model
+    name = fitting if own == "auto" else own
     models.check(name, *data.sample)
     return name, _Named(name, data)
 
