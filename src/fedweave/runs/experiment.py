@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, NonNega
 from fedweave import models, tasks
 from fedweave.core import plugins
 from fedweave.core.options import Option, options_of, renamed_options
-from fedweave.core.paths import from_run_folder
+from fedweave.core.paths import check_import, from_run_folder
 from fedweave.core.records import MOST_STEPS
 from fedweave.core.roles import Pacing, System
 from fedweave.core.settings import BadInput, PositiveFactor, settings, shown, undeclared
@@ -333,6 +333,7 @@ def from_plain(spec: Mapping[str, Any], trust: bool = False) -> Experiment:
             f"This run used {what} given in Python: resume it there, with fedweave.resume(folder, experiment)."
         )
     with from_run_folder(trust):
+        check_import(*plugins.not_imported(spec))
         return build(Experiment, spec, "experiment")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from threadpoolctl import ThreadpoolController
 
 from fedweave.core.crash_points import crash_point
 from fedweave.core.determinism import deterministic
+from fedweave.core.plugins import is_plugin
 from fedweave.core.records import Array, ServerState, State
 from fedweave.core.settings import BadInput, brief
 from fedweave.engine.pool.choose import choose_pool
@@ -107,8 +109,15 @@ def different(before: Any, now: Any, path: str = "") -> list[str]:
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         keys = [*before, *(k for k in now if k not in before)]
         return [d for k in keys for d in different(before.get(k), now.get(k), f"{path}.{k}" if path else str(k))]
+    if before == now or (path.endswith("type") and _is_class_name(before, now)):
+        return []
     texts = [brief(json.dumps(value), 200) for value in (before, now)]
-    return [] if before == now else [f"{brief(path)} ({texts[0]} then, {texts[1]} now)"]
+    return [f"{brief(path)} ({texts[0]} then, {texts[1]} now)"]
+
+
+def _is_class_name(name: Any, plugin: Any) -> bool:
+    """Return whether a class is named without its module, as older runs have it, and ``module:Class`` may be it."""
+    return isinstance(name, str) and is_plugin(plugin) and re.split("[:.]", plugin)[-1] == name
 
 
 def refuse_another_start(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
