@@ -120,6 +120,7 @@ WRONG = {
     "device": "gpu", "tables": "tape", "calibrate": "perhaps", "true_gradients": "?", "submodels": "half",
     "pool": "spark", "max_length_ratio": "0", "deadline": "soon", "over_selection": "0.5", "answers": "0",
     "min_answers": "-1", "failures": "ignore", "quarantine": "0", "audit": "maybe", "task": "regresion",
+    "evaluate": "trian", "client_eval": "0",
     "start": "model.onnx",
 }  # fmt: skip
 

@@ -89,7 +89,7 @@ def test_an_experiment_comes_back_equal(tmp_path):
 def test_a_loaded_data_set_is_kept_by_name_and_arrays_by_digest(digits):
     method = fw.methods.fedavg(2)
     assert to_plain(fw.Experiment(method, digits))["data"] == "digits"
-    own = replace(digits, name="own")
+    own = replace(digits, name="own", x=digits.x.copy())
     assert to_plain(fw.Experiment(method, own))["data"] == {"type": "arrays", "name": "own", "digest": digits.digest}
     for experiment, what in (
         (fw.Experiment(method, own), "arrays"),

@@ -12,6 +12,7 @@ from fedweave.data import Dataset, from_arrays, imbalance, load, synthetic
 from fedweave.data.deal import Shares, apportion, deal_in_proportion, dirichlet, fill_up, stratified_split
 from fedweave.data.partition import (
     IID,
+    Auto,
     Classes,
     Dirichlet,
     Natural,
@@ -396,3 +397,48 @@ def test_one_class_sorted_gives_the_halves_different_classes(digits):
     assert parse("one-class:sorted", 20) == OneClass(20, "sorted")
     with pytest.raises(BadInput, match="sorted"):
         parse("one-class:upside-down", 20)
+
+
+def test_auto_takes_natural_clients_else_deals_classes_else_all_equally():
+    plain, numbers = labelled([40, 40]), from_arrays(np.eye(50), np.linspace(0, 1, 50))
+    grouped = from_arrays(np.eye(60), np.arange(60) % 2, group=np.arange(60) // 12)
+    for data, clients, expected in (
+        (grouped, None, Natural()),
+        (grouped, 3, Natural(3)),
+        (plain, 5, Dirichlet(5, 0.5)),
+        (plain, None, Dirichlet(20, 0.5)),
+        (numbers, 5, IID(5)),
+    ):
+        found, wanted = (p.split(data, rng()) for p in (Auto(clients), expected))
+        for part in ("train", "test"):
+            pairs = zip(getattr(found, part), getattr(wanted, part), strict=True)
+            assert all(np.array_equal(a, b) for a, b in pairs), (data.name, clients)
+    assert (parse("auto"), parse("auto", 7)) == (Auto(), Auto(7))
+
+
+def test_dirichlet_without_filling_draws_again():
+    data = labelled([50] * 4)
+    filled, drawn = (Dirichlet(6, 0.3, min_samples=10, fill=fill) for fill in (True, False))
+    generator, draws = rng(3), 0
+    while True:  # by hand: the first draw in which all have enough
+        draws += 1
+        counts = np.stack([apportion(dirichlet(0.3, 6, generator), 50) for _ in range(4)], axis=1)
+        if counts.sum(1).min() >= 10:
+            break
+    assert draws > 1, "this test wants a draw that is refused"
+    assert np.array_equal(label_counts(data, drawn.split(data, rng(3)).train), counts)
+    assert not np.array_equal(label_counts(data, filled.split(data, rng(3)).train), counts)
+    with pytest.raises(BadInput, match=r"in 1000 draws some client always had fewer than 30 samples.*fill=True"):
+        Dirichlet(6, 0.01, min_samples=30, fill=False).split(data, rng())
+
+
+def test_tokens_and_several_answers_are_dealt_without_classes():
+    tokens = from_arrays(np.arange(40).reshape(20, 2), np.arange(40).reshape(20, 2), classes=40)
+    several = from_arrays(np.eye(20), {"a": np.arange(20), "b": np.ones(20)})
+    for data in (tokens, several):
+        shares = Auto(4).split(data, rng())
+        assert sorted(np.concatenate(shares.train)) == list(range(len(data)))
+        assert label_counts(data, shares.train).shape == (4, 0)
+        for by_class in (Dirichlet(4, 0.5), Shards(4), Split(4, 0.25, 0.5)):
+            with pytest.raises(BadInput, match=r"has no (classes|single one per sample)"):
+                by_class.split(data, rng())

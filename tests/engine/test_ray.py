@@ -53,7 +53,7 @@ def small(tiny):
     """Return a maker of small experiments on Ray."""
 
     def make(method=None, **changes):
-        return tiny(method, **{"model": conv, "rounds": 3, "steps": 2, "pool": "ray", "workers": 2} | changes)
+        return tiny(method, **{"model": conv, "rounds": 3, "pool": "ray", "workers": 2} | changes)
 
     return make
 

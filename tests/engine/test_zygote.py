@@ -140,7 +140,7 @@ class Looks(Tells):
 
     def __init__(self, data):
         super().__init__(data)
-        self.files = os.listdir(tempfile.gettempdir())
+        self.files = os.listdir(os.environ["TMPDIR"])  # a forked worker may remember another temporary folder
 
     def received(self, x):
         return self.files, self.data

@@ -41,7 +41,6 @@ WORLD = {
     "clients": "7",
     "per_round": "3",
     "rounds": "6",
-    "steps": "4",
     "audit": "true",
 }
 RUNS: dict[str, tuple[str, dict[str, str]]] = {  # what each one puts at stake is a different kind of state

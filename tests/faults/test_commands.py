@@ -17,7 +17,7 @@ FILES = ["file opened", "file written", "file synced", "file renamed"]
 FOLDERS = ["folder made", "folder filled", "folder named"]
 OPTIONS = [word for name, value in {**WORLD, "rounds": "3"}.items() for word in (f"--{name.replace('_', '-')}", value)]
 COMPARE = ["compare", "fedavg", "scaffold", *OPTIONS, "--out", "c", "--json"]
-REPRODUCE = ["reproduce", "tiny/item", "--html", "page.html"]
+REPRODUCE = ["reproduce", "feddd/tiny", "--html", "page.html"]
 
 
 def test_every_command_has_points():

@@ -16,7 +16,7 @@ from fedweave.fleet.server.places import Places
 from fedweave.fleet.server.terms import Terms, VirtualClock
 from fedweave.fleet.wire.tensors import Tensors, packed
 from fedweave.local.torch.flat_module import FlatModule, build_module, initial_vector
-from fedweave.runs.experiment import model_factory
+from fedweave.runs.factories import model_factory
 from fedweave.sample import FirstEveryone, PracticalDelta
 from flower.plain_app import SAMPLES, N, initial, plain, pull
 from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, digits, experiment, share

@@ -238,6 +238,48 @@ def test_default_fits(shape: tuple[int, ...], classes: int, name: str):
     assert name in models.fitting(shape, classes)
 
 
+@pytest.mark.parametrize("name", TEXT)
+@pytest.mark.parametrize("each", [True, False])
+def test_text_models_answer_each_position_or_the_whole(name: str, each: bool):
+    model = models.build(name, (6,), 11, tokens=7, each=each)
+    for length in (6, 4):
+        x = torch.randint(7, (3, length))
+        assert model(x).shape == ((3, length, 11) if each else (3, 11))
+        if each:  # the same weights answer the whole by its last position
+            model.each = False
+            last = model(x)
+            model.each = True
+            assert torch.allclose(model(x)[:, -1], last, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_a_later_token_changes_no_earlier_answer(name: str):
+    model = models.build(name, (6,), 7, tokens=7, each=True).eval()
+    x = torch.randint(7, (4, 6))
+    changed = x.clone()
+    changed[:, 3] = (x[:, 3] + 1) % 7
+    with torch.no_grad():
+        before, after = model(x), model(changed)
+    assert torch.equal(before[:, :3], after[:, :3])
+    assert (before[:, 3:] != after[:, 3:]).any(dim=2).all(), "and every later one"
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_text_models_take_tokens_alone(name: str):
+    for shape, tokens in (((6,), 0), ((1, 6, 6), 7)):
+        with pytest.raises(BadInput, match="needs a sequence of tokens"):
+            models.check(name, shape, 7, tokens)
+    assert name in models.fitting((6,), 7, tokens=7, each=True)
+    assert models.default_for((6,), 7, tokens=7, each=True) == "lstm"
+    assert "logistic" not in models.fitting((6,), 7, tokens=7, each=True)
+
+
+def test_linear_regression_has_as_many_outputs_as_targets():
+    assert models.build("linear_regression", (5,), 0, outputs=3)(torch.randn(4, 5)).shape == (4, 3)
+    with pytest.raises(BadInput, match=r"answers one number. The targets have 2"):
+        models.check("log_quadratic", (1,), 0, outputs=2)
+
+
 def test_every_name_is_described_and_built():
     assert list(models.info()) == models.names()
     assert set(models.names()) == set(NATURAL) == {*FACTORIES, *nets.TEXT}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from fedweave.round.measures import of_clients
 from fedweave.runs.results import Result, summarise
 
 
@@ -88,6 +90,17 @@ def realistic(
         _experiment(method, seed, rounds, clients, target), _manifest(labels), columns, rows,
         _summary(method, columns, target, seed),
     )  # fmt: skip
+
+
+def with_scores(run: Result, values: Sequence[float], untested: int = 0) -> Result:
+    """Return the run with these scores of its clients in the last round, and worse ones in the round before."""
+    n, last = len(values), int(run.rounds["round"][-1])
+    rounds, value = np.repeat([last - 1, last], n), np.concatenate([np.asarray(values, float) / 2, values])
+    scores = {"round": rounds, "client": np.tile(np.arange(n), 2), "value": value}
+    higher = run.summary["higher_is_better"]
+    summary = {**run.summary, **of_clients(np.asarray(values, float), higher)}
+    manifest = {**run.manifest, "test_samples": [*[3] * n, *[0] * untested]}
+    return replace(run, client_scores=scores, summary=summary, manifest=manifest)
 
 
 def comparison(seeds: int = 2, **options: Any) -> list[Result]:

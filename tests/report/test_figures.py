@@ -7,15 +7,16 @@ import re
 
 import matplotlib
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedweave.report import figures
-from fedweave.report.clients import label_counts, participation
+from fedweave.report.clients import label_counts, participation, ranked_scores
 from fedweave.report.curves import MOST_POINTS, band, curve, step
 from fedweave.report.summary import by_method
 from fedweave.report.svg import PALETTE, inks
-from report.fabricate import comparison, realistic, tiny
+from report.fabricate import comparison, realistic, tiny, with_scores
 
 
 def points(*pairs: tuple[float, float]):
@@ -68,6 +69,30 @@ def test_long_runs_are_thinned_and_keep_their_ends():
     assert b.x.size <= MOST_POINTS
     assert (b.x[0], b.x[-1]) == (0, n - 1)
     assert np.array_equal(b.x, b.mean)  # exact at the points that stay
+
+
+def test_scores_are_ranked_within_each_seed_from_the_worst_and_averaged_by_rank():
+    runs = [
+        with_scores(tiny("fedavg", [0.1, 0.2], seed=s), v) for s, v in enumerate(([0.5, 0.1, 0.9], [0.2, 0.8, 0.3]))
+    ]
+    found = ranked_scores(runs)
+    assert found is not None
+    assert found.mean.tolist() == pytest.approx([0.15, 0.4, 0.85])
+    assert found.low.tolist() == [0.1, 0.3, 0.8]
+    assert found.high.tolist() == [0.2, 0.5, 0.9]
+    losses = with_scores(tiny("sgd", [math.nan] * 2, target=None), [1.0, 3.0, math.inf, 2.0])
+    found = ranked_scores([losses])
+    assert found is not None
+    assert found.mean.tolist() == [3, 2, 1]  # a high loss is a bad one, and what is not finite cannot be drawn
+    assert ranked_scores([tiny("fedavg", [0.1])]) is None
+
+
+def test_seeds_with_scores_of_different_numbers_of_clients_are_read_at_the_same_shares():
+    four, two = ([0.1, 0.2, 0.3, 0.4], [0.5, 0.6])
+    found = ranked_scores([with_scores(tiny("fedavg", [0.1, 0.2], seed=s), v) for s, v in enumerate((four, two))])
+    assert found is not None
+    assert found.low.tolist() == [0.2, 0.4]  # at a quarter and three quarters of the clients
+    assert found.high.tolist() == [0.5, 0.6]
 
 
 def test_figures_are_deterministic_and_leave_matplotlib_alone():

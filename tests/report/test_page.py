@@ -16,7 +16,7 @@ from fedweave import report
 from fedweave.report.repeat import flatten, split_settings
 from fedweave.report.summary import by_method
 from fedweave.runs.results import Result
-from report.fabricate import comparison, realistic, tiny
+from report.fabricate import comparison, realistic, tiny, with_scores
 
 VOID = {"meta", "input", "br", "hr", "img", "link"}
 NAMESPACES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
@@ -74,6 +74,40 @@ def test_measures_are_drawn_only_where_they_were_taken(page: str):
 def test_an_infinite_diversity_is_a_gap_and_not_an_error():
     diversity = np.array([1.5, np.inf, np.nan, 1e9, 2.0])
     assert MOVES in report.page([tiny("fedavg", [0.1] * 5, diversity=diversity)])
+
+
+def test_scores_of_clients_are_a_picture_and_columns_only_where_they_were_taken(page: str):
+    assert "own test data" not in page
+    one = with_scores(tiny("fedavg", [0.1, 0.2]), [0.9, 0.1, 0.4], untested=2)
+    text = report.page([one, with_scores(tiny("fedyogi", [0.1, 0.3]), [0.6, 0.5])])
+    assert "The global model on each client's own test data" in text
+    assert "Left out: 0 to 2 of the clients, which have no test samples." in text
+    assert "Accuracy of the global model on each client&#x27;s own test data: fedavg, fedyogi" in text
+    read = Reader(text).text
+    for wanted in ("Accuracy on each client's own test data\n", "worst tenth\n", "46.7 %", "55.0 %"):
+        assert wanted in read
+    assert "Left out" not in report.page([with_scores(tiny("fedavg", [0.1, 0.2]), [0.9])])
+
+
+def test_clients_judged_by_different_metrics_share_no_picture():
+    other = tiny("b", [np.nan, np.nan], target=None)
+    runs = [with_scores(tiny("a", [0.1, 0.2], target=None), [0.5]), with_scores(other, [2.0])]
+    text = report.page(runs)
+    assert "own test data" not in text
+    Reader(text)
+
+
+def test_the_page_says_whose_model_on_whose_data(page: str):
+    assert "Test accuracy is that of the global model on the common test set." in page
+    run = tiny("fedavg", [math.nan] * 2, target=None, loss=np.full(2, math.nan), objective=np.array([2.0, 1.5]))
+    alone = report.page([run])
+    assert "fedavg ended at a training loss of 1.50 over all clients after 2 rounds." in alone
+    assert "common test set" not in alone
+    assert "The training loss is that of the global model on the training data of all clients." in alone
+    assert "Training loss over all clients against rounds" in alone
+    other = tiny("sgd", [math.nan] * 2, target=None, loss=np.full(2, math.nan), objective=np.array([2.0, 1.7]))
+    both = "fedavg (1.50) has the lowest final training loss over all clients, then sgd (1.70)"
+    assert both in report.page([other, run])
 
 
 def test_the_page_is_well_formed_and_self_contained(page: str):

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedweave.report import compare_rows, terminal_table, units
+from fedweave.report import client_table, compare_rows, terminal_table, units
 from fedweave.report.headline import headline
 from fedweave.runs.results import Result, stalled_since
-from report.fabricate import comparison, tiny
+from report.fabricate import comparison, tiny, with_scores
 
 
 @pytest.mark.parametrize(
@@ -152,6 +152,16 @@ def test_the_terminal_table_fits_and_marks_the_best():
     assert "0 of 1" in text
     line = next(line for line in text.splitlines() if "fedyogi" in line)
     assert "\x1b[1m" in line  # bold
+
+
+def test_scores_of_clients_are_a_table_of_their_own():
+    assert client_table([tiny("fedavg", [0.9])]) is None
+    out = io.StringIO()
+    runs = [with_scores(tiny("fedavg", [0.1, 0.9]), [0.2, 0.4]), tiny("[red]x", [0.9])]
+    Console(file=out, width=100).print(client_table(runs))
+    text = " ".join(out.getvalue().split())
+    assert text.startswith("accuracy of the global model on each client's own test data method mean std worst tenth")
+    assert text.endswith("fedavg 30.0 % 10.0 % 20.0 % 20.0 %")
 
 
 def test_the_terminal_table_takes_names_literally():

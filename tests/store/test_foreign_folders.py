@@ -89,6 +89,18 @@ def test_any_json_in_the_place_of_a_value(folder):
         (folder / name).write_text(json.dumps(content))
 
 
+TASKS = ['"text"', "[]", "{}", '{"primary": 7, "higher_is_better": true}']
+TASKS += ['{"primary": "class_accuracy", "higher_is_better": true}', '{"primary": "loss", "higher_is_better": "no"}']
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_any_json_in_the_place_of_the_task(task, folder):
+    content = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**content, "task": json.loads(task)}))
+    for command in ("resume", "report"):
+        assert "manifest.json" in one_sentence(READERS[command], folder)
+
+
 COMPARED = ["null", "[]", "{}", '{"runs": {}}', '{"runs": [], "command": null}', '{"runs": {"a": null}}', DEEP]
 
 
@@ -300,3 +312,10 @@ def test_a_path_that_a_run_folder_names_is_read_only_with_trust(field, tmp_path)
     else:
         with pytest.raises(BadInput, match=r"class folders|has no images"):
             resume(folder, trust=True)
+
+
+def test_a_target_beyond_one_can_be_read_back(tmp_path):
+    """A target is a value of the task's own metric, such as a loss."""
+    folder = interrupted("fedavg", target="7.5")(tmp_path / "run")
+    assert load_result(folder).experiment["target"] == 7.5
+    assert resume(folder).summary["rounds"] == 3

@@ -62,7 +62,7 @@ def _check_page(item: str, page: Path) -> None:
     """Refuse a page that could not be drawn or written, before hours of work."""
     if item in papers.ITEMS and not papers.has_runs(item):
         raise BadInput(f"--html: {item} has no runs to draw.")
-    if page.is_dir() or not os.access(page.parent, os.W_OK):
+    if os.path.isdir(page) or not os.access(page.parent, os.W_OK):
         raise BadInput(f"--html: {str(page)!r} cannot be written. Give a file in a folder that exists.")
 
 

@@ -300,5 +300,9 @@ class Engine(Prober, Protocol):
         ...
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:
-        """Return accuracy, loss and class_accuracy of ``x`` on the test set."""
+        """Return accuracy, loss and class_accuracy of ``x`` on the common test set."""
+        ...
+
+    def evaluate_clients(self, x: Array, ids: Array) -> Array:
+        """Return the task's primary metric (k,) of ``x`` on each one's own test samples; nan for who has none."""
         ...

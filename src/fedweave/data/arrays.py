@@ -124,7 +124,9 @@ def set_aside(name: str, x: Column, y: Column, group: Array | None) -> tuple[Par
 def inputs(x: Any, what: str) -> Column:
     """Return inputs as the arrays that a data set keeps."""
     if isinstance(x, Mapping):
-        return {str(name): _input(values, f"{what}[{name!r}]", least=1) for name, values in x.items()}
+        found = {str(name): _input(values, f"{what}[{name!r}]", least=1) for name, values in x.items()}
+        _check_lengths(found, what)
+        return found
     return _input(x, what, least=2)
 
 
@@ -144,7 +146,9 @@ def _input(values: Any, what: str, least: int) -> Array:
 def answers(y: Any, what: str) -> Column:
     """Return labels or targets as the arrays that a data set keeps."""
     if isinstance(y, Mapping):
-        return {str(name): _answer(values, f"{what}[{name!r}]") for name, values in y.items()}
+        found = {str(name): _answer(values, f"{what}[{name!r}]") for name, values in y.items()}
+        _check_lengths(found, what)
+        return found
     return _answer(y, what)
 
 
@@ -156,8 +160,17 @@ def _answer(values: Any, what: str) -> Array:
         return _as_float32(y, what)
     wrong = y[(y < 0) & ((y != PADDING) | (y.ndim == 1)) | (y >= MOST_CLASSES)]
     if len(wrong):
-        raise BadInput(f"{what} has the label {wrong[0]}. Labels count from 0: use np.unique's inverse.")
+        hint = "use np.unique's inverse" if y.ndim == 1 else f"put {PADDING} in the place of padding"
+        raise BadInput(f"{what} has the label {wrong[0]}. Labels count from 0: {hint}.")
     return y.astype(np.int64)
+
+
+def _check_lengths(columns: Mapping[str, Array], what: str) -> None:
+    if not columns:
+        raise BadInput(f"{what} has no arrays. Give at least one.")
+    (first, values), *others = columns.items()
+    for name, other in others:
+        check_length(len(values), f"{what}[{first!r}]", len(other), f"{what}[{name!r}]")
 
 
 def _as_array(values: Any, what: str) -> Array:

@@ -38,6 +38,14 @@ class Items:
         together = getattr(self.source, "__getitems__", None)
         return list(together(places)) if together is not None else [self.source[i] for i in places]
 
+    def peek(self, row: int) -> Any:
+        """Return the inputs of one item, as arrays of a batch of one."""
+        found = self.read([row])
+        if self.collate is not None:
+            return each(self.collate(found)[0], as_array)
+        x = as_array(found[0][0])[None]
+        return x[:, None] if x.dtype == np.uint8 and x.ndim == 3 else x  # a grey image gets its channel
+
 
 Column = Array | Mapping[str, Array] | Items
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedweave.core.settings import BadInput
+from fedweave.core.settings import BadInput, brief
 from fedweave.core.spec import describe
 from fedweave.data import checks
 from fedweave.data.columns import Array, Items, arrays, as_array, each, length, rows
@@ -58,18 +58,27 @@ class Dataset:
             checks.check_length(length(getattr(self, x)), x, length(getattr(self, y)), y)
             checks.check_group(getattr(self, group), group, length(getattr(self, x)), x)
         checks.check_alike(self.x, self.test_x)
+        checks.check_alike(self.y, self.test_y)
         checks.check_pixels(self.x, self.mean, self.std)
 
     def __len__(self) -> int:
         """Number of training samples."""
         return length(self.x)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Shape of one sample; of lazy items, that of the first."""
-        if isinstance(self.x, Items):
-            return as_array(self.x.read([0])[0][0]).shape
-        return next((array.shape[1:] for _, array in arrays(self.x)), ())
+        return next((array.shape[1:] for _, array in arrays(self._peek(0) if self._lazy else self.x)), ())
+
+    @property
+    def _lazy(self) -> bool:
+        return isinstance(self.x, Items) and len(self.x) > 0
+
+    def _peek(self, row: int) -> Any:
+        try:
+            return self.x.peek(row)
+        except Exception as e:  # the user's own code: its traceback is worth keeping
+            raise BadInput(f"Sample {row} of {self.name} cannot be read: {type(e).__name__}: {brief(str(e))}.") from e
 
     @property
     def labels(self) -> Array | None:
@@ -101,23 +110,27 @@ class Dataset:
         """
         sha = hashlib.sha256()
         for column in (self.x, self.y, self.test_x, self.test_y):
+            seen = [column]
             if isinstance(column, Items):
                 sha.update(f"items{len(column)}".encode())
-                found = column.read(sorted({0, len(column) // 2, len(column) - 1})) if len(column) else []
-                parts = [("", np.ascontiguousarray(as_array(item[0]))) for item in found]
-            else:
-                parts = [(name, np.ascontiguousarray(array)) for name, array in arrays(column)]
-            for name, array in parts:
+                some = {0, len(column) // 2, len(column) - 1} if len(column) else set[int]()
+                seen = [column.peek(row) for row in sorted(some)]
+            for name, array in (pair for part in seen for pair in arrays(part)):
                 sha.update(f"{name}{array.dtype}{array.shape}".encode())
-                sha.update(array.data)
+                sha.update(np.ascontiguousarray(array).data)
         return sha.hexdigest()
 
     def describe(self) -> Any:
         """Return how a run folder refers to this data."""
         if self.source:
             return self.source
+        return {"type": "arrays", **self.facts}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What must be the same when a run is resumed: its name, its samples, how they are changed at random."""
         changed = {"transform": describe(self.transform)} if self.transform else {}
-        return {"type": "arrays", "name": self.name, "digest": self.digest, **changed}
+        return {"name": self.name, "digest": self.digest, **changed}
 
     @property
     def source(self) -> str | None:
@@ -148,7 +161,7 @@ class Dataset:
         if not 0 < validation < 1:
             raise BadInput(f"The 'validation' parameter of split must lie between 0 and 1. Got {validation!r} instead.")
         strata = self.group if self.group is not None else self.labels
-        strata = np.zeros(len(self), np.int64) if strata is None else strata
+        strata = np.zeros(len(self), np.int64) if strata is None else np.unique(strata, return_inverse=True)[1]
         kept, held = stratified_split(strata, validation, np.random.default_rng(seed))
         group = None if self.group is None else self.group[held]
         return replace(self.take(kept), test_x=rows(self.x, held), test_y=rows(self.y, held), test_group=group)
@@ -169,7 +182,7 @@ class Dataset:
             raise BadInput(f"The samples of {self.name} are {kind}. Got {checks.kind(x)}.")
         batch = each(samples, torch.from_numpy)
         if not self.std:
-            return batch
+            return numbers(batch) if lazy else batch
         scale, shift = scaling(self.mean, self.std, batch.dim())
         return batch.to(torch.float32).mul_(scale).add_(shift)
 
@@ -185,6 +198,14 @@ class Dataset:
         shape = "×".join(map(str, self.shape))
         sizes = f"{length(self.x)} train + {length(self.test_x)} test"
         return f"Dataset({self.name}, {sizes} of {shape}, {self.classes} {'tokens' if self.tokens else 'classes'})"
+
+
+def numbers(batch: Tensor) -> Tensor:
+    """Return samples in the types of a data set: whole numbers as int64, everything else as float32."""
+    import torch
+
+    whole = not batch.is_floating_point() and batch.dtype not in (torch.bool, torch.uint8)
+    return batch.to(torch.int64 if whole else torch.float32)
 
 
 def scaling(mean: tuple[float, ...], std: tuple[float, ...], axes: int) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ class Samples(Checked):
     """What a file has of one user."""
 
     x: list[Any]
-    y: list[int]
+    y: list[Any]  # labels are checked with the data set that they are of
 
 
 class Content(Checked):

@@ -11,6 +11,7 @@ import numpy as np
 from fedweave.core.settings import BadInput, brief, choice
 from fedweave.data.arrays import answers, class_count, codes, from_arrays, set_aside
 from fedweave.data.augment import Transform
+from fedweave.data.checks import check_pixels
 from fedweave.data.columns import Array, Items, as_array
 from fedweave.data.dataset import Dataset
 
@@ -26,20 +27,24 @@ def from_torch(
     labels: Any = None,
     test_labels: Any = None,
     transform: Transform | None = None,
+    mean: Sequence[float] = (),
+    std: Sequence[float] = (),
 ) -> Dataset:
     """Build a data set from a map-style torch data set whose items are (tensor, array or image, label).
 
     Every item is read once and kept, so a random augmentation would be frozen: leave such transforms out. With ``lazy``
     items are read whenever a batch needs them, and only the labels are kept: those given as ``labels``, or the data
     set's own ``targets``, or else those of one pass over all items. ``collate`` makes the inputs and the labels of a
-    batch from a list of items (lazy only). ``group`` names each item's natural client.
+    batch from a list of items (lazy only). ``group`` names each item's natural client. Images of bytes are scaled by
+    ``mean`` and ``std`` of their channels, which lazy ones must be given.
     """
     if collate is not None and not lazy:
         raise BadInput("'collate' is for lazy data sets: give lazy=True.")
     if not lazy:
         x, y = _collect(train, "train")
         rest = (None, None) if test is None else _collect(test, "test")
-        return from_arrays(x, y, *rest, name=name, group=group, test_group=test_group, transform=transform)
+        names = {"name": name, "group": group, "test_group": test_group, "mean": mean, "std": std}
+        return from_arrays(x, y, *rest, **names, transform=transform)
     y = answers(_labels(train, labels, "train"), "labels")
     items = Items(train, collate)
     if test is None:
@@ -51,7 +56,10 @@ def from_torch(
         test_y = answers(_labels(test, test_labels, "test"), "test_labels")
         group, test_group = codes(group, test_group, len(train_x), len(test_x))
     classes = class_count([y, test_y], None)
-    data = Dataset(name, train_x, y, test_x, test_y, classes, group=group, test_group=test_group)
+    data = Dataset(name, train_x, y, test_x, test_y, classes, tuple(mean), tuple(std), group, test_group)
+    image = len(data.shape) == 3  # read now: what cannot be is told before a run
+    if collate is None and image:
+        check_pixels(items.peek(0), data.mean, data.std)
     return data if transform is None else dataclasses.replace(data, transform=transform)
 
 
@@ -70,17 +78,15 @@ def from_frame(
     words among the inputs into numbers first.
     """
     targets = [target] if isinstance(target, str) else list(target)
-    wanted = [*targets, *([group] if group else []), *(inputs or [])]
+    named = [*targets, *([group] if group else [])]
     for which in (frame, test) if test is not None else (frame,):
-        columns = list(getattr(which, "columns", ()))
-        if missing := [c for c in wanted if c not in columns]:
-            raise BadInput("The frame: " + choice("column", missing[0], map(str, columns)))
-    chosen = list(inputs or [c for c in frame.columns if c not in wanted])
-    words = [c for c in chosen if frame[c].dtype.kind not in "fiub"]
+        _check_frame(which, named, inputs or [])
+    chosen = list(inputs or [c for c in frame.columns if c not in named])
+    several = targets if len(targets) > 1 else []
+    words = [c for c in (*several, *chosen) if frame[c].dtype.kind not in "fiub"]
     if words or not chosen:
         what = f"The column {words[0]!r} is not numbers: encode it, or name the 'inputs'." if words else "No inputs."
         raise BadInput(f"from_frame: {what}")
-
     names = None if len(targets) > 1 or frame[targets[0]].dtype.kind in "fiub" else sorted(set(frame[targets[0]]))
 
     def part(which: Any) -> tuple[Any, Any, Any]:
@@ -96,10 +102,20 @@ def from_frame(
     return from_arrays(x, y, test_x, test_y, name, groups, test_groups)
 
 
+def _check_frame(frame: Any, named: Sequence[str], inputs: Sequence[str]) -> None:
+    if not hasattr(frame, "columns"):
+        raise BadInput(f"from_frame needs a pandas DataFrame. Got {type(frame).__name__}.")
+    columns = list(frame.columns)
+    if missing := [c for c in (*named, *inputs) if c not in columns]:
+        raise BadInput("The frame: " + choice("column", missing[0], map(str, columns)))
+    if empty := [c for c in named if frame[c].isna().any()]:
+        raise BadInput(f"The column {empty[0]!r} has empty cells. Fill them, or drop these rows.")
+
+
 def from_huggingface(
     train: Any,
     inputs: str | Sequence[str],
-    target: str,
+    target: str | Sequence[str],
     group: str | None = None,
     test: Any = None,
     name: str = "huggingface",
@@ -107,24 +123,35 @@ def from_huggingface(
 ) -> Dataset:
     """Build a data set from a ``datasets.Dataset``: ``inputs`` names one column, or several, which go by keyword.
 
-    ``target`` and ``group`` name the columns of labels and of natural clients, ``test`` is another ``Dataset``. Text
-    must be tokens already, as ``map`` with a tokenizer and padding makes them; images are read once.
+    ``target`` names the column of labels, or several; ``group`` that of natural clients, ``test`` is another
+    ``Dataset``. Text must be tokens already, as ``map`` with a tokenizer and padding makes them; images are read once.
     """
 
-    def column(which: Any, key: str) -> Any:
-        known = list(which.column_names)
-        if key not in known:
-            raise BadInput("The data set: " + choice("column", key, known))
-        return _stacked([as_array(value) for value in which[key]], key)
+    def column(which: Any, keys: str | Sequence[str]) -> Any:
+        if not isinstance(keys, str):
+            return {key: column(which, key) for key in keys}
+        found = _stacked([as_array(value) for value in which[keys]], keys)
+        return found.astype(np.uint8) if _are_bytes(which, keys) else found
 
     def part(which: Any) -> tuple[Any, Any, Any]:
-        if not hasattr(which, "column_names"):
+        known = getattr(which, "column_names", None)
+        if not isinstance(known, list):
             raise BadInput(f"from_huggingface needs a datasets.Dataset. Got {type(which).__name__}: choose a split.")
-        x = column(which, inputs) if isinstance(inputs, str) else {key: column(which, key) for key in inputs}
-        return x, column(which, target), None if group is None else np.asarray(which[group])
+        named = [key for keys in (inputs, target, group or ()) for key in ([keys] if isinstance(keys, str) else keys)]
+        if missing := [key for key in named if key not in known]:
+            raise BadInput("The data set: " + choice("column", missing[0], known))
+        return column(which, inputs), column(which, target), None if group is None else np.asarray(which[group])
 
     (x, y, groups), rest = part(train), (None, None, None) if test is None else part(test)
     return from_arrays(x, y, *rest[:2], name=name, group=groups, test_group=rest[2], transform=transform)
+
+
+def _are_bytes(which: Any, key: str) -> bool:
+    """Return whether a column is declared as bytes; its values come as other whole numbers."""
+    feature = which.features[key]
+    while hasattr(feature, "feature"):  # of a list
+        feature = feature.feature
+    return getattr(feature, "dtype", "") == "uint8"
 
 
 def _labels(source: Any, given: Any, what: str) -> Any:
@@ -132,7 +159,11 @@ def _labels(source: Any, given: Any, what: str) -> Any:
     found = given if given is not None else getattr(source, "targets", None)
     if found is not None:
         return found
-    return np.asarray([_number(_pair(source[i], what)[1], f"The label of sample {i} of {what}") for i in _all(source)])
+    try:
+        read = ((i, _pair(source[i], what)[1]) for i in _all(source))
+        return np.asarray([_number(label, f"The label of sample {i} of {what}") for i, label in read])
+    except BadInput as e:
+        raise BadInput(f"{e} Or give all labels as 'labels' and 'test_labels'.") from None
 
 
 def _all(source: Any) -> range:
@@ -164,7 +195,9 @@ def _collect(source: Any, what: str) -> tuple[Array, Array]:
 def _stacked(samples: list[Array], what: str) -> Array:
     for i, sample in enumerate(samples):
         if sample.shape != samples[0].shape:
-            raise BadInput(f"Sample {i} of {what} has shape {sample.shape}, sample 0 {samples[0].shape}. Resize them.")
+            raise BadInput(
+                f"Sample {i} of {what} has shape {sample.shape}, sample 0 {samples[0].shape}. Make them equal."
+            )
     return np.stack(samples)
 
 

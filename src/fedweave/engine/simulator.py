@@ -129,11 +129,15 @@ class Simulator:
         return np.concatenate([np.zeros(0) if nothing is None else nothing, *(answer for _, answer in found)])
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:
-        """Return accuracy, loss and class_accuracy of ``x`` on the test set."""
+        """Return accuracy, loss and class_accuracy of ``x`` on the common test set."""
         n = self.trainer.test_size
         calls: list[Call] = [(_evaluate, (i, min(i + EVALUATION_BATCH, n))) for i in range(0, n, EVALUATION_BATCH)]
         slices: list[Sums] = [sums for _, sums in sorted(self._each(x, calls), key=lambda pair: pair[0])]
         return {"accuracy": np.nan, "class_accuracy": np.zeros(0), **self.trainer.task.finish(add_up(slices))}
+
+    def evaluate_clients(self, x: Array, ids: Array) -> Array:
+        """Return the task's primary metric of ``x`` on each one's own test samples; nan for those who have none."""
+        return self._probe(x, [(_evaluate_clients, (some,)) for some in self._shares(ids)])
 
     def _each(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
         """Yield (position, result) of the calls at ``x``, done here or by the pool."""
@@ -262,3 +266,8 @@ def _losses(trainer: Trainer, x: Array, clients: Array) -> Array:
 
 def _evaluate(trainer: Trainer, x: Array, begin: int, end: int) -> Sums:
     return trainer.evaluate(x, begin, end)
+
+
+def _evaluate_clients(trainer: Trainer, x: Array, clients: Array) -> Array:
+    task, sums = trainer.task, trainer.evaluate_clients(x, clients)
+    return np.array([task.finish(own)[task.primary] if own else np.nan for own in sums])

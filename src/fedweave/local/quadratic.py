@@ -156,3 +156,7 @@ class QuadraticTrainer:
     def evaluate(self, x: Array, begin: int, end: int) -> Sums:
         """Return the global objective as loss; there is nothing to classify."""
         return {"loss": (self.problem.value(self.weight, x), 1.0)}
+
+    def evaluate_clients(self, x: Array, clients: Array) -> list[Sums]:
+        """Return each one's objective F_m(x) as loss: there is no other data to test on."""
+        return [{"loss": (loss, 1.0)} for loss in self.losses(x, clients).tolist()]

@@ -208,3 +208,7 @@ class SubmodelTrainer:
     def evaluate(self, x: Array, begin: int, end: int) -> Sums:
         """Return the whole model's sums over test samples [begin, end)."""
         return self.whole.evaluate(x, begin, end)
+
+    def evaluate_clients(self, x: Array, clients: Array) -> list[Sums]:
+        """Return the whole model's sums over each client's own test samples."""
+        return self.whole.evaluate_clients(x, clients)

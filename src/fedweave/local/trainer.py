@@ -110,6 +110,10 @@ class Trainer(Protocol):
         """Return the task's sums over test samples [begin, end)."""
         ...
 
+    def evaluate_clients(self, x: Array, clients: Array) -> list[Sums]:
+        """Return the task's sums over each client's own test samples; an empty one for a client that has none."""
+        ...
+
 
 def attempt(trainer: Trainer, x: Array, jobs: Jobs, skip: bool) -> Trained:
     """Train a piece in which a user's code may fail: the error names the clients, or with ``skip`` they are left out.

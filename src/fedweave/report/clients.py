@@ -1,8 +1,8 @@
-"""The clients: how often each was asked and answered, and which labels it holds."""
+"""The clients: how often each was asked and answered, how well the model does for it, and which labels it holds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +40,47 @@ def participation(runs: Sequence[Result]) -> Participation | None:
     n = max(_count_clients(run) for run in runs)
     ranked = np.array([_rank_clients(run, n) for run in runs])  # (seeds, 2, clients)
     return Participation(*ranked.mean(0))
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Scores of the clients, worst first: mean, lowest and highest over the seeds, rank by rank."""
+
+    mean: Array
+    low: Array
+    high: Array
+
+
+def ranked_scores(runs: Sequence[Result]) -> Ranked | None:
+    """Return the scores at each run's last evaluation of its clients, None where no run has one.
+
+    Clients are ranked within each seed. Where seeds have scores of different numbers of clients, the ranks are those of
+    the fewest, and the others are read at the same share of their clients.
+    """
+    found = [scores for run in runs if (scores := _last_scores(run)) is not None]
+    if not found:
+        return None
+    middle = np.arange(min(s.size for s in found)) + 0.5
+    table = np.array([s[(middle / middle.size * s.size).astype(int)] for s in found])
+    return Ranked(table.mean(0), table.min(0), table.max(0))
+
+
+def untested(runs: Iterable[Result]) -> list[int]:
+    """Return how many clients of each run with scores have no test samples of their own."""
+    rows = [run.manifest.get("test_samples") for run in runs if _last_scores(run) is not None]
+    return [sum(not n for n in row) for row in rows if row]
+
+
+def _last_scores(run: Result) -> Array | None:
+    """Return the finite scores of the last evaluation of the clients, worst first."""
+    rounds = run.client_scores.get("round", np.zeros(0))
+    if not rounds.size:
+        return None
+    values = np.asarray(run.client_scores["value"], dtype=float)[rounds == rounds.max()]
+    values = np.sort(values[np.isfinite(values)])
+    if not values.size:
+        return None
+    return values if run.summary["higher_is_better"] else values[::-1]
 
 
 def label_counts(run: Result) -> Array | None:

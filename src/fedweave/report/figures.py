@@ -1,4 +1,4 @@
-"""The figures of the report as inline SVG: curves, participation, labels, accuracy per class."""
+"""The figures of the report as inline SVG: curves, participation, scores of clients, labels, accuracy per class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from fedweave.report.clients import Participation
+from fedweave.report.clients import Participation, Ranked
 from fedweave.report.curves import Band, band, curve
 from fedweave.report.summary import Groups
 from fedweave.report.svg import INK, MUTED, Ink, canvas, simplify, to_svg
@@ -24,6 +24,7 @@ _BLUES = ("#f3f6fa", "#7fb0d8", "#0b4a82")
 _METRICS = {
     "accuracy": ("Test accuracy, %", 100.0),
     "loss": ("Test loss", 1.0),
+    "objective": ("Training loss over all clients", 1.0),
     **{name: (label, 1.0) for name, label in MEASURES.items()},
 }
 _UNITS = {
@@ -49,7 +50,9 @@ def curves(groups: Groups, colors: dict[str, Ink], y: str, x: str, target: float
         axes.set_xlabel(_ALONG[x].format(unit=name))
         for method, b in drawn.items():
             _draw_band(axes, b, colors[method], unit, scale, stairs=x != "round")
-        _limits(axes, drawn, y, scale)
+        axes.set_xlim(left=0)
+        axes.margins(x=0.02)
+        _limits(axes, scale * np.concatenate([v for b in drawn.values() for v in _lines(b)]), y)
         if target is not None:
             _draw_target(axes, scale * target, " %" if y == "accuracy" else "")
         label = f"{title.split(',')[0]} against {_WORDS[x]}, one line per method: {', '.join(drawn)}"
@@ -71,6 +74,29 @@ def participation(part: Participation, method: str, ink: Ink, top: float, key: s
         axes.yaxis.set_major_locator(MaxNLocator(4))
         label = f"{method}: share of rounds in which each client was asked (light) and answered (dark)"
         return to_svg(figure, key, label)
+
+
+def client_scores(scores: dict[str, Ranked], colors: dict[str, Ink], metric: str) -> str:
+    """Return the score of every client from the worst to the best, one line and band per method."""
+    scale, unit = (100.0, ", %") if metric == "accuracy" else (1.0, "")
+    with canvas(4.7, 3.1) as figure:
+        axes = simplify(figure.add_subplot(), grid="both")
+        for method, s in scores.items():
+            mean, low, high = (scale * _bin(row) for row in (s.mean, s.low, s.high))
+            edges = np.linspace(0, 100, mean.size + 1)
+            how: dict[str, Any] = {"color": colors[method].color}
+            if np.any(high > low):
+                low, high = (np.append(row, row[-1:]) for row in (low, high))
+                axes.fill_between(edges, low, high, step="post", alpha=0.16, linewidth=0, **how)
+            axes.stairs(mean, edges, baseline=None, linestyle=colors[method].line, linewidth=1.7, **how)
+        _limits(axes, scale * np.concatenate([s.mean for s in scores.values()]), metric)
+        axes.set_xlim(0, 100)
+        axes.axvline(10, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)
+        axes.text(10, 1.015, " worst tenth", transform=axes.get_xaxis_transform(), ha="left", fontsize=8)
+        axes.set_title(f"{metric.capitalize()} on each client's own test data{unit}", pad=16)
+        axes.set_xlabel("clients, from the worst to the best, %")
+        label = f"{metric.capitalize()} of the global model on each client's own test data: {', '.join(scores)}"
+        return to_svg(figure, "client-scores", label)
 
 
 def labels(counts: Array, names: Sequence[str] | None = None) -> str:
@@ -154,12 +180,12 @@ def _draw_band(axes: Axes, b: Band, ink: Ink, unit: float, scale: float, stairs:
         axes.plot(x / unit, scale * y, linewidth=0.8, alpha=0.6, **how)
 
 
-def _limits(axes: Axes, drawn: dict[str, Band], y: str, scale: float) -> None:
-    """Start x at zero; use a log scale for a loss or length that spans decades (one method diverged)."""
-    axes.set_xlim(left=0)
-    axes.margins(x=0.02)
-    lines = [v for b in drawn.values() for v in (b.mean, *(tail for _, tail in b.tails))]
-    values = scale * np.concatenate(lines)
+def _lines(b: Band) -> list[Array]:
+    return [b.mean, *(tail for _, tail in b.tails)]
+
+
+def _limits(axes: Axes, values: Array, y: str) -> None:
+    """Use a log scale for a loss or length that spans decades (one method diverged); keep accuracies within 100 %."""
     if y != "accuracy" and values.min() > 0 and values.max() > 100 * values.min():
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")  # the usual one is written in mathtext, which is off

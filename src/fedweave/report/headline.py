@@ -17,12 +17,27 @@ def headline(rows: Sequence[Row]) -> list[str]:
     return told or ["The runs have no measure in common."]
 
 
+def whose(rows: Sequence[Row]) -> str:
+    """Say whose model was measured on whose data."""
+    sentences = list[str]()
+    if any(row["value"] is not None for row in rows):
+        sentences.append(f"Test {rows[0]['metric']} is that of the global model on the common test set.")
+    if any(row["objective"] is not None for row in rows):
+        sentences.append("The training loss is that of the global model on the training data of all clients.")
+    if any(row["client_mean"] is not None for row in rows):
+        sentences.append("On each client's own test data the same global model is scored for every client by itself.")
+    return " ".join(sentences)
+
+
 def _single(row: Row) -> list[str]:
     end = f"after {_length(row)}"
     if row["value"] is not None:
         score = units.score(row["metric"])(row["value"], row["value_std"])
         how = f"{score} test accuracy" if row["metric"] == "accuracy" else f"a test {row['metric']} of {score}"
         first = f"{row['method']} ended at {how} {end}."
+    elif row["objective"] is not None:
+        loss = units.loss(row["objective"], row["objective_std"])
+        first = f"{row['method']} ended at a training loss of {loss} over all clients {end}."
     else:
         first = f"{row['method']} ran for {_length(row)} and was never evaluated."
     if not row["reached"]:
@@ -32,7 +47,7 @@ def _single(row: Row) -> list[str]:
 
 
 def _several(rows: Sequence[Row]) -> list[str]:
-    return [_race(rows), _quality(rows, "value"), _missed(rows)]
+    return [_race(rows), _quality(rows, "value") or _quality(rows, "objective"), _missed(rows)]
 
 
 def _race(rows: Sequence[Row]) -> str:
@@ -83,9 +98,10 @@ def _quality(rows: Sequence[Row], quantity: str) -> str:
     top = best(rows, quantity)
     if top is None:
         return ""
-    metric, lower = top["metric"], not top["higher_is_better"]
-    write = units.score(metric)
-    name = f"{'lowest' if lower else 'highest'} final test {metric}"
+    what, lower, write = f"test {top['metric']}", not top["higher_is_better"], units.score(top["metric"])
+    if quantity == "objective":
+        what, lower, write = "training loss over all clients", True, units.loss
+    name = f"{'lowest' if lower else 'highest'} final {what}"
     rest = [row for row in rows if row is not top and row[quantity] is not None]
     rest.sort(key=lambda row: row[quantity], reverse=not lower)
     close = [row for row in rest if not clearly_better(top, row, quantity, lower)]
@@ -100,7 +116,7 @@ def _quality(rows: Sequence[Row], quantity: str) -> str:
     close = close[:3] if len(close) > 4 else close
     names = _and([score(top), *map(score, close)])
     if len(close) == len(rest):
-        return f"No clear winner in final test {metric}: {names} are within the seeds' spread."
+        return f"No clear winner in final {what}: {names} are within the seeds' spread."
     return f"{names} have the {name}, too close for the seeds to tell them apart."
 
 

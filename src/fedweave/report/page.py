@@ -8,8 +8,8 @@ from html import escape
 import numpy as np
 
 from fedweave.report import figures, units
-from fedweave.report.clients import label_counts, participation
-from fedweave.report.headline import headline
+from fedweave.report.clients import label_counts, participation, ranked_scores, untested
+from fedweave.report.headline import headline, whose
 from fedweave.report.repeat import repeat
 from fedweave.report.style import CSS
 from fedweave.report.summary import Groups, Row, by_method, compare_rows, final_class_accuracy, target_of
@@ -30,6 +30,7 @@ def page(results: Sequence[Result], title: str | None = None) -> str:
         ("Comparison" if len(rows) > 1 else "Numbers", comparison(rows, colors) if rows else ""),
         ("Learning curves", _curves(groups, colors)),
         ("How clients disagree and the server moves", _measures(groups, colors)),
+        ("The global model on each client's own test data", _client_scores(groups, colors)),
         ("Which clients take part", _participation(groups, colors)),
         ("Which clients hold which labels", _labels(results)),
         ("Accuracy per class", _classes(groups, colors)),
@@ -53,6 +54,7 @@ def _title(methods: Sequence[str]) -> str:
 def _header(title: str, rows: Sequence[Row]) -> str:
     first, *more = headline(rows)
     rest = f'<p class="more">{escape(" ".join(more))}</p>' if more else ""
+    rest += f'<p class="note">{escape(meaning)}</p>' if (meaning := whose(rows)) else ""
     size = f" <span>· {escape(_scope(rows))}</span>" if rows else ""
     return f'<header><h1>{escape(title)}{size}</h1><p class="lede">{escape(first)}</p>{rest}</header>'
 
@@ -67,7 +69,7 @@ def _curves(groups: Groups, colors: dict[str, Ink]) -> str:
     """Return three tabs made of radio buttons: they need no script, and the arrow keys work."""
     runs = [run for several in groups.values() for run in several]
     target, metric = target_of(runs), runs[0].summary["metric"] if runs else "accuracy"
-    shown_metrics = dict.fromkeys((metric, "accuracy", "loss"))
+    shown_metrics = dict.fromkeys((metric, "accuracy", "loss", "objective"))
     buttons, panels = "", ""
     for x, name in _AXES.items():
         drawn = [figures.curves(groups, colors, y, x, target if y == metric else None) for y in shown_metrics]
@@ -105,6 +107,23 @@ def _reading(groups: Groups) -> str:
         return note
     lines = "Lines: mean over the seeds. Bands: lowest to highest seed. Thin ends: seeds that ran longer than others."
     return f"{lines} {note}"
+
+
+def _client_scores(groups: Groups, colors: dict[str, Ink]) -> str:
+    scores = {m: s for m, runs in groups.items() if (s := ranked_scores(runs)) is not None}
+    runs = [run for several in groups.values() for run in several]
+    if not scores or len({run.summary["metric"] for run in runs}) > 1:
+        return ""
+    note = "At the last evaluation of the clients, each ranked by its own score."
+    if any(len(several) > 1 for several in groups.values()):
+        note += " Lines: mean over the seeds, rank by rank. Bands: lowest to highest seed."
+    left_out = sorted(set(untested(runs)))
+    if left_out and left_out[-1]:
+        count = f"{left_out[0]:,} to {left_out[-1]:,}" if len(left_out) > 1 else f"{left_out[0]:,}"
+        note += f" Left out: {count} of the clients, which have no test samples."
+    key = legend({m: colors[m] for m in scores}) if len(groups) > 1 else ""
+    svg = figures.client_scores(scores, colors, runs[0].summary["metric"])
+    return f'<p class="note">{note}</p>{key}<div class="pair one">{_card(svg)}</div>'
 
 
 def _participation(groups: Groups, colors: dict[str, Ink]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.runs.results import Array, Result
+from fedweave.runs.results import LATEST, Array, Result
 
 QUANTITIES = (
     "value",
@@ -15,6 +15,7 @@ QUANTITIES = (
     "accuracy",
     "best_accuracy",
     "loss",
+    *LATEST,
     "rounds_to_target",
     "seconds_to_target",
     "bytes_to_target",
@@ -45,7 +46,7 @@ def compare_rows(results: Sequence[Result]) -> list[Row]:
     """
     rows = [_row(method, runs) for method, runs in by_method(results).items()]
     if len({row["metric"] for row in rows}) > 1:  # of different tasks: what they have in common is the loss
-        loss = {"metric": "loss", "higher_is_better": False}
+        loss = {"metric": "loss", "higher_is_better": False, **dict.fromkeys(LATEST[1:])}
         rows = [row | loss | {"value": row["loss"], "value_std": row["loss_std"], "best": None} for row in rows]
     base = next((row for row in rows if row["method"] == "fedavg"), rows[0] if rows else None)
     return [row | _against(row, base) for row in rows] if base else []
@@ -78,7 +79,8 @@ def best(rows: Sequence[Row], quantity: str) -> Row | None:
     if quantity.endswith("_to_target"):
         most = max(row["reached"] / row["seeds"] for row in known)
         known = [row for row in known if row["reached"] / row["seeds"] == most]
-    higher = rows[0]["higher_is_better"] if quantity in ("value", "best") else "accuracy" in quantity
+    own = quantity in ("value", "best") or quantity.startswith("client_")
+    higher = rows[0]["higher_is_better"] if own else "accuracy" in quantity
     sign = -1 if higher else 1
     return min(known, key=lambda row: sign * row[quantity])
 

@@ -22,6 +22,7 @@ class Column:
 
 
 _LOSS = Column("loss", "loss", units.loss)
+_OBJECTIVE = Column("training loss", "objective", units.loss)
 _UNTIL = (
     Column("rounds", "rounds_to_target", units.rounds),
     Column("simulated time", "seconds_to_target", units.seconds),
@@ -54,10 +55,11 @@ def comparison(rows: Sequence[Row], colors: Mapping[str, Ink]) -> str:
     metric = rows[0]["metric"]
     end = (Column(metric, "value", units.score(metric)), Column("best", "best", units.score(metric)))
     end = (*end, _LOSS) if metric != "loss" else end
-    groups = [("At the end", _known(end, rows)), ("Whole run", _known(_WHOLE, rows))]
+    groups = [("At the end", _known((*end, _OBJECTIVE), rows)), ("Whole run", _known(_WHOLE, rows))]
+    groups.insert(1, (f"{metric.capitalize()} on each client's own test data", _known(_clients(metric), rows)))
     if has_target:
         goal = units.goal(next((row["target"] for row in rows if row["target"] is not None), None), metric)
-        groups.insert(1, (f"Until {goal}", _known(_UNTIL, rows)))
+        groups.insert(-1, (f"Until {goal}", _known(_UNTIL, rows)))
     groups = [(name, columns) for name, columns in groups if columns or name.startswith("Until")]
     head = '<tr><th scope="col" rowspan="2" class="name">method</th>'
     second = ""
@@ -71,6 +73,16 @@ def comparison(rows: Sequence[Row], colors: Mapping[str, Ink]) -> str:
         '<div class="scroll" role="region" aria-label="Comparison table" tabindex="0"><table class="compare">'
         f"<thead>{head}</tr><tr>{second}</tr></thead><tbody>{body}</tbody></table></div>"
         f'<p class="note">{escape(_note(rows))}</p>'
+    )
+
+
+def _clients(metric: str) -> tuple[Column, ...]:
+    write = units.score(metric)
+    return (
+        Column("mean", "client_mean", write),
+        Column("std", "client_std", write, ranked=False),
+        Column("worst tenth", "client_worst_decile", write),
+        Column("worst", "client_worst", write),
     )
 
 

@@ -34,10 +34,35 @@ def terminal_table(results: Sequence[Result]) -> Table:
     return table
 
 
+def client_table(results: Sequence[Result]) -> Table | None:
+    """Return the scores on each client's own test data as a table; None where no run has them."""
+    rows = [row for row in compare_rows(results) if row["client_mean"] is not None]
+    if not rows:
+        return None
+    metric = rows[0]["metric"]
+    title = f"{metric} of the global model on each client's own test data"
+    table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table.add_column("method", overflow="fold", max_width=24)
+    columns = {
+        "mean": "client_mean",
+        "std": "client_std",
+        "worst tenth": "client_worst_decile",
+        "worst": "client_worst",
+    }
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        cells = (units.score(metric)(row[name], row[f"{name}_std"]) for name in columns.values())
+        table.add_row(Text(row["method"]), *cells)
+    return table
+
+
 def _columns(rows: Sequence[Row]) -> list[Column]:
     base = rows[0]["baseline"] if rows else ""
     metric = rows[0]["metric"] if rows else "accuracy"
     quality: list[Column] = [(metric, "value", lambda r: units.score(metric)(r["value"], r["value_std"]))]
+    if all(row["value"] is None for row in rows):
+        quality.append(("training loss", "objective", lambda r: units.loss(r["objective"], r["objective_std"])))
     if metric != "loss":
         quality.append(("loss", "loss", lambda r: units.loss(r["loss"])))
     if any(row["reached"] is not None for row in rows):
@@ -60,6 +85,8 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
 def _caption(rows: Sequence[Row]) -> str:
     seeds = {row["seeds"] for row in rows}
     parts = ["mean ± std over the seeds" if max(seeds, default=1) > 1 else "one seed each"]
+    if any(row["value"] is not None for row in rows):
+        parts.append(f"{rows[0]['metric']}: of the global model on the common test set")
     target = next((row["target"] for row in rows if row["target"] is not None), None)
     if any(row["reached"] is not None for row in rows):
         goal = units.goal(target, rows[0]["metric"])

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 TAKEN = (  # columns that every run has
     "round", "clock", "seconds", "device_seconds", "wall_seconds", "accuracy", "loss", "train_loss", "asked",
     "received", "refused", "bytes_up", "bytes_down", "class_accuracy", "abandoned",
-    "diversity", "direction_length", "step_length",
+    "diversity", "direction_length", "step_length", "objective", "client_mean", "client_std", "client_worst",
+    "client_worst_decile",
 )  # fmt: skip
 AT_A_TIME = 64  # gradients in memory
 
@@ -79,6 +80,22 @@ def _diversity(updates: Array, received: Array) -> float:
         return float("nan")
     mean = (received / heard.size).astype(updates.dtype) @ updates
     return diversity_ratio(float(np.mean(squared_lengths(updates)[heard])), float(mean @ mean))
+
+
+def of_clients(scores: Array, higher_is_better: bool) -> dict[str, float]:
+    """Return mean, standard deviation, worst value and mean of the worst tenth of the clients' scores (k,).
+
+    The worst tenth is rounded down to whole clients, and has at least one.
+    """
+    ranked = np.sort(scores) if higher_is_better else -np.sort(-scores)  # the worst first; nan would be the last
+    ranked = np.full(scores.size, np.nan) if np.isnan(scores).any() else ranked
+    with np.errstate(invalid="ignore"):  # a model that diverged
+        return {
+            "client_mean": float(ranked.mean()),
+            "client_std": float(ranked.std()),
+            "client_worst": float(ranked[0]),
+            "client_worst_decile": float(ranked[: max(1, scores.size // 10)].mean()),
+        }
 
 
 def of_gradients(engine: Engine, x: Array, population: Population, surrogate: Array | None) -> dict[str, float]:

@@ -17,8 +17,8 @@ from fedweave.data import Dataset
 from fedweave.engine.pool.protocol import Pool
 from fedweave.method import Method
 from fedweave.runs import method_names
-from fedweave.runs.experiment import Experiment, from_plain, load_data, to_plain
-from fedweave.runs.loop import Interrupted, Watch, check_experiment, refuse_another, resume_with, run_with, workers_of
+from fedweave.runs.experiment import Experiment, check_experiment, from_plain, load_data, to_plain
+from fedweave.runs.loop import Interrupted, Watch, refuse_another, resume_with, run_with, workers_of
 from fedweave.runs.results import Result
 from fedweave.runs.session import prepare
 from fedweave.store.contents import Plan

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fedweave import models, tasks
+from fedweave.core import plugins
 from fedweave.core.options import Option, options_of, renamed_options
 from fedweave.core.paths import from_run_folder
 from fedweave.core.records import MOST_STEPS
 from fedweave.core.roles import Pacing, System
-from fedweave.core.settings import BadInput, PositiveFactor, settings, undeclared
+from fedweave.core.settings import BadInput, PositiveFactor, settings, shown, undeclared
 from fedweave.core.spec import build, describe
 from fedweave.data import Dataset, load
 from fedweave.data.partition import Partition
@@ -22,19 +23,25 @@ from fedweave.method import Method, mask_aware
 from fedweave.pacing import Synchronous
 from fedweave.round.rules import Rules
 from fedweave.runs import method_names
-from fedweave.runs.checks import check_data, check_model, check_submodels, default_text, or_text, split_submodels
+from fedweave.runs.checks import (
+    BATCH_SIZE,
+    check_data,
+    check_model,
+    check_submodels,
+    default_text,
+    or_text,
+    parse_sets,
+    split_submodels,
+    without_effect,
+)
 from fedweave.runs.start import Start, check_start
 from fedweave.system import names as systems
 from fedweave.tables.rows import Where
 from fedweave.tasks import Task
 
-if TYPE_CHECKING:
-    from torch import nn
-
 Share = Annotated[float, Field(ge=0, le=1)]
 Steps = Annotated[int, Field(gt=0, le=MOST_STEPS)]
 Count = Annotated[int, Field(gt=0, lt=2**31)]  # what is counted per client must fit an array
-BATCH_SIZE = 20
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 RULES = "When a round ends, and which updates it accepts"
 
@@ -52,14 +59,18 @@ class Experiment:
     data: Annotated[
         InstanceOf[Dataset] | str,
         BeforeValidator(check_data),
-        Option("digits, mnist5k, mnist, fashion_mnist, cifar10, ..., or a folder of images.", "NAME", "digits"),
+        Option(
+            "digits, mnist5k, mnist, fashion_mnist, cifar10, ..., a folder of images, or module:name.",
+            "NAME",
+            "digits",
+        ),
     ] = "mnist5k"
     partition: Annotated[
         Partition,
         or_text(Partition, parse_partition, "dirichlet:0.1"),
         Option(
             "iid, dirichlet:0.1, shards:2, classes:3, classes:2-10, one-class, split:0.1:0.9, natural; auto: natural "
-            "where the data has clients of its own, else dirichlet:0.5.",
+            "where the data has clients of its own, else dirichlet:0.5; or module:name.",
             "FORM",
             "dirichlet:0.1",
         ),
@@ -67,13 +78,19 @@ class Experiment:
     model: Annotated[
         str | Callable[..., Any],  # in Python also a function that makes a torch module
         AfterValidator(check_model),
-        Option("A name of `fedweave list models`.", "NAME", "cnn_small", default="fits the data"),
+        Option(
+            "A name of `fedweave list models`, or module:name, a function that makes one.",
+            "NAME",
+            "cnn_small",
+            default="fits the data",
+        ),
     ] = "auto"
     system: Annotated[
         System,
         or_text(System, systems.parse, "dynamic"),
         Option(
-            "uniform, static, dynamic, latency, lognormal, wireless, shannon, hybrid, hybrid+ or TRACE.csv.",
+            "uniform, static, dynamic, latency, lognormal, wireless, shannon, hybrid, hybrid+, TRACE.csv, or "
+            "module:name.",
             "NAME",
             "dynamic",
         ),
@@ -197,7 +214,30 @@ class Experiment:
     task: Annotated[
         InstanceOf[Task] | None,
         or_text(Task, tasks.parse, "next_token", optional=True),
-        Option("classification, regression or next_token.", "NAME", "next_token", default="fits the labels"),
+        Option(
+            "classification, regression, next_token, or module:name.", "NAME", "next_token", default="fits the labels"
+        ),
+    ] = None
+    evaluate: Annotated[
+        tuple[Literal["train", "test"], ...],
+        BeforeValidator(parse_sets),
+        Option(
+            "What each evaluation looks at: test, the common test set; train, the training loss over all clients and "
+            "nothing else; or both.",
+            "SETS",
+            "train,test",
+            default="test",
+        ),
+    ] = ("test",)
+    client_eval: Annotated[
+        PositiveInt | None,
+        Option(
+            "Every so many rounds, and after the last, evaluate the global model on each client's own test samples: "
+            "mean, spread and the worst clients.",
+            "R",
+            "10",
+            default="never",
+        ),
     ] = None
     start: Annotated[
         InstanceOf[Start] | None,  # given as a state dict or a file
@@ -229,22 +269,12 @@ class Experiment:
                 "The method has a pacing of its own, which 'deadline', 'answers' and 'over_selection' would replace: "
                 "give 'pacing' instead."
             )
-        problems += self._without_effect()
+        if self.target is not None and "test" not in self.evaluate:
+            problems.append("'target' is reached on the test set: 'evaluate' must have test in it.")
+        problems += without_effect(self)
         problems += [why for part in (self.partition, self.system, self.pacing) if part and (why := undeclared(part))]
         if problems:
             raise BadInput(*problems)
-
-    def _without_effect(self) -> list[str]:
-        """Return a sentence for each field that is given but that the world replaces for every client."""
-        given = {"epochs": self.epochs, "steps": self.steps} if "steps" in self.system.replaces else {}
-        if "batch_size" in self.system.replaces and self.batch_size != BATCH_SIZE:
-            given["batch_size"] = self.batch_size
-        who = type(self.system).__name__
-        return [
-            f"{name!r} has no effect under {who}, which sets it for every client: leave it out, or change 'system'."
-            for name, value in given.items()
-            if value is not None
-        ]
 
     @property
     def _shorthand(self) -> Pacing:
@@ -265,61 +295,21 @@ class Experiment:
 OPTIONS = options_of(Experiment)
 
 
+def check_experiment(given: Any) -> None:
+    """Refuse what is no Experiment."""
+    if not isinstance(given, Experiment):
+        raise BadInput(f"What is run must be an Experiment. Got {shown(given)}.")
+
+
 def load_data(experiment: Experiment) -> Dataset:
     """Return the experiment's data set, read now if it was named.
 
     Whole numbers among the inputs are tokens, but plain numbers for the models of the library that take features.
     """
     data = load(experiment.data) if isinstance(experiment.data, str) else experiment.data
-    if not isinstance(experiment.model, str):
+    if not isinstance(experiment.model, str) or plugins.is_plugin(experiment.model):
         return data
     return data if models.takes_tokens(experiment.model, *data.sample) else data.as_features()
-
-
-def model_factory(experiment: Experiment, data: Dataset) -> tuple[str, Callable[[], nn.Module]]:
-    """Return the model's name and a function that makes it for this data; a misfit is an error now."""
-    if callable(experiment.model):
-        return getattr(experiment.model, "__name__", "custom"), experiment.model
-    fitting = "quadratic" if data.name == "quadratics" else models.default_for(*data.sample)
-    name = fitting if experiment.model == "auto" else experiment.model
-    models.check(name, *data.sample)
-    return name, _Named(name, data)
-
-
-def submodel_factories(
-    experiment: Experiment, model: Callable[[], nn.Module], data: Dataset
-) -> list[Callable[[], nn.Module]]:
-    """Return functions that make the sub-models; a misfit is an error now."""
-    factories: list[Callable[[], nn.Module]] = []
-    for given in experiment.submodels:
-        if isinstance(given, str):
-            models.check(given, *data.sample)
-            factories.append(_Named(given, data))
-        else:
-            factories.append(_Narrow(model, data.shape, given))
-    return factories
-
-
-class _Narrow:
-    """A model made narrower, as a factory that can be sent to a worker."""
-
-    def __init__(self, model: Callable[[], nn.Module], shape: tuple[int, ...], share: float):
-        self.arguments = (model, shape, share)
-
-    def __call__(self) -> nn.Module:
-        from fedweave.local.submodels import shrunk
-
-        return shrunk(*self.arguments)
-
-
-class _Named:
-    """A model by name, as a factory that can be sent to a worker."""
-
-    def __init__(self, name: str, data: Dataset):
-        self.arguments = (name, *data.sample)
-
-    def __call__(self) -> nn.Module:
-        return models.build(*self.arguments)
 
 
 def to_plain(experiment: Experiment) -> dict[str, Any]:
@@ -330,14 +320,15 @@ def to_plain(experiment: Experiment) -> dict[str, Any]:
 def from_plain(spec: Mapping[str, Any], trust: bool = False) -> Experiment:
     """Return the experiment that ``to_plain`` described; one with arrays or own modules needs Python.
 
-    Nothing is imported for it: parts are looked up among those that this process knows. Without ``trust`` it may not
-    name files to read either, since it may come from somebody else.
+    Parts are looked up among those that this process knows. Only with ``trust`` it may name plug-ins to import and
+    files to read, since it may come from somebody else.
     """
     if not isinstance(spec, Mapping) or not {"data", "model"} <= spec.keys():
         raise BadInput(f"An experiment is a table with 'data', 'model' and more. Got {str(spec)[:60]!r} instead.")
     refuse_old_fields(spec)
-    given = {"arrays": spec["data"], "a model": spec["model"], "start values": spec.get("start") or ""}
-    if what := next((what for what, value in given.items() if not isinstance(value, str)), None):
+    given = {"arrays": spec["data"], "a model": spec["model"]}
+    given |= {"a task": spec.get("task") or "", "start values": spec.get("start") or ""}
+    if what := next((what for what, text in given.items() if not isinstance(text, str)), None):
         raise BadInput(
             f"This run used {what} given in Python: resume it there, with fedweave.resume(folder, experiment)."
         )

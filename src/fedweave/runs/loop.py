@@ -17,12 +17,13 @@ from threadpoolctl import ThreadpoolController
 from fedweave.core.crash_points import crash_point
 from fedweave.core.determinism import deterministic
 from fedweave.core.records import Array, ServerState, State
-from fedweave.core.settings import BadInput, brief, shown
+from fedweave.core.settings import BadInput, brief
 from fedweave.engine.pool.choose import choose_pool
 from fedweave.engine.pool.protocol import Pool
 from fedweave.local.torch.device import choose_device
 from fedweave.round import Round, measures, run_round
-from fedweave.runs.experiment import Experiment, from_plain, refuse_old_fields, to_plain
+from fedweave.runs.evaluation import evaluate
+from fedweave.runs.experiment import Experiment, check_experiment, from_plain, refuse_old_fields, to_plain
 from fedweave.runs.results import Result, summarise
 from fedweave.runs.session import Session, prepare, refuse_foreign_state
 from fedweave.runs.start import started
@@ -54,7 +55,7 @@ def resume(
 ) -> Result:
     """Continue an interrupted run, bit for bit. ``experiment`` is needed only for data or models given in Python.
 
-    Without ``trust`` nothing outside the folder is read because the folder says so: images or a trace by their path.
+    Without ``trust`` nothing is imported or read because the folder says so: plug-ins, images or a trace.
     """
     with closing(RunFolder.open(Path(run_folder))) as store:  # closed also when refused: the next try is not locked out
         stored, manifest = store.experiment, store.manifest
@@ -71,7 +72,6 @@ def resume(
             return resume_with(store, experiment, watch, workers)
 
 
-COLUMNS = ("accuracy", "loss", "class_accuracy")  # metrics that are columns of every run
 FREE = {"pool", "workers", "device", "tables"}  # settings that change no bit
 
 
@@ -126,6 +126,8 @@ def mind_machine(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         raise BadInput(f"This run began with fedweave {before}, and this is {ours}. Continue it with that version.")
     if other := different(began["versions"], now["versions"]):
         warnings.warn(f"Resuming with other versions, the last bits may differ: {'; '.join(other)}.", stacklevel=2)
+    if other := different(began.get("plugins"), now.get("plugins")) if "plugins" in began else []:
+        warnings.warn(f"Resuming with changed plug-ins, the results may differ: {'; '.join(other)}.", stacklevel=2)
     facts = [fact for fact in ("processor", "trainer") if fact in began]
     if other := [difference for fact in facts for difference in different(began[fact], now[fact], fact)]:
         warnings.warn(
@@ -133,12 +135,6 @@ def mind_machine(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             f"{'; '.join(other)}.",
             stacklevel=2,
         )
-
-
-def check_experiment(given: Any) -> None:
-    """Refuse what is no Experiment."""
-    if not isinstance(given, Experiment):
-        raise BadInput(f"What is run must be an Experiment. Got {shown(given)}.")
 
 
 def workers_of(experiment: Experiment) -> Pool:
@@ -257,19 +253,13 @@ def _record(
 ) -> dict[str, Any]:
     """Evaluate and measure a round that began at this moment, and add its rows to the store; return the first."""
     crash_point("stepped")
-    e, engine, method = session.experiment, session.engine, session.method
-    due = after.round % e.evaluate_every == 0 or after.round == e.rounds
-    scores = engine.evaluate(after.x) if due else {}
-    measured = measures.of_parts(method, after, happened)
-    measured |= {name: value for name, value in scores.items() if name not in COLUMNS}  # the task's own metrics
-    if due and e.true_gradients:
-        surrogate = method.aggregator.surrogate(after.aggregator)
-        measured |= measures.of_gradients(engine, after.x, happened.view.population, surrogate)
+    found = evaluate(session, after, happened.view.population)
+    measured = measures.of_parts(session.method, after, happened) | found.measured
     totals["wall_seconds"] += time.perf_counter() - begin
-    row = {**_row(before, after, happened, scores, totals), **measured}
+    row = {**_row(before, after, happened, found.test, totals), **measured}
     crash_point("evaluated")
-    store.add(row, _client_rows(after.round, happened), happened.failures())
-    if e.audit:
+    store.add(row, _client_rows(after.round, happened), happened.failures(), found.clients)
+    if session.experiment.audit:
         store.note(after.round, _audit_lines(after, happened))
     crash_point("recorded")
     return row
@@ -349,8 +339,19 @@ def _result(
         "run": str(store.folder) if store.folder else None,
         "digest": hashlib.sha256(state.x.tobytes()).hexdigest(),
     }
-    clients = store.columns("clients")
-    return Result(plain, manifest, rounds, clients, summary, state.x, store.folder, state.best, own_model)
+    clients, scores = store.columns("clients"), store.columns("client_scores")
+    return Result(
+        experiment=plain,
+        manifest=manifest,
+        rounds=rounds,
+        clients=clients,
+        summary=summary,
+        x=state.x,
+        folder=store.folder,
+        client_scores=scores,
+        best=state.best,
+        factory=own_model,
+    )
 
 
 def load_result(folder: str | Path) -> Result:

@@ -17,6 +17,7 @@ from fedweave.local.torch.flat_module import build_module, constants_digest, ini
 from fedweave.local.torch.samples import first_samples, run
 from fedweave.local.torch.threads import drawing_from, one_thread
 from fedweave.tasks import Batch, Classification, NextToken, Regression, Task
+from fedweave.tasks.task import check_names
 
 
 @one_thread()  # other threads would not survive a fork of this process
@@ -106,7 +107,9 @@ def _check_task(name: str, task: Task, out: Any, batch: Batch) -> None:
     try:
         loss = task.loss(out, batch)
         with torch.no_grad():
-            task.finish(task.measure(out, batch))
+            found = task.finish(task.measure(out, batch))
+    except BadInput:
+        raise
     except Exception as e:
         raise BadInput(
             f"The task {task} failed on {batch.size} samples with what the model {name} returned: "
@@ -119,6 +122,18 @@ def _check_task(name: str, task: Task, out: Any, batch: Batch) -> None:
         )
     if not loss.requires_grad:
         raise BadInput(f"The loss of {task} does not depend on the parameters of {name}: nothing could be trained.")
+    _check_metrics(task, found)
+
+
+def _check_metrics(task: Task, found: Mapping[str, Any]) -> None:
+    """Refuse metrics that cannot be columns of a run."""
+    own = {metric: value for metric, value in found.items() if metric != "class_accuracy"}
+    check_names(list(own))
+    for metric, value in own.items():
+        if not isinstance(value, int | float) and getattr(value, "ndim", 1):
+            raise BadInput(f"The metric {metric!r} of {task} must be a number. It is {brief(value)}.")
+    if task.primary not in own:
+        raise BadInput(f"{task} is judged by {task.primary!r}, which it does not measure.")
 
 
 def _shapes(x: Any) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 STALLED_ROUNDS = 5
+LATEST = ("objective", "client_mean", "client_std", "client_worst", "client_worst_decile")  # if a run has them
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,16 @@ class Result:
 
     ``rounds`` columns, one row per round: ``round`` (from 1), ``clock`` (simulated seconds at its end), ``seconds``
     (of this round), ``device_seconds`` (summed over the asked clients), ``wall_seconds`` (cumulative), ``accuracy``,
-    ``loss`` (global test set; nan where not evaluated), ``train_loss``, ``asked``, ``received``, ``refused``,
-    ``bytes_up``, ``bytes_down`` (cumulative), ``class_accuracy`` (rounds × classes) and ``abandoned`` (1: nothing of
-    it counts); then the measures that this run has (``fedweave.round.measures``): ``diversity``, ``direction_length``,
-    ``step_length``, and those of its aggregator.
+    ``loss`` (of the global model on the common test set; nan where not evaluated), ``train_loss`` (of this round's
+    clients while they trained), ``asked``, ``received``, ``refused``, ``bytes_up``, ``bytes_down`` (cumulative),
+    ``class_accuracy`` (rounds × classes) and ``abandoned`` (1: nothing of it counts); then the measures that this run
+    has (``fedweave.round.measures``): ``diversity``, ``direction_length``, ``step_length``, those of its aggregator,
+    and what was asked for: ``objective`` (the training loss over all clients) and ``client_mean``, ``client_std``,
+    ``client_worst``, ``client_worst_decile`` of ``client_scores``.
     ``clients`` columns, one row per round and asked client: ``round``, ``client``, ``count``, ``expected``,
     ``received``, ``steps``, ``loss``, ``seconds``, ``bytes_up``.
+    ``client_scores`` columns, where clients were evaluated one by one: ``round``, ``client`` and ``value``, the task's
+    primary metric of the global model on the client's own test samples.
     """
 
     experiment: Mapping[str, Any]  # the resolved experiment as plain data
@@ -41,6 +46,7 @@ class Result:
     summary: Mapping[str, Any]
     x: Array | None = None  # final parameters, flat
     folder: Path | None = None
+    client_scores: Columns = field(default_factory=dict)
     best: State = field(default_factory=dict, repr=False)  # x, round and value of the best evaluated model
     factory: Callable[..., nn.Module] | None = field(default=None, repr=False, compare=False)  # of an own model
 
@@ -83,7 +89,7 @@ class Result:
 def score_of(row: Mapping[str, Any], task: Task | None = None) -> str:
     """Return how a round did, in words: by the task's own metric, else by accuracy or loss; "" if not evaluated."""
     own = (task.primary,) if task is not None else ("perplexity",)
-    for name in (*own, "accuracy", "loss"):
+    for name in (*own, "accuracy", "loss", "objective"):
         if np.isfinite(row.get(name, np.nan)):
             return f"{name} {row[name]:.3f}" if name == "accuracy" else f"{name} {row[name]:.4g}"
     return ""
@@ -136,8 +142,15 @@ def summarise(rounds: Columns, target: float | None, task: Mapping[str, Any] | N
         "bytes_down": last["bytes_down"],
         "refused": int(rounds["refused"].sum()),
         "abandoned": int(rounds["abandoned"].sum()),
+        **{name: _last(rounds[name]) for name in LATEST if name in rounds},
         **({"stalled_since": stalled_since(rounds["round"], rounds["stalled"] == 1)} if "stalled" in rounds else {}),
     }
+
+
+def _last(values: Array) -> float | None:
+    """Return the last value that is known; None if there is none, or it is infinite."""
+    known = values[~np.isnan(values)]
+    return known[-1].item() if known.size and np.isfinite(known[-1]) else None
 
 
 def stalled_since(rounds: Array, stalled: Array) -> int | None:

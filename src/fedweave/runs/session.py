@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedweave.core import plugins
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Layout, Population, ServerState
 from fedweave.core.returned import read_only_error
@@ -19,7 +20,7 @@ from fedweave.core.roles import Engine
 from fedweave.core.settings import BadInput
 from fedweave.core.spec import describe
 from fedweave.data import Dataset
-from fedweave.data.deal import covered, label_counts
+from fedweave.data.deal import Shares, covered, label_counts
 from fedweave.engine.pool.protocol import Pool
 from fedweave.engine.simulator import Simulator
 from fedweave.engine.torch_simulator import torch_simulator
@@ -32,7 +33,8 @@ from fedweave.round.calibration import calibrated_lr
 from fedweave.round.plan import view_of
 from fedweave.round.read_only import read_only_record
 from fedweave.round.rules import Rules
-from fedweave.runs.experiment import Experiment, load_data, model_factory, submodel_factories, to_plain
+from fedweave.runs.experiment import Experiment, load_data, to_plain
+from fedweave.runs.factories import model_factory, submodel_factories
 from fedweave.runs.own_models import first_vector
 from fedweave.runs.own_parts import check_population, check_shares
 from fedweave.runs.processor import processor
@@ -53,6 +55,7 @@ class Session(NamedTuple):
     world: Callable[[int], Population]  # the clients as they are in a round
     method: Method  # the experiment's, which may ask more than it needs
     rules: Rules
+    tested: Array  # (k,) the clients that have test samples of their own
     every_round: bool = False  # whether a round is too expensive to repeat: its state is saved at once
     own_model: Callable[..., Any] | None = None  # makes the model, with its start values, if it is none of the library
 
@@ -71,6 +74,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     labels = None if data.labels is None else label_counts(data, shares.train)
     x, constants = first_vector(name, model, data, experiment.seed, task)
     base = nominal_population(experiment, np.array([part.size for part in shares.train]))
+    test_samples = _test_samples(experiment, shares)
     device, why = choose_device(experiment.device, experiment.pool)
     solver, upload, seed = method.solver, method.upload, experiment.seed
     if name == "quadratic":  # known in closed form, so clients need no training: a thousand times as fast, and exact
@@ -95,12 +99,14 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
             raise
 
     first = world(1)  # a world that does not fit these clients says so now
+    plain = to_plain(experiment)
     manifest = {
         "command": command,
-        "experiment": to_plain(experiment),  # again: experiment.json is easily edited
+        "experiment": plain,  # again: experiment.json is easily edited
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
-        "data": {"name": data.name, "digest": data.digest},
+        "plugins": plugins.fingerprints(plain),
+        "data": data.facts,
         "model": {
             **describe_model(name, engine.layout, constants if callable(experiment.model) else data),
             "fleet_bytes": int(size.sum()),  # of all clients' models
@@ -111,12 +117,34 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         "processor": processor(),
         "trainer": trainer_name(engine, why if device == "cuda" else device),  # a GPU by its name
         "labels": None if labels is None else labels.tolist(),
+        **({"test_samples": test_samples.tolist()} if experiment.client_eval else {}),
     }
     start = first_state(method, x, base, engine.layout.parameters)
     if experiment.calibrate:  # a method whose step length nobody knows says so now
         calibrated_lr(method, start, view_of(method, start, first, engine, experiment.lr))
-    own = model if callable(experiment.model) else None
-    return Session(experiment, engine, base, start, manifest, world, method, experiment.rules, own_model=own)
+    return Session(
+        experiment=experiment,
+        engine=engine,
+        base=base,
+        start=start,
+        manifest=manifest,
+        world=world,
+        method=method,
+        rules=experiment.rules,
+        tested=np.flatnonzero(test_samples),
+        own_model=model if callable(experiment.model) else None,
+    )
+
+
+def _test_samples(experiment: Experiment, shares: Shares) -> Array:
+    """Return how many test samples each client has of its own."""
+    found = np.array([part.size for part in shares.test])
+    if experiment.client_eval and not found.any():
+        raise BadInput(
+            f"{type(experiment.partition).__name__} deals no test samples, so no client has test samples of its own: "
+            "leave --client-eval out, or deal some."
+        )
+    return found
 
 
 def describe_model(name: str, layout: Layout, of: Dataset | str) -> dict[str, Any]:

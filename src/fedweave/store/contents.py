@@ -38,8 +38,21 @@ class StoredExperiment(Checked):
     method: StoredMethod
     seed: Number
     rounds: Number
-    target: Annotated[float, Field(ge=0, le=1)] | None
+    target: float | None
     calibrate: bool = False
+
+
+def _metric(name: str) -> str:
+    if not name.isprintable() or name == "class_accuracy":
+        raise ValueError("it must name a metric with one value per round")
+    return name
+
+
+class StoredTask(Checked):
+    """By which metric a run is judged."""
+
+    primary: Annotated[str, AfterValidator(_metric)]
+    higher_is_better: bool
 
 
 class StoredSample(Checked):
@@ -76,11 +89,14 @@ class Manifest(Checked):
     versions: dict[str, Printable]
     data: dict[str, Any]
     experiment: StoredExperiment | None = None
+    task: StoredTask | None = None
     command: str | list[str] | None = None
     labels: Annotated[list[list[Number]], AfterValidator(_rectangular)] | None = None
     samples: list[Number] | None = None
+    test_samples: list[Number] | None = None
     model: StoredModel | None = None
     start: StoredStart | None = None
+    plugins: dict[str, Printable] | None = None
 
 
 class Plan(Checked):

@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 Columns = Mapping[str, Array]
 
 
-def write_tables(folder: Path, rounds: Columns, clients: Columns, to: Literal["csv", "parquet"]) -> list[Path]:
-    """Write the rows per round and per client into a run folder and return the files."""
+def write_tables(
+    folder: Path, rounds: Columns, clients: Columns, to: Literal["csv", "parquet"], scores: Columns | None = None
+) -> list[Path]:
+    """Write the rows per round and per client, and scores of clients if any, into a run folder; return the files."""
     write = _write_csv if to == "csv" else _write_parquet
-    files = []
-    for name, columns in (("rounds", _flat(rounds)), ("clients", clients)):
+    tables, files = {"rounds": _flat(rounds), "clients": clients}, list[Path]()
+    if scores and scores["value"].size:
+        tables["client_scores"] = scores
+    for name, columns in tables.items():
         files.append(folder / f"{name}.{to}")
         with replacing(files[-1]) as file:
             write(file, columns)

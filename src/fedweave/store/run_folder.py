@@ -18,8 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from fedweave.core.crash_points import crash_point
 from fedweave.core.records import Array, Failure, ServerState
 from fedweave.core.settings import BadInput, brief
@@ -108,32 +106,22 @@ class RunFolder:
         return read_json(self.folder / "manifest.json", Manifest)
 
     def add(
-        self, row: Mapping[str, Any], clients: Mapping[str, Array], failures: Sequence[tuple[str, Failure]]
+        self,
+        row: Mapping[str, Any],
+        clients: Mapping[str, Array],
+        failures: Sequence[tuple[str, Failure]],
+        scores: Mapping[str, Array] | None = None,
     ) -> None:
-        """Add one round's rows; they become durable with the next saved state.
-
-        Entries of ``row`` that are not columns of every run are stored as measures, which differ from run to run.
-        """
-        values = {
-            **row,
-            "class_accuracy": json.dumps([None if np.isnan(v) else v for v in row["class_accuracy"]]),
-        }
-        measures = [(row["round"], name, value) for name, value in row.items() if name not in schema.ROUNDS]
+        """Add one round's rows; they become durable with the next saved state."""
         with storing(self.folder and self.folder / "run.sqlite"):
             if not self._db.in_transaction:
                 self._db.execute("BEGIN IMMEDIATE")
-            self._insert("rounds", [tuple(values[c] for c in schema.ROUNDS)])
-            self._insert("clients", zip(*(np.asarray(clients[c]).tolist() for c in schema.CLIENTS), strict=True))
-            self._insert("failures", [(row["round"], kind, *failure) for kind, failure in failures])
-            self._insert("measures", measures)
+            schema.insert_round(self._db, row, clients, failures, scores)
 
     def note(self, round: int, lines: Iterable[Mapping[str, Any]]) -> None:
         """Add one round's lines to the audit log; they become durable with the next saved state."""
         if self._audit:
             self._audit.note(round, lines)
-
-    def _insert(self, table: str, rows: Any) -> None:
-        self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(schema.TABLES[table]))})", rows)
 
     def save(self, state: ServerState, *, always: bool = False) -> None:
         """Make everything up to ``state`` durable, if the last save was long enough ago."""
@@ -263,10 +251,10 @@ class RunFolder:
             state = unpack(content) if hashlib.sha256(content).hexdigest() == sha else None
             yield round, name, state if state and state.round == round else None
 
-    def columns(self, table: Literal["rounds", "clients"]) -> dict[str, Array]:
-        """Return the rows of ``rounds`` or ``clients`` as arrays; measures are columns of ``rounds``."""
+    def columns(self, table: Literal["rounds", "clients", "client_scores"]) -> dict[str, Array]:
+        """Return the rows of a table as arrays; measures are columns of ``rounds``."""
         with reading(self.folder):
-            return schema.round_columns(self._db) if table == "rounds" else schema.client_columns(self._db)
+            return schema.round_columns(self._db) if table == "rounds" else schema.client_columns(self._db, table)
 
     def failures(self) -> list[tuple[int, str, Failure]]:
         """Return why answers were rejected or rounds abandoned: (round, refused | failed | abandoned, failure)."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from fedweave.core.records import Array
+from fedweave.core.records import Array, Failure
 from fedweave.core.settings import BadInput
 from fedweave.core.typed_json import parse_json
 from fedweave.store.database import check_schema, read_columns
@@ -21,6 +24,7 @@ CLIENTS = {
     "round": "INTEGER", "client": "INTEGER", "count": "INTEGER", "expected": "REAL", "received": "INTEGER",
     "steps": "INTEGER", "loss": "REAL", "seconds": "REAL", "bytes_up": "INTEGER",
 }  # fmt: skip
+CLIENT_SCORES = {"round": "INTEGER", "client": "INTEGER", "value": "REAL"}
 FAILURES = {"round": "INTEGER", "kind": "TEXT", "client": "INTEGER", "why": "TEXT", "traceback": "TEXT"}
 MEASURES = {"round": "INTEGER", "name": "TEXT", "value": "REAL"}
 AUDIT = {"round": "INTEGER PRIMARY KEY", "bytes": "INTEGER", "chain": "TEXT"}  # the end of the log
@@ -28,9 +32,13 @@ STATES = {"round": "INTEGER PRIMARY KEY", "file": "TEXT", "sha256": "TEXT"}
 
 TABLES = {
     "rounds": ROUNDS, "clients": CLIENTS, "failures": FAILURES, "measures": MEASURES, "audit": AUDIT, "states": STATES,
+    "client_scores": CLIENT_SCORES,
 }  # fmt: skip
-KEYS = {"clients": ", PRIMARY KEY (round, client)", "measures": ", PRIMARY KEY (round, name)"}
-ROWS = ("rounds", "clients", "failures", "measures", "audit")
+KEYS = {
+    "clients": ", PRIMARY KEY (round, client)", "measures": ", PRIMARY KEY (round, name)",
+    "client_scores": ", PRIMARY KEY (round, client)",
+}  # fmt: skip
+ROWS = ("rounds", "clients", "client_scores", "failures", "measures", "audit")
 MOST_CLIENTS = 10**7
 
 
@@ -42,6 +50,31 @@ def create_tables(db: sqlite3.Connection, write: bool) -> None:
         db.execute(f"CREATE TABLE IF NOT EXISTS {name} ({body}{KEYS.get(name, '')})")
     if "abandoned" not in {column for _, column, *_ in db.execute("PRAGMA table_info(rounds)")}:
         db.execute("ALTER TABLE rounds ADD COLUMN abandoned INTEGER DEFAULT 0")  # runs of older versions lack it
+
+
+def insert_round(
+    db: sqlite3.Connection,
+    row: Mapping[str, Any],
+    clients: Mapping[str, Array],
+    failures: Sequence[tuple[str, Failure]],
+    scores: Mapping[str, Array] | None,
+) -> None:
+    """Insert the rows of one round.
+
+    Entries of ``row`` that are not columns of every run are stored as measures, which differ from run to run.
+    """
+    by_class = json.dumps([None if np.isnan(v) else v for v in row["class_accuracy"]])
+    values = {**row, "class_accuracy": by_class}
+    _insert(db, "rounds", [tuple(values[c] for c in ROUNDS)])
+    for table, columns in (("clients", clients), ("client_scores", scores)):
+        if columns:
+            _insert(db, table, zip(*(np.asarray(columns[c]).tolist() for c in TABLES[table]), strict=True))
+    _insert(db, "failures", [(row["round"], kind, *failure) for kind, failure in failures])
+    _insert(db, "measures", [(row["round"], name, value) for name, value in row.items() if name not in ROUNDS])
+
+
+def _insert(db: sqlite3.Connection, table: str, rows: Any) -> None:
+    db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(TABLES[table]))})", rows)
 
 
 def round_columns(db: sqlite3.Connection) -> dict[str, Array]:
@@ -62,11 +95,11 @@ def _numbers(text: str) -> list[float | None]:
         raise ValueError(str(e)) from None  # which names the database above
 
 
-def client_columns(db: sqlite3.Connection) -> dict[str, Array]:
-    """Return the rows per round and asked client as arrays."""
-    out = _arrays(read_columns(db, "clients", CLIENTS), CLIENTS)
+def client_columns(db: sqlite3.Connection, table: str) -> dict[str, Array]:
+    """Return the rows per round and client as arrays: of ``clients`` that were asked, or ``client_scores``."""
+    out = _arrays(read_columns(db, table, TABLES[table]), TABLES[table])
     if (out["client"] >= MOST_CLIENTS).any():
-        raise ValueError(f"the column 'client' of 'clients' must be below {MOST_CLIENTS:,}")
+        raise ValueError(f"the column 'client' of {table!r} must be below {MOST_CLIENTS:,}")
     return out
 
 

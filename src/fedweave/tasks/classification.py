@@ -15,8 +15,8 @@ class Classification(Task):
     primary = "accuracy"
     higher_is_better = True
 
-    def describe(self) -> str:
-        return "classification"
+    def describe(self) -> Any:
+        return "classification" if type(self) is Classification else super().describe()
 
     def loss(self, output: Any, batch: Batch) -> Any:
         from torch.nn import functional as F
@@ -26,6 +26,8 @@ class Classification(Task):
     def reduced_loss(self, output: Any, batch: Batch, reduction: Literal["mean", "sum"] = "mean") -> Any:
         from torch.nn import functional as F
 
+        if type(self).loss is not Classification.loss:
+            return super().reduced_loss(output, batch, reduction)
         return F.cross_entropy(output, batch.y, reduction=reduction)
 
     def measure(self, output: Any, batch: Batch) -> dict[str, tuple[Any, Any]]:

@@ -10,8 +10,8 @@ from fedweave.tasks.task import Batch, Task
 class Regression(Task):
     """Targets are numbers (B,) or (B, outputs); outputs have as many. The loss is the mean squared error."""
 
-    def describe(self) -> str:
-        return "regression"
+    def describe(self) -> Any:
+        return "regression" if type(self) is Regression else super().describe()
 
     def loss(self, output: Any, batch: Batch) -> Any:
         square = (output.reshape(batch.y.shape) - batch.y) ** 2

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any, Literal, NamedTuple
 
-from fedweave.core.settings import BadInput, choice
+from fedweave.core.settings import BadInput, brief, choice, shown
+from fedweave.core.spec import name_of
 
 Sums = Mapping[str, tuple[Any, Any]]  # by metric: a sum over samples and the sum of their weights, numbers or arrays
 
-# Names of columns that every run has, which no metric may take; "accuracy" and "loss" are metrics themselves.
+# Columns that runs have beside their metrics: of every run, and measures of the methods.
 RESERVED = {
     "round", "clock", "seconds", "device_seconds", "wall_seconds", "train_loss", "asked", "received", "refused",
     "bytes_up", "bytes_down", "class_accuracy", "abandoned", "objective",
+    "client_mean", "client_std", "client_worst", "client_worst_decile",
+    "diversity", "direction_length", "step_length", "memory_diversity", "surrogate_diversity", "chi_square",
+    "shortening", "stalled", "sent_share", "dropout_influence", "epsilon",
+    "true_diversity", "true_surrogate_diversity", "gradient_length",
 }  # fmt: skip
 
 
@@ -44,6 +50,7 @@ class Task:
     higher_is_better: bool = False  # whether a larger value of it is better
     metrics: Mapping[str, Metric] = {}
     _loss: Loss | None = None
+    _source: str = ""  # the plug-in by which a run folder names it
 
     def __init__(
         self,
@@ -58,12 +65,13 @@ class Task:
         """
         if loss is None and type(self) is not Task:
             return
+        if not isinstance(metrics or {}, Mapping):
+            raise BadInput(f"The 'metrics' of a Task must be functions by name. Got {brief(metrics)}.")
         metrics = dict(metrics or {})
-        wrong = [name for name, function in {"loss": loss, **metrics}.items() if not callable(function)]
+        wrong = [name for name, function in (("loss", loss), *metrics.items()) if not callable(function)]
         if wrong:
             raise BadInput(f"The {wrong[0]!r} of a Task must be a function of the model's output and the batch.")
-        if taken := [name for name in metrics if name in RESERVED or not str(name).isidentifier()]:
-            raise BadInput(f"A metric cannot be called {taken[0]!r}: it is a column of every run, or not a word.")
+        check_names(["loss", *metrics])
         if primary not in ("loss", *metrics):
             raise BadInput("The 'primary' parameter of Task: " + choice("metric", primary, ["loss", *metrics]))
         self._loss, self.metrics, self.primary = loss, metrics, primary
@@ -85,7 +93,12 @@ class Task:
         sums = {"loss": (self.reduced_loss(output, batch, "sum"), batch.size)}
         for name, metric in self.metrics.items():
             found = metric(output, batch)
-            sums[name] = tuple(found) if isinstance(found, tuple | list) else (_sum(found, batch.size), batch.size)
+            if isinstance(found, tuple | list | str) and not (isinstance(found, tuple) and len(found) == 2):
+                raise BadInput(
+                    f"The metric {name!r} of {self} must return a value for each sample, their mean, or a pair of a "
+                    f"sum and a weight. It returned {shown(found)}."
+                )
+            sums[name] = found if isinstance(found, tuple) else (_sum(found, batch.size), batch.size)
         return sums
 
     def finish(self, sums: Sums) -> dict[str, Any]:
@@ -93,13 +106,19 @@ class Task:
         return {name: total / weight if weight else float("nan") for name, (total, weight) in sums.items()}
 
     def describe(self) -> Any:
-        """Return how a run folder refers to this task; one of your own can only be given in Python again."""
-        return {"type": "python", "name": self.name}
+        """Return how a run folder refers to this task; one that is no plug-in can only be given in Python again."""
+        return self._source or {"type": "python", "name": self.name}
+
+    def named(self, plugin: str) -> Task:
+        """Return this task as the plug-in ``module:name``."""
+        task = copy(self)
+        task._source = plugin
+        return task
 
     @property
     def name(self) -> str:
         """What this task is called in reports."""
-        return getattr(self._loss, "__qualname__", repr(self._loss)) if type(self) is Task else type(self).__name__
+        return name_of(self._loss) if type(self) is Task else type(self).__name__
 
     def __repr__(self) -> str:
         return f"Task({self.name})" if type(self) is Task else f"{self.name}()"
@@ -109,7 +128,17 @@ def _sum(value: Any, samples: int) -> Any:
     """Return the sum over the samples of a value for each of them, or of their mean; Python's numbers are means too."""
     if isinstance(value, int | float):
         return value * samples
-    return value.sum() if tuple(value.shape) == (samples,) else value.double().mean().to(value) * samples
+    if tuple(value.shape) == (samples,):
+        return value.sum()
+    whole = hasattr(value, "double") and not value.is_floating_point()  # torch has no mean of whole numbers and truths
+    return (value.double() if whole else value).mean() * samples
+
+
+def check_names(names: Sequence[Any]) -> None:
+    """Refuse names of metrics that cannot be columns of a run."""
+    for i, name in enumerate(names):
+        if name in RESERVED or name in names[:i] or not str(name).isidentifier():
+            raise BadInput(f"A metric cannot be called {shown(name)}: it is a column that runs have, or not a word.")
 
 
 def add_up(slices: Sequence[Sums]) -> Sums:

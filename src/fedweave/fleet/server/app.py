@@ -28,7 +28,8 @@ from fedweave.local.client_data import ClientData
 from fedweave.local.torch.device import choose_device
 from fedweave.pacing import Synchronous, ask_more
 from fedweave.round import first_state
-from fedweave.runs.experiment import Experiment, load_data, model_factory, to_plain
+from fedweave.runs.experiment import Experiment, load_data, to_plain
+from fedweave.runs.factories import model_factory
 from fedweave.runs.loop import Watch, different, go_on, mind_machine, refuse_another, refuse_another_start
 from fedweave.runs.own_models import first_vector
 from fedweave.runs.processor import processor
@@ -109,6 +110,12 @@ def prepare(
     refuse_oracle(experiment.method)
     if experiment.true_gradients:
         raise BadInput("A real fleet does not tell its true gradients: --true-gradients is for the simulator.")
+    if "train" in experiment.evaluate:
+        raise BadInput(
+            "A real fleet does not tell the training loss of all clients: --evaluate train is for the simulator."
+        )
+    if experiment.client_eval is not None:
+        raise BadInput("A real fleet does not tell scores on its own test data: --client-eval is for the simulator.")
     data = load_data(experiment)
     name, model = model_factory(experiment, data)
     model, start_values = started(model, experiment.start)
@@ -151,7 +158,7 @@ def prepare(
         "engine": "flower",
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
-        "data": {"name": data.name, "digest": data.digest},
+        "data": data.facts,
         "model": describe_model(name, layout, constants if callable(experiment.model) else data),
         "start": start_values,
         "task": describe_task(task),
@@ -162,8 +169,19 @@ def prepare(
         "samples": roster.samples.tolist(),
         "terms": {f.name: getattr(terms, f.name) for f in dataclasses.fields(terms)},
     }
-    own = model if callable(experiment.model) else None
-    return Session(experiment, engine, base(), start, manifest, world, method, experiment.rules, True, own)
+    return Session(
+        experiment=experiment,
+        engine=engine,
+        base=base(),
+        start=start,
+        manifest=manifest,
+        world=world,
+        method=method,
+        rules=experiment.rules,
+        tested=np.zeros(0, int),
+        every_round=True,
+        own_model=model if callable(experiment.model) else None,
+    )
 
 
 def _test_only(data: Dataset) -> ClientData:

@@ -87,6 +87,10 @@ class FlowerEngine:
         """Return accuracy, loss and class_accuracy of ``x`` on the server's own test set."""
         return self._evaluate(x)
 
+    def evaluate_clients(self, x: Array, ids: Array) -> NoReturn:
+        """Refuse: the test data of a fleet's clients is not asked for yet."""
+        raise BadInput("A real fleet does not tell scores on its own test data: --client-eval is for the simulator.")
+
     def rehearse(self, assignment: Assignment) -> NoReturn:
         """Refuse: an oracle is for simulations."""
         raise BadInput("A real fleet cannot be asked what everyone would send: this sampler is for the simulator.")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedweave.data.columns import Column, Items, as_array, each, length, rows
-from fedweave.data.dataset import scaling
+from fedweave.data.dataset import numbers, scaling
 from fedweave.local.client_data import ClientData
 from fedweave.tasks.task import Batch
 
@@ -48,7 +48,10 @@ class Samples:
             x, y = items.collate(found)
             return _on(x, self.device), _on(y, self.device)
         tensors = [s if isinstance(s, Tensor) else torch.from_numpy(as_array(s)) for s, *_ in found]
-        return torch.stack(tensors).to(self.device), _select(self.y, flat)
+        x = torch.stack(tensors).to(self.device)
+        if x.dtype == torch.uint8 and self.scale is not None:
+            return x[:, None] if x.dim() == 3 else x, _select(self.y, flat)
+        return numbers(x), _select(self.y, flat)
 
 
 def _select(column: Any, index: Tensor) -> Any:

@@ -22,7 +22,7 @@ from fedweave.local.torch.threads import drawing_from, one_thread
 from fedweave.local.torch.variance import Spread
 from fedweave.local.trainer import EVALUATION_BATCH, Jobs, Trained
 from fedweave.tasks import Task, default_for
-from fedweave.tasks.task import Batch, Sums
+from fedweave.tasks.task import Batch, Sums, add_up
 from fedweave.upload.codec import ClientModel, ModelFleet
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -208,9 +208,29 @@ class TorchTrainer:
         """Return the task's sums over test samples [begin, end)."""
         self.flat.load(x)
         self.flat.module.eval()
-        batch = self.test_set.take(torch.arange(begin, end, device=self.device))
         with self._measuring(begin):
-            sums = self.task.measure(run(self.flat.module, self.flat.fit(batch.x)), batch)
+            return self._sums(torch.arange(begin, end, device=self.device))
+
+    @one_thread()
+    @torch.no_grad()
+    def evaluate_clients(self, x: Array, clients: Array) -> list[Sums]:
+        """Return the task's sums over each client's own test samples; an empty one for a client that has none."""
+        return [self._client_sums(x, int(client)) for client in clients]
+
+    def _client_sums(self, x: Array, client: int) -> Sums:
+        part = np.asarray(self.data.test_parts[client], np.int64) if self.data.test_parts else np.zeros(0)
+        if not part.size:
+            return {}
+        self.flat.load(x)
+        self.flat.module.eval()
+        with self._measuring(client):
+            slices = torch.from_numpy(part).to(self.device).split(EVALUATION_BATCH)
+            return add_up([self._sums(index) for index in slices])
+
+    def _sums(self, index: Tensor) -> Sums:
+        """Return the task's sums over these test samples, by the model that is loaded."""
+        batch = self.test_set.take(index)
+        sums = self.task.measure(run(self.flat.module, self.flat.fit(batch.x)), batch)
         return {name: (_plain(total), _plain(weight)) for name, (total, weight) in sums.items()}
 
 

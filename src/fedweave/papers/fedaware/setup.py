@@ -14,7 +14,8 @@ from fedweave.data.partition import Dirichlet, Partition, Shards
 from fedweave.method import Method
 from fedweave.papers.common.scale import ImageSize, Scale
 from fedweave.papers.common.training import Setup
-from fedweave.runs.experiment import BATCH_SIZE, Experiment
+from fedweave.runs.checks import BATCH_SIZE
+from fedweave.runs.experiment import Experiment
 from fedweave.system import HybridPlus, Uniform
 
 World = tuple[Partition, System]
