@@ -11,6 +11,7 @@ from fedweave.core.returned import kind_of
 from fedweave.core.roles import System
 from fedweave.core.settings import BadInput, brief
 from fedweave.data import Dataset
+from fedweave.data.columns import length
 from fedweave.data.deal import Shares
 from fedweave.data.partition import Partition
 
@@ -28,10 +29,10 @@ def check_shares(shares: Any, partition: Partition, data: Dataset) -> Shares:
     if len(shares.train) != len(shares.test):
         counts = f"{len(shares.train)} and {len(shares.test)}"
         raise BadInput(f"{who} must deal training and test samples to the same clients. It dealt to {counts}.")
-    for parts, total, least in ((shares.train, len(data.y), 1), (shares.test, len(data.test_y), 0)):
+    for parts, total, least in ((shares.train, len(data), 1), (shares.test, length(data.test_y), 0)):
         for client, part in enumerate(parts):
             _check_part(part, f"Client {client}", total, least, who)
-    seen = np.zeros(len(data.y), bool)
+    seen = np.zeros(len(data), bool)
     for client, part in enumerate(shares.train):
         if seen[part].any() or np.unique(part).size < part.size:
             raise BadInput(f"{who} must deal each sample once. Client {client} has one that was dealt before.")
