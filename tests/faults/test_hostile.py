@@ -23,6 +23,7 @@ from safetensors.numpy import load, save
 from fedweave import report
 from fedweave.cli import app as cli
 from fedweave.cli.options import experiments_of
+from fedweave.core import plugins
 from fedweave.core.settings import BadInput
 from fedweave.runs.compare import compare
 from fedweave.tables.files import NotStored
@@ -36,8 +37,17 @@ COMMANDS = {
 }
 VICTIM = "victim.txt"  # a file outside, which links and names lead to
 PATHS = [f"../{VICTIM}", f"../../{VICTIM}", "/etc/passwd", "..", ".", "", "a/b", "\x00", "x" * 300, "~", "evil_part"]
+PATHS += ["os:system", "os:abort", "antigravity:x", "evil_part:x", "../evil:x", "fedweave.runs.loop:run", "sys:modules"]
 JSON = [None, True, -1, 0, 7, 2**70, 1e308, float("nan"), float("inf"), "", "text", "\ud800", "\x1b[2J", [], {}, [[]]]
-JSON += [[None], {"type": "evil_part:Part"}, {"type": "Uniform"}, {"type": None}, {"name": []}, *PATHS]
+JSON += [
+    [None],
+    {"type": "evil_part:Part"},
+    {"type": "os:abort"},
+    {"type": "Uniform"},
+    {"type": None},
+    {"name": []},
+    *PATHS,
+]
 SQL = ["NULL", "-1", "0", "7", "9223372036854775807", "1e308", "9e999", "'text'", "x'00ff'", "'[1]'", "''", "'[[]]'"]
 SQL += [f"'../{VICTIM}'", f"'../../{VICTIM}'", "'" + "[" * 3000 + "'", "'state-000001.safetensors'", "char(27)"]
 TABLES = ["rounds", "clients", "failures", "measures", "audit", "states"]
@@ -77,6 +87,20 @@ def original(tmp_path_factory, plain_page):
     for command in reversed(COMMANDS.values()):  # all libraries that an honest folder needs are loaded
         command(base / "honest")
     return base / "c"
+
+
+def agree(folder, run, plain):
+    """Put another experiment in the place of a run's in all three files."""
+    before = json.loads((run / "experiment.json").read_text())
+    for file in (run / "experiment.json", run / "manifest.json", folder / "compare.json"):
+        found = json.loads(file.read_text())
+        nodes = [found] if file.name == "experiment.json" else []
+        nodes += [found["experiment"]] if "experiment" in found else list(found.get("runs", {}).values())
+        for node in nodes:
+            if json.dumps(node) == json.dumps(before):
+                node.clear()
+                node.update(plain)
+        file.write_text(json.dumps(found))
 
 
 class Vandal:
@@ -137,20 +161,10 @@ class Vandal:
     def agreed(self, run):
         """Change the experiment in all three files alike, so that they agree."""
         plain = json.loads((run / "experiment.json").read_text())
-        before = json.dumps(plain)
         self.put(plain)
         if plain.get("rounds") not in (None, 3) or plain.get("pool") == "ray":
             return  # a real experiment, which would take long
-        for file in (run / "experiment.json", run / "manifest.json", self.folder / "compare.json"):
-            content = file.read_text()
-            found = json.loads(content)
-            nodes = [found] if file.parent == run and file.name == "experiment.json" else []
-            nodes += [found["experiment"]] if "experiment" in found else list(found.get("runs", {}).values())
-            for node in nodes:
-                if json.dumps(node) == before:
-                    node.clear()
-                    node.update(plain)
-            file.write_text(json.dumps(found))
+        agree(self.folder, run, plain)
 
     def sql(self, run):
         table = self.rng.choice(TABLES)
@@ -360,3 +374,38 @@ def _told(command, folder, what):
     except BaseException as e:
         raise AssertionError(f"folder {what}") from e
     return False
+
+
+NAMES = ["os:system", "antigravity:x", "evil_part:x", "../evil:x"]
+NAMES += ["os:abort", "evil_part:Part.x", "__main__:x", "fedweave.runs.loop:run"] if THOROUGH else []
+PLACES = [("data",), ("model",), ("task",), ("partition",), ("system",), ("pacing",), ("method",), ("submodels",)]
+PLACES += [("partition", "type"), ("system", "type"), ("method", "type"), ("type",), ("method", "name")]
+PLACES += [("method", part, "type") for part in ("sampler", "solver", "aggregator", "server", "upload", "pacing")]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("place", PLACES, ids=".".join)
+def test_a_plug_in_that_only_a_folder_names_is_never_imported(place, original, tmp_path, monkeypatch, capsys):
+    """Whether alone or as a table, and even where all files of the folder agree."""
+    monkeypatch.setattr(sys, "argv", ["fedweave"])
+    monkeypatch.setattr(plugins, "search_here", True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil_part.py").write_text("raise SystemExit('imported')")
+    known = packages()
+    for n, name in enumerate(NAMES):
+        folder = Path(shutil.copytree(original, tmp_path / str(n) / "c"))
+        for run in Vandal(0, folder).runs:
+            plain = json.loads((run / "experiment.json").read_text())
+            node = plain
+            for key in place[:-1]:
+                node = node[key]
+            node[place[-1]] = {"type": name} if n % 2 and place[-1] != "type" else name
+            agree(folder, run, plain)
+        for command in COMMANDS if THOROUGH else ["resume"]:
+            with watching() as events:
+                told = _told(COMMANDS[command], folder, (place, name))
+            check_events(events, folder)
+            assert told or command != "resume", name
+        assert packages() <= known, name
+    capsys.readouterr()

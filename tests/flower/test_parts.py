@@ -1,6 +1,7 @@
 """Partial updates over Flower's grid: the simulator's bits, only what is sent travels, the rest stays where it is."""
 
 import re
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +11,11 @@ from flwr.app import ArrayRecord
 import fedweave as fw
 from fedweave import flower
 from fedweave.core.records import Layout
-from fedweave.core.roles import Aggregator, System
+from fedweave.core.roles import Aggregator, Solver, System
 from fedweave.fleet.client import UPLOAD
 from fedweave.fleet.server.app import prepare
 from fedweave.fleet.server.terms import Terms, VirtualClock
-from fedweave.fleet.wire.request import TrainRequest, client_half, upload_of
+from fedweave.fleet.wire.request import TrainRequest, client_half, solver_of, upload_of
 from fedweave.fleet.wire.seal import sealed
 from fedweave.fleet.wire.tensors import Tensors, opened, packed
 from fedweave.local.solvers import SGD
@@ -48,6 +49,17 @@ class Radio(System):
     def population(self, base, round, seed):
         found = fw.system.Wireless().population(base, round, seed)
         return replace(found, loss_rate=np.full(base.size, 1 / 3))
+
+
+@fw.settings
+class Halving(Solver):
+    """Steps of half the length."""
+
+    def begin(self, y):
+        return ()
+
+    def direction(self, state, g, y, x, lr, t):
+        return g / 2, state
 
 
 def dropping(refresh=2, keep=0.5, **settings):
@@ -206,6 +218,22 @@ def test_both_sides_must_have_the_tensors_in_one_order():
     assert upload_of(request, one) == DifferentialDropout()
     with pytest.raises(fw.BadInput, match="in another order"):
         upload_of(request, Layout(names=("b", "a"), shapes=((2, 2), (2, 2)), parameters=8))
+
+
+@pytest.mark.parametrize("name", ["os:abort", "antigravity:x", "never_imported:Own", "../evil:x", "Radio"])
+def test_a_node_imports_nothing_that_a_server_names(name, tmp_path, monkeypatch):
+    """Nor does it take a part of another role for one; what its own app has imported it builds."""
+    (tmp_path / "never_imported.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    layout, before = Layout(names=("w",), shapes=((2,),), parameters=2), set(sys.modules)
+    half = client_half(Halving(), DifferentialDropout(), layout)
+    assert half["solver"]["type"] == f"{__name__}:Halving"
+    assert solver_of(TrainRequest(1, 0, 0, 1, 1, 0.1, 1.0, half)) == Halving()
+    hostile = TrainRequest(1, 0, 0, 1, 1, 0.1, 1.0, {**half, "solver": {"type": name}, "upload": {"type": name}})
+    for read in (solver_of, lambda request: upload_of(request, layout)):
+        with pytest.raises(fw.BadInput, match=r"only the server names it\. Import its module in|There is no"):
+            read(hostile)
+    assert set(sys.modules) == before
 
 
 def test_what_a_real_fleet_does_not_do_with_parts_is_refused_before_it_begins():

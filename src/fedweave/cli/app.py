@@ -19,7 +19,7 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 from rich.table import Table
 
-from fedweave import __version__, data, models, papers
+from fedweave import __version__, data, models, papers, tasks
 from fedweave.cli import plan as plan_command
 from fedweave.cli import reproduce as reproduce_command
 from fedweave.cli import verify as verify_command
@@ -27,6 +27,7 @@ from fedweave.cli.flower import flower
 from fedweave.cli.options import OPTIONS, Json, Typed, as_option, experiments_of, help_text
 from fedweave.cli.progress import Show
 from fedweave.cli.signals import heeding, resumable, stop, stopped
+from fedweave.core import plugins
 from fedweave.core.settings import BadInput, nearest
 from fedweave.data import partition
 from fedweave.runs.method_names import method_names
@@ -67,17 +68,21 @@ STALLED = "the hull of the clients' momenta came close to the origin; docs/guide
 
 @app.command(name="list", help_epilogue="Example: fedweave list methods")
 def list_(
-    what: Literal["methods", "data", "models", "partitions", "systems", "papers"] | None = None, *, json: Json = False
+    what: Literal["methods", "data", "models", "partitions", "systems", "tasks", "papers"] | None = None,
+    *,
+    json: Json = False,
 ) -> None:
-    """Show the names that options take."""
+    """Show the names that options take, with those of installed plug-ins."""
     known = {
         "methods": method_names(),
         "data": data.info(),
         "models": models.info(),
         "partitions": partition.forms(),
         "systems": systems.info(),
+        "tasks": tasks.info(),
         "papers": papers.ITEMS,
     }
+    known = {kind: plugins.info(kind, names) for kind, names in known.items()}
     chosen = {what: known[what]} if what else known
     if json:
         _print_json(chosen)
@@ -93,7 +98,7 @@ def list_(
     help_epilogue="Example: fedweave run fedprox --data digits --partition dirichlet:0.1 --set method.solver.mu=0.1"
 )
 def run(method: str, /, *, options: Typed = NO_OPTIONS, set_: Set = (), out: Out = None, json: Json = False) -> None:
-    """Run one method: METHOD is a name of `fedweave list methods`, or a TOML experiment file."""
+    """Run one method: a name of `fedweave list methods`, a TOML experiment file, or your own, module:name."""
     (experiment,), checked = experiments_of([method], options.given(), set_)
     if checked.seeds != 1:
         raise BadInput("--seeds is for compare, which runs every method with every seed. Use --seed here.")
@@ -111,7 +116,7 @@ def run(method: str, /, *, options: Typed = NO_OPTIONS, set_: Set = (), out: Out
 def compare(*methods: str, options: Typed = NO_OPTIONS, set_: Set = (), out: Out = None, json: Json = False) -> None:
     """Run several methods on the same data, worlds and seeds; leaves a table and report.html.
 
-    METHODS are names or TOML files; without any: fedavg fedprox fedavgm fedyogi.
+    METHODS are names, TOML files or your own, module:name; without any: fedavg fedprox fedavgm fedyogi.
     """
     wanted = methods or ("fedavg", "fedprox", "fedavgm", "fedyogi")
     experiments, checked = experiments_of(wanted, options.given(), set_)
@@ -131,7 +136,7 @@ def resume(
     /,
     *,
     trust: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Read the images or the trace file that RUN names.")
+        bool, Parameter(negative="", show_default=False, help="Import the plug-ins and read the files that RUN names.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -269,6 +274,7 @@ def _print_json(value: Any) -> None:
 def main() -> None:
     """Run the command line; 0 is success, 1 a failed run, 2 bad input, 130 and 143 stopped with the state saved."""
     stopped.clear()
+    plugins.search_here = True
     warnings.showwarning = _warn
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody wants it ignored, as nohup does

@@ -19,8 +19,9 @@ from cyclopts import Group, Parameter
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from fedweave import methods
+from fedweave.core import plugins
 from fedweave.core.options import Option, aliases_of, options_of, rename_sentence
-from fedweave.core.settings import BadInput, choice, nearest, sentences, settings
+from fedweave.core.settings import BadInput, nearest, sentences, settings
 from fedweave.core.spec import build, change
 from fedweave.data import partition
 from fedweave.data.datasets import NATURAL
@@ -112,12 +113,13 @@ def experiments_of(
     ]
     problems += [f"There is no option {where(k)!r}.{nearest(k, OPTIONS)}" for k in given if k not in OPTIONS]
     ours = _check(CommandOptions, {k: v for k, v in given.items() if k in OURS}, where, problems) or CommandOptions()
-    zoo_ = [method_names.parse(m, ours.per_round) if isinstance(m, str) else m for m in chosen]
+    zoo_ = list[Method]()
+    for method in chosen:
+        with _gather(problems):
+            zoo_.append(method_names.parse(method, ours.per_round) if isinstance(method, str) else method)
     theirs = {k: v for k, v in given.items() if k in experiments.OPTIONS}
     base = _check(Experiment, {"method": (zoo_ or [methods.fedavg()])[0], **theirs}, where, problems)
-    form, own = str(given.get("partition", "auto")).strip(), given.get("data") in NATURAL
-    natural = form == "natural" or (form == "auto" and own)
-    limit = ours.clients or (None if natural else partition.CLIENTS)
+    limit = ours.clients or _clients(given)
     if limit and "per_round" in given and ours.per_round > limit:
         problems.append(
             f"{where('per_round')} must not exceed {where('clients')} ({limit}). Got {ours.per_round} instead."
@@ -129,6 +131,14 @@ def experiments_of(
     changes = dict(a.split("=", 1) for a in assignments)
     changes = {_current_name(path, f"--set {path}"): value for path, value in changes.items()}
     return [_changed(replace(base, method=method), changes) for method in zoo_], ours
+
+
+def _clients(given: Mapping[str, Any]) -> int | None:
+    """Return how many clients there are if nobody says; None where the data or a partition of one's own does."""
+    form, data = given.get("partition", "auto"), given.get("data")
+    kind = form.strip().partition(":")[0] if isinstance(form, str) else ""
+    own = kind not in partition.FORMS or kind == "natural"
+    return None if own or (kind == "auto" and (data in NATURAL or plugins.is_plugin(data))) else partition.CLIENTS
 
 
 def _read(
@@ -214,14 +224,17 @@ def known_method(name: Any) -> str:
         _warn(rename_sentence(f"the method {name}", methods.RENAMED[name]))
         return methods.RENAMED[name]
     if name not in list(method_names.method_names()):
-        raise BadInput(choice("method", name, method_names.method_names()))
+        raise method_names.unknown(name)
     return name
 
 
 def _method(given: Any, name: str) -> Method | str:
-    """Return the name of a method that exists, or the composed method of a table."""
+    """Return the name of a method or plug-in that exists, or the composed method of a table."""
     if isinstance(given, Mapping):
         return build(Method, {"type": "Method", "name": name, **given}, "method")
+    if isinstance(given, str) and (plugin := plugins.plugin_text("methods", given)):
+        plugins.find(plugin)
+        return plugin
     try:
         return known_method(given)
     except BadInput as e:

@@ -1,12 +1,12 @@
-"""Names that become paths: what they may hold, and whose word is enough for a file to be read."""
+"""Names that become paths or imports: what they may hold, and whose word is enough to follow them."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator
 
@@ -28,23 +28,45 @@ def check_name(name: str) -> str:
 
 FileName = Annotated[str, AfterValidator(check_name)]
 
-_trusted: ContextVar[bool] = ContextVar("_trusted", default=True)
+
+class _Source(NamedTuple):
+    """Who names something, and how what they name can be used nevertheless."""
+
+    who: str
+    way: str
+
+
+FOLDER = _Source("its run folder", "If you trust the folder, resume with --trust (in Python with trust=True).")
+SERVER = _Source("the server", "Import its module in the client's app.")
+_untrusted: ContextVar[_Source | None] = ContextVar("_untrusted", default=None)
 
 
 @contextmanager
-def from_run_folder(trust: bool) -> Generator[None]:
-    """Build settings that a run folder holds: without trust they may not name files to read."""
-    token = _trusted.set(trust)
+def _named_by(source: _Source | None) -> Generator[None]:
+    token = _untrusted.set(source)
     try:
         yield
     finally:
-        _trusted.reset(token)
+        _untrusted.reset(token)
+
+
+def from_run_folder(trust: bool) -> AbstractContextManager[None]:
+    """Build settings that a run folder holds: without trust they may not name files to read or modules to import."""
+    return _named_by(None if trust else FOLDER)
+
+
+def from_server() -> AbstractContextManager[None]:
+    """Build settings that a server sends to a client: of parts that the client's app has imported itself."""
+    return _named_by(SERVER)
 
 
 def check_path(path: str | Path) -> None:
     """Refuse a path that only a run folder names: the folder may be somebody else's."""
-    if not _trusted.get():
-        raise BadInput(
-            f"This run reads {brief(str(path))!r}, a path that its run folder names. If you trust the folder, "
-            "resume with --trust (in Python with trust=True)."
-        )
+    if source := _untrusted.get():
+        raise BadInput(f"This run reads {brief(str(path))!r}, a path that {source.who} names. {source.way}")
+
+
+def check_import(plugin: str) -> None:
+    """Refuse to import a plug-in that only a run folder or a message names."""
+    if source := _untrusted.get():
+        raise BadInput(f"The plug-in {brief(plugin)!r} is not imported, since only {source.who} names it. {source.way}")

@@ -118,6 +118,8 @@ def _explained(init: Callable[..., None], caller: str, fields: list[str]) -> Cal
         try:
             init(self, *args, **kwargs)
         except pydantic.ValidationError as e:
-            raise BadInput(*(s for found in sentences(e, caller, fields).values() for s in found)) from None
+            causes = (error.get("ctx", {}).get("error") for error in e.errors())
+            cause = next((own.__cause__ for own in causes if own is not None and own.__cause__), None)
+            raise BadInput(*(s for found in sentences(e, caller, fields).values() for s in found)) from cause
 
     return checked

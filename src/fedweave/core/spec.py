@@ -8,20 +8,22 @@ import json
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedweave.core.settings import BadInput, choice, nearest
+from fedweave.core import plugins
+from fedweave.core.settings import BadInput, brief, choice, nearest
 
 T = TypeVar("T")
 
 
 def describe(value: Any) -> Any:
-    """Return ``value`` as JSON-able data; a part becomes its class name and its fields."""
+    """Return ``value`` as JSON-able data; a part becomes the name of its class and its fields."""
     if hasattr(value, "describe"):
         return value.describe()
     if dataclasses.is_dataclass(value):
         fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"type": type(value).__name__, **fields}
+        return {"type": type_name(type(value)), **fields}
     if isinstance(value, list | tuple):
         return [describe(v) for v in value]
     if isinstance(value, Path):
@@ -40,20 +42,20 @@ def build(role: type[T], spec: Any, path: str) -> T:
     """Return the part of this role that ``spec`` describes. ``path`` names it in errors.
 
     Class names are looked up among the subclasses of the role: a part that is imported is known, there is no list.
+    Others are imported if they are named as ``module:Class`` by somebody to be trusted.
     """
-    known = kinds(role)
     if not isinstance(spec, Mapping) or "type" not in spec:
-        raise BadInput(
-            f"{path} must be a table with a 'type', one of {', '.join(known)}. Got {reprlib.repr(spec)} instead."
-        )
-    cls = known.get(spec["type"]) if isinstance(spec["type"], str) else None
-    if cls is None:
-        raise BadInput(f"{path}: " + choice(role.__name__.lower(), spec["type"], known))
+        known = ", ".join(kinds(role))
+        raise BadInput(f"{path} must be a table with a 'type', one of {known}. Got {reprlib.repr(spec)} instead.")
+    try:
+        cls = _class_of(role, spec["type"])
+    except BadInput as e:
+        raise BadInput(*(f"{path}: {problem}" for problem in e.problems)) from e.__cause__
     hints, problems, arguments = get_type_hints(cls), [], {}
     for name, value in spec.items():
         try:
-            nested = isinstance(value, Mapping) and "type" in value and isinstance(hints.get(name), type)
-            arguments[name] = build(hints[name], value, f"{path}.{name}") if nested else value
+            part = _role_in(hints.get(name)) if isinstance(value, Mapping) and "type" in value else None
+            arguments[name] = build(part, value, f"{path}.{name}") if part else value
         except BadInput as e:
             problems += e.problems
     if problems:
@@ -62,18 +64,49 @@ def build(role: type[T], spec: Any, path: str) -> T:
     try:
         return cls(**arguments)
     except BadInput as e:
-        raise BadInput(*(f"{path}: {problem}" for problem in e.problems)) from None
+        raise BadInput(*(f"{path}: {problem}" for problem in e.problems)) from e.__cause__
     except (TypeError, KeyError) as e:  # a nested part without its type, or a table where a number belongs
         raise BadInput(f"{path} cannot be read: {e}.") from None
 
 
+def _class_of(role: type[T], name: Any) -> type[T]:
+    """Return the class of a role with this name: known by its full name, then by its own, or imported."""
+    known = {type_name(cls): cls for cls in _concrete(role)}
+    cls = (known.get(name) or kinds(role).get(name)) if isinstance(name, str) else None
+    if cls is None and plugins.is_plugin(name):
+        cls = plugins.find(name)
+        if not isinstance(cls, type) or not issubclass(cls, role) or cls not in _concrete(cls):
+            raise BadInput(f"{name} must be a class of {role.__name__}, declared with @settings. Got {brief(cls)}.")
+    if cls is None:
+        raise BadInput(choice(role.__name__.lower(), name, kinds(role)) + plugins.hint(name))
+    return cls
+
+
+def _role_in(hint: Any) -> type | None:
+    """Return the class that a field is declared with, which may be optional; None where it has none or several."""
+    several = get_origin(hint) in (Union, UnionType)
+    found = [part for part in get_args(hint) if part is not NoneType] if several else [hint]
+    return found[0] if len(found) == 1 and isinstance(found[0], type) else None
+
+
+def type_name(cls: type) -> str:
+    """Return how stored settings name a class: ours by its name, a user's own as ``module:Class``."""
+    module = plugins.module_of(cls)
+    return f"{module}:{cls.__qualname__}" if module else cls.__name__
+
+
 def kinds(role: type[T]) -> dict[str, type[T]]:
-    """Return the concrete classes of a role by name."""
-    return {
-        c.__name__: c
-        for c in (role, *role.__subclasses__())
-        if not inspect.isabstract(c) and dataclasses.is_dataclass(c)
-    }
+    """Return the concrete classes of a role by name; where several have one name, ours."""
+    found: dict[str, type[T]] = {}
+    for cls in _concrete(role):
+        if cls.__name__ not in found or cls.__module__.startswith("fedweave."):
+            found[cls.__name__] = cls
+    return found
+
+
+def _concrete(role: type[T]) -> list[type[T]]:
+    every = (role, *role.__subclasses__())
+    return [cls for cls in every if not inspect.isabstract(cls) and dataclasses.is_dataclass(cls)]
 
 
 def change(spec: dict[str, Any], assignments: Mapping[str, str]) -> dict[str, Any]:

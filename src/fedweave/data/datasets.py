@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedweave.core import plugins
 from fedweave.core.settings import BadInput, choice
 from fedweave.data import synthetic
 from fedweave.data.arrays import build, from_arrays
@@ -183,9 +184,14 @@ NATURAL = ("femnist", "celeba", "shakespeare", "synthetic", "quadratics")  # wit
 
 
 def load(name: str, root: Path | None = None) -> Dataset:
-    """Load a data set by its name, or any folder of images by its path; ``root`` overrides FEDWEAVE_DATA."""
+    """Load a data set by its name, or any folder of images by its path; ``root`` overrides FEDWEAVE_DATA.
+
+    ``module:name`` is a data set of your own, or a function that returns one.
+    """
     if name in DATASETS:
         return DATASETS[name](root).named(name)
+    if plugin := plugins.plugin_text("data", name):
+        return plugins.make(plugin, Dataset, "a Dataset").named(plugin)
     if name and Path(name).expanduser().is_dir():
         return image_folder(name).named(name)
     raise BadInput(f"{choice('data set', name, DATASETS)} Or give the path of a folder of images.")

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import BeforeValidator, Field
 
 from fedweave import data as datasets
 from fedweave import models
+from fedweave.core import plugins
 from fedweave.core.paths import check_path
 from fedweave.core.settings import BadInput, brief, choice, nearest, shown
+from fedweave.core.spec import build
 from fedweave.data import Dataset
 
 BATCH_SIZE = 20
 
 
 def or_text(role: type, parse: Callable[[str], Any], example: str, optional: bool = False) -> BeforeValidator:
-    """Return a check that takes a part, or the text that the command line takes for it; None too if ``optional``."""
+    """Return a check that takes a part, its table of a file, or its text of the command line; None if ``optional``."""
 
     def convert(given: Any) -> Any:
         if given is None and optional:
             return None
+        if isinstance(given, Mapping) and isinstance(given.get("type"), str):
+            return build(role, given, role.__name__)
         if not isinstance(given, str | role):
             raise ValueError(f"must be a {role.__name__}, or text such as {example!r}. Got {brief(given)} instead.")
         return parse(given) if isinstance(given, str) else given
@@ -31,22 +35,35 @@ def or_text(role: type, parse: Callable[[str], Any], example: str, optional: boo
 
 
 def check_data(given: Any) -> Dataset | str:
-    """Refuse what is no data set, and the name of one that does not exist."""
+    """Refuse what is no data set, and the name of one that does not exist; return names of plug-ins in full."""
     if not isinstance(given, str | Dataset):
         how = "fedweave.data.from_arrays or from_torch makes one"
         raise ValueError(f"must be a Dataset or the name of one. Got {shown(given)}: {how}.")
     if isinstance(given, str) and given not in datasets.names():
+        if plugin := plugins.plugin_text("data", given):
+            plugins.find(plugin)
+            return plugin
         check_path(given)
         if not given or not os.path.isdir(os.path.expanduser(given)):
-            raise BadInput(f"{choice('data set', given, datasets.names())} Or give the path of a folder of images.")
+            hint = plugins.hint(given)
+            raise BadInput(f"{choice('data set', given, _known('data'))} Or give the path of a folder of images.{hint}")
     return given
 
 
 def check_model(given: Any) -> Any:
-    """Refuse the name of a model that does not exist."""
-    if isinstance(given, str) and given not in ("auto", *models.names()):
-        raise BadInput(choice("model", given, ["auto", *models.names()]))
-    return given
+    """Refuse the name of a model that does not exist; return names of plug-ins in full."""
+    if not isinstance(given, str) or given in ("auto", *models.names()):
+        return given
+    if plugin := plugins.plugin_text("models", given):
+        found = plugins.find(plugin)
+        if not callable(found):
+            raise BadInput(f"{plugin} must be a function or class that makes a torch module. Got {brief(found)}.")
+        return plugin
+    raise BadInput(choice("model", given, ["auto", *_known("models")]) + plugins.hint(given))
+
+
+def _known(kind: str) -> list[str]:
+    return [*(datasets.names() if kind == "data" else models.names()), *plugins.offered(kind)]
 
 
 def _split(given: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fedweave import models, tasks
+from fedweave.core import plugins
 from fedweave.core.options import Option, options_of, renamed_options
 from fedweave.core.paths import from_run_folder
 from fedweave.core.records import MOST_STEPS
@@ -58,14 +59,18 @@ class Experiment:
     data: Annotated[
         InstanceOf[Dataset] | str,
         BeforeValidator(check_data),
-        Option("digits, mnist5k, mnist, fashion_mnist, cifar10, ..., or a folder of images.", "NAME", "digits"),
+        Option(
+            "digits, mnist5k, mnist, fashion_mnist, cifar10, ..., a folder of images, or module:name.",
+            "NAME",
+            "digits",
+        ),
     ] = "mnist5k"
     partition: Annotated[
         Partition,
         or_text(Partition, parse_partition, "dirichlet:0.1"),
         Option(
             "iid, dirichlet:0.1, shards:2, classes:3, classes:2-10, one-class, split:0.1:0.9, natural; auto: natural "
-            "where the data has clients of its own, else dirichlet:0.5.",
+            "where the data has clients of its own, else dirichlet:0.5; or module:name.",
             "FORM",
             "dirichlet:0.1",
         ),
@@ -73,13 +78,19 @@ class Experiment:
     model: Annotated[
         str | Callable[..., Any],  # in Python also a function that makes a torch module
         AfterValidator(check_model),
-        Option("A name of `fedweave list models`.", "NAME", "cnn_small", default="fits the data"),
+        Option(
+            "A name of `fedweave list models`, or module:name, a function that makes one.",
+            "NAME",
+            "cnn_small",
+            default="fits the data",
+        ),
     ] = "auto"
     system: Annotated[
         System,
         or_text(System, systems.parse, "dynamic"),
         Option(
-            "uniform, static, dynamic, latency, lognormal, wireless, shannon, hybrid, hybrid+ or TRACE.csv.",
+            "uniform, static, dynamic, latency, lognormal, wireless, shannon, hybrid, hybrid+, TRACE.csv, or "
+            "module:name.",
             "NAME",
             "dynamic",
         ),
@@ -203,7 +214,9 @@ class Experiment:
     task: Annotated[
         InstanceOf[Task] | None,
         or_text(Task, tasks.parse, "next_token", optional=True),
-        Option("classification, regression or next_token.", "NAME", "next_token", default="fits the labels"),
+        Option(
+            "classification, regression, next_token, or module:name.", "NAME", "next_token", default="fits the labels"
+        ),
     ] = None
     evaluate: Annotated[
         tuple[Literal["train", "test"], ...],
@@ -294,7 +307,7 @@ def load_data(experiment: Experiment) -> Dataset:
     Whole numbers among the inputs are tokens, but plain numbers for the models of the library that take features.
     """
     data = load(experiment.data) if isinstance(experiment.data, str) else experiment.data
-    if not isinstance(experiment.model, str):
+    if not isinstance(experiment.model, str) or plugins.is_plugin(experiment.model):
         return data
     return data if models.takes_tokens(experiment.model, *data.sample) else data.as_features()
 
@@ -307,8 +320,8 @@ def to_plain(experiment: Experiment) -> dict[str, Any]:
 def from_plain(spec: Mapping[str, Any], trust: bool = False) -> Experiment:
     """Return the experiment that ``to_plain`` described; one with arrays or own modules needs Python.
 
-    Nothing is imported for it: parts are looked up among those that this process knows. Without ``trust`` it may not
-    name files to read either, since it may come from somebody else.
+    Parts are looked up among those that this process knows. Only with ``trust`` it may name plug-ins to import and
+    files to read, since it may come from somebody else.
     """
     if not isinstance(spec, Mapping) or not {"data", "model"} <= spec.keys():
         raise BadInput(f"An experiment is a table with 'data', 'model' and more. Got {str(spec)[:60]!r} instead.")

@@ -24,6 +24,7 @@ from fedweave.local.torch.device import choose_device
 from fedweave.round import Round, measures, run_round
 from fedweave.runs.evaluation import evaluate
 from fedweave.runs.experiment import Experiment, check_experiment, from_plain, refuse_old_fields, to_plain
+from fedweave.runs.factories import own_model
 from fedweave.runs.results import Result, summarise
 from fedweave.runs.session import Session, prepare, refuse_foreign_state
 from fedweave.runs.start import started
@@ -55,7 +56,7 @@ def resume(
 ) -> Result:
     """Continue an interrupted run, bit for bit. ``experiment`` is needed only for data or models given in Python.
 
-    Without ``trust`` nothing outside the folder is read because the folder says so: images or a trace by their path.
+    Without ``trust`` nothing is imported or read because the folder says so: plug-ins, images or a trace.
     """
     with closing(RunFolder.open(Path(run_folder))) as store:  # closed also when refused: the next try is not locked out
         stored, manifest = store.experiment, store.manifest
@@ -126,6 +127,8 @@ def mind_machine(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         raise BadInput(f"This run began with fedweave {before}, and this is {ours}. Continue it with that version.")
     if other := different(began["versions"], now["versions"]):
         warnings.warn(f"Resuming with other versions, the last bits may differ: {'; '.join(other)}.", stacklevel=2)
+    if other := different(began.get("plugins"), now.get("plugins")) if "plugins" in began else []:
+        warnings.warn(f"Resuming with changed plug-ins, the results may differ: {'; '.join(other)}.", stacklevel=2)
     facts = [fact for fact in ("processor", "trainer") if fact in began]
     if other := [difference for fact in facts for difference in different(began[fact], now[fact], fact)]:
         warnings.warn(
@@ -157,7 +160,8 @@ def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, w
     store.refuse_broken_log(state.round if state else 0, experiment.audit)
     store.tidy()
     if state is not None and state.round >= experiment.rounds:
-        own = started(experiment.model, experiment.start)[0] if callable(experiment.model) else None
+        own = own_model(experiment.model)
+        own = own and started(own, experiment.start)[0]
         result = _result(store, to_plain(experiment), manifest, state, own)
         store.close()
         return result

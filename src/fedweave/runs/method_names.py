@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from fedweave import methods
+from fedweave.core import plugins
 from fedweave.core.settings import BadInput, choice
 from fedweave.method import Method
 
@@ -18,7 +22,20 @@ def method_names() -> dict[str, str]:
 
 
 def parse(name: str, per_round: int = PER_ROUND) -> Method:
-    """Return the method of this name, with so many clients in a round."""
-    if name not in method_names() and name not in methods.RENAMED:
-        raise BadInput(choice("method", name, method_names()))
-    return getattr(methods, name)(per_round)
+    """Return the method of this name, with so many clients in a round; of a plug-in, if it is a function of that."""
+    if name in method_names() or name in methods.RENAMED:
+        return getattr(methods, name)(per_round)
+    if not (plugin := plugins.plugin_text("methods", name)):
+        raise unknown(name)
+
+    def call(make: Callable[..., Any]) -> Any:
+        return make(per_round) if inspect.signature(make).parameters else make()
+
+    method = plugins.make(plugin, Method, "a Method", call)
+    unnamed = method.name == Method.__dataclass_fields__["name"].default
+    return replace(method, name=plugin.rpartition(":")[2]) if unnamed else method
+
+
+def unknown(name: Any) -> BadInput:
+    """Return the error for what is the name of no method."""
+    return BadInput(choice("method", name, [*method_names(), *plugins.offered("methods")]) + plugins.hint(name))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedweave.core import plugins
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Layout, Population, ServerState
 from fedweave.core.returned import read_only_error
@@ -33,7 +34,7 @@ from fedweave.round.plan import view_of
 from fedweave.round.read_only import read_only_record
 from fedweave.round.rules import Rules
 from fedweave.runs.experiment import Experiment, load_data, to_plain
-from fedweave.runs.factories import model_factory, submodel_factories
+from fedweave.runs.factories import model_factory, own_model, submodel_factories
 from fedweave.runs.own_models import first_vector
 from fedweave.runs.own_parts import check_population, check_shares
 from fedweave.runs.processor import processor
@@ -68,7 +69,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     method = experiment.paced_method.widened
     shares = experiment.partition.split(data, rng_for(experiment.seed, 0, Stream.PARTITION))
     shares = check_shares(shares, experiment.partition, data)
-    name, model = model_factory(experiment, data)
+    (name, model), own = model_factory(experiment, data), own_model(experiment.model) is not None
     model, start_values = started(model, experiment.start)
     labels = None if data.labels is None else label_counts(data, shares.train)
     x, constants = first_vector(name, model, data, experiment.seed, task)
@@ -98,14 +99,16 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
             raise
 
     first = world(1)  # a world that does not fit these clients says so now
+    plain = to_plain(experiment)
     manifest = {
         "command": command,
-        "experiment": to_plain(experiment),  # again: experiment.json is easily edited
+        "experiment": plain,  # again: experiment.json is easily edited
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
+        "plugins": plugins.fingerprints(plain),
         "data": data.facts,
         "model": {
-            **describe_model(name, engine.layout, constants if callable(experiment.model) else data),
+            **describe_model(name, engine.layout, constants if own else data),
             "fleet_bytes": int(size.sum()),  # of all clients' models
         },
         "start": start_values,
@@ -129,7 +132,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         method=method,
         rules=experiment.rules,
         tested=np.flatnonzero(test_samples),
-        own_model=model if callable(experiment.model) else None,
+        own_model=model if own else None,
     )
 
 

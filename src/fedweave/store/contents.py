@@ -96,6 +96,7 @@ class Manifest(Checked):
     test_samples: list[Number] | None = None
     model: StoredModel | None = None
     start: StoredStart | None = None
+    plugins: dict[str, Printable] | None = None
 
 
 class Plan(Checked):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from fedweave.core import plugins
 from fedweave.core.roles import System
 from fedweave.core.settings import BadInput, choice
 from fedweave.system.traces import Trace
@@ -35,4 +36,7 @@ def parse(text: str) -> System:
         return SYSTEMS[text][0]()
     if text.endswith(".csv"):
         return Trace(Path(text))
-    raise BadInput(f"{choice('system', text, SYSTEMS)} Or give a trace file, TRACE.csv.")
+    if plugin := plugins.plugin_text("systems", text):
+        return plugins.make(plugin, System, "a System")
+    known = [*SYSTEMS, *plugins.offered("systems")]
+    raise BadInput(f"{choice('system', text, known)} Or give a trace file, TRACE.csv.{plugins.hint(text)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fedweave.core import plugins
 from fedweave.core.settings import BadInput, choice
 from fedweave.tasks.classification import Classification
 from fedweave.tasks.next_token import NextToken
@@ -27,7 +28,9 @@ def parse(text: str) -> Task:
     """Return the task of this name; ``next_token:0`` says that the token 0 is padding."""
     name, _, padding = text.partition(":")
     if name not in TASKS:
-        raise BadInput(choice("task", name, TASKS))
+        if plugin := plugins.plugin_text("tasks", text):
+            return plugins.make(plugin, Task, "a Task").named(plugin)
+        raise BadInput(choice("task", name, [*TASKS, *plugins.offered("tasks")]) + plugins.hint(text))
     if not padding:
         return TASKS[name]()
     if name != "next_token" or not padding.removeprefix("-").isdecimal():

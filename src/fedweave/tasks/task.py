@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any, Literal, NamedTuple
 
 from fedweave.core.settings import BadInput, brief, choice, shown
@@ -49,6 +50,7 @@ class Task:
     higher_is_better: bool = False  # whether a larger value of it is better
     metrics: Mapping[str, Metric] = {}
     _loss: Loss | None = None
+    _source: str = ""  # the plug-in by which a run folder names it
 
     def __init__(
         self,
@@ -104,8 +106,14 @@ class Task:
         return {name: total / weight if weight else float("nan") for name, (total, weight) in sums.items()}
 
     def describe(self) -> Any:
-        """Return how a run folder refers to this task; one of your own can only be given in Python again."""
-        return {"type": "python", "name": self.name}
+        """Return how a run folder refers to this task; one that is no plug-in can only be given in Python again."""
+        return self._source or {"type": "python", "name": self.name}
+
+    def named(self, plugin: str) -> Task:
+        """Return this task as the plug-in ``module:name``."""
+        task = copy(self)
+        task._source = plugin
+        return task
 
     @property
     def name(self) -> str:

@@ -29,7 +29,7 @@ from fedweave.local.torch.device import choose_device
 from fedweave.pacing import Synchronous, ask_more
 from fedweave.round import first_state
 from fedweave.runs.experiment import Experiment, load_data, to_plain
-from fedweave.runs.factories import model_factory
+from fedweave.runs.factories import model_factory, own_model
 from fedweave.runs.loop import Watch, different, go_on, mind_machine, refuse_another, refuse_another_start
 from fedweave.runs.own_models import first_vector
 from fedweave.runs.processor import processor
@@ -117,7 +117,7 @@ def prepare(
     if experiment.client_eval is not None:
         raise BadInput("A real fleet does not tell scores on its own test data: --client-eval is for the simulator.")
     data = load_data(experiment)
-    name, model = model_factory(experiment, data)
+    (name, model), own = model_factory(experiment, data), own_model(experiment.model) is not None
     model, start_values = started(model, experiment.start)
     if name == "quadratic":
         raise BadInput("The quadratic model is solved in closed form, in the simulator only: a fleet needs a network.")
@@ -159,7 +159,7 @@ def prepare(
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "data": data.facts,
-        "model": describe_model(name, layout, constants if callable(experiment.model) else data),
+        "model": describe_model(name, layout, constants if own else data),
         "start": start_values,
         "task": describe_task(task),
         "device": f"{why}, {roster.size} clients over Flower",
@@ -180,7 +180,7 @@ def prepare(
         rules=experiment.rules,
         tested=np.zeros(0, int),
         every_round=True,
-        own_model=model if callable(experiment.model) else None,
+        own_model=model if own else None,
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
+from fedweave.core.paths import from_server
 from fedweave.core.records import Array, Layout
 from fedweave.core.roles import Solver, Upload
 from fedweave.core.settings import BadInput, brief
@@ -64,7 +65,8 @@ def _order(layout: Layout) -> str:
 
 def solver_of(request: TrainRequest) -> Solver:
     """Return the solver that the server asks for; own parts must be imported in the client's app too."""
-    return build(Solver, request.method.get("solver"), "method.solver")
+    with from_server():
+        return build(Solver, request.method.get("solver"), "method.solver")
 
 
 def upload_of(request: TrainRequest, layout: Layout) -> Upload:
@@ -73,7 +75,8 @@ def upload_of(request: TrainRequest, layout: Layout) -> Upload:
         return Everything()
     if request.method.get("order") != _order(layout):
         raise BadInput("The server has the tensors of the model in another order than this client: give it the same.")
-    return build(Upload, request.method.get("upload"), "method.upload")
+    with from_server():
+        return build(Upload, request.method.get("upload"), "method.upload")
 
 
 def ask(
