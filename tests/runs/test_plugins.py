@@ -18,7 +18,7 @@ from fedweave.core.settings import BadInput
 from fedweave.core.spec import build, describe
 from fedweave.data.partition import Partition
 from fedweave.engine.pool import zygote
-from fedweave.runs.experiment import from_plain, to_plain
+from fedweave.runs.plain import from_plain, to_plain
 
 OPTIONS = {
     "data": "mine:load", "model": "mine:net", "task": "mine:task", "partition": "mine:Halves", "system": "mine:Slow",

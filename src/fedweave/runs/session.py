@@ -33,10 +33,11 @@ from fedweave.round.calibration import calibrated_lr
 from fedweave.round.plan import view_of
 from fedweave.round.read_only import read_only_record
 from fedweave.round.rules import Rules
-from fedweave.runs.experiment import Experiment, load_data, to_plain
+from fedweave.runs.experiment import Experiment, load_data
 from fedweave.runs.factories import model_factory, own_model, submodel_factories
 from fedweave.runs.own_models import first_vector
 from fedweave.runs.own_parts import check_population, check_shares
+from fedweave.runs.plain import to_plain
 from fedweave.runs.processor import processor
 from fedweave.runs.start import started
 from fedweave.store.states import misfit

@@ -28,12 +28,14 @@ from fedweave.local.client_data import ClientData
 from fedweave.local.torch.device import choose_device
 from fedweave.pacing import Synchronous, ask_more
 from fedweave.round import first_state
-from fedweave.runs.experiment import Experiment, load_data, to_plain
+from fedweave.runs.experiment import Experiment, load_data
 from fedweave.runs.factories import model_factory, own_model
-from fedweave.runs.loop import Watch, different, go_on, mind_machine, refuse_another, refuse_another_start
+from fedweave.runs.loop import Watch, go_on
 from fedweave.runs.own_models import first_vector
+from fedweave.runs.plain import to_plain
 from fedweave.runs.processor import processor
 from fedweave.runs.results import Result, score_of
+from fedweave.runs.same_run import different, mind_machine, refuse_another, refuse_another_start
 from fedweave.runs.session import Session, describe_model, describe_task, nominal_population, versions
 from fedweave.runs.start import started
 from fedweave.store.run_folder import RunFolder
