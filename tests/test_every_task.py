@@ -16,6 +16,7 @@ from fedweave.engine.pool.processes import Workers
 from fedweave.fleet.server.terms import VirtualClock
 from fedweave.runs.loop import run_with
 from fedweave.runs.method_names import method_names
+from flower.rehearsal import reasons
 
 THOROUGH = os.environ.get("FEDWEAVE_FAULTS") == "1"
 CLIENTS = 6
@@ -157,3 +158,36 @@ def test_whole_numbers_are_features_for_named_models_over_flower_too(as_pair):
     grid = flower.LocalGrid(flower.client("logistic", load), CLIENTS)
     over_flower = flower.run(same, grid, flower.Terms(), clock=VirtualClock())
     assert over_flower.summary["digest"] == fw.run(same).summary["digest"]
+
+
+@pytest.mark.parametrize("each", [True, False], ids=["each position", "the whole"])
+def test_a_text_model_is_the_same_for_clients_that_do_not_know_all_tokens(each):
+    tokens = np.sort(TOKENS, axis=0)  # so the first clients have the lowest ones
+    data = fw.data.from_arrays(tokens[:, :4], tokens[:, 1:] if each else tokens[:, 4] % 2, group=np.arange(90) // 15)
+    everyone = fw.methods.fedavg(CLIENTS)
+    same = fw.Experiment(everyone, data, "natural", "lstm", rounds=1, steps=1, workers=1)
+    grid = flower.LocalGrid(flower.client("lstm", flower.dealt(data, "natural")), CLIENTS)
+    over_flower = flower.run(same, grid, flower.Terms(), clock=VirtualClock())
+    assert over_flower.rounds["received"].tolist() == [CLIENTS]
+    assert over_flower.summary["digest"] == fw.run(same).summary["digest"]
+
+
+def test_clients_that_are_given_the_number_of_classes_need_not_know_all_tokens():
+    mine = fw.data.from_arrays(np.zeros((4, 3), int), np.zeros((4, 3), int), classes=9)
+    assert mine.tokens == 9
+
+
+def fails(output, batch):
+    if len(batch.y) > 3:  # not when it is tried
+        raise LookupError("no such label")
+    return F.cross_entropy(output, batch.y)
+
+
+def test_a_client_whose_task_fails_says_why(tmp_path):
+    data = TASKS["classification"]["data"]
+    app = flower.client("logistic", flower.dealt(data, "iid"), task=fw.Task(fails))
+    same = fw.Experiment("fedavg", data, fw.partition.IID(CLIENTS), "logistic", rounds=1)
+    flower.run(same, flower.LocalGrid(app, CLIENTS), flower.Terms(), tmp_path / "run", clock=VirtualClock())
+    assert {why.partition(": ")[2] for _, why in reasons(tmp_path / "run") if why.startswith("client")} == {
+        "its app failed: LookupError: no such label"
+    }

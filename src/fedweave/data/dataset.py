@@ -47,6 +47,7 @@ class Dataset:
     group: Array | None = None  # (n,) int64 natural client (writer, celebrity) of each training sample
     test_group: Array | None = None
     transform: Callable[..., Any] | None = None  # a Transform, which changes training batches at random
+    vocabulary: int = 0  # how many tokens the inputs may have, where not all occur
     loaded: Loaded | None = None  # the name given to fedweave.data.load, and the columns that it stands for
 
     def __post_init__(self) -> None:
@@ -87,10 +88,12 @@ class Dataset:
 
     @cached_property
     def tokens(self) -> int:
-        """How many tokens the inputs use, where they are whole numbers; else 0."""
+        """How many tokens the inputs have, where they are whole numbers; else 0. Tokens that are answered count too."""
         if not isinstance(self.x, np.ndarray) or self.x.dtype != np.int64:
             return 0
-        return max(int(np.max(x, initial=0)) for _, x in (*arrays(self.x), *arrays(self.test_x))) + 1
+        answered = self.classes if isinstance(self.y, np.ndarray) and self.y.ndim > 1 else 0
+        seen = max(int(np.max(x, initial=0)) for _, x in (*arrays(self.x), *arrays(self.test_x))) + 1
+        return max(seen, answered, self.vocabulary)
 
     @property
     def sample(self) -> tuple[tuple[int, ...], int, int, bool, int]:
@@ -149,7 +152,7 @@ class Dataset:
     def take(self, index: Any) -> Dataset:
         """Return the data set with these training samples only; the test set stays."""
         group = None if self.group is None else self.group[index]
-        return replace(self, x=rows(self.x, index), y=rows(self.y, index), group=group)
+        return replace(self, x=rows(self.x, index), y=rows(self.y, index), group=group, vocabulary=self.tokens)
 
     def split(self, validation: float = 0.1, seed: int = 0) -> Dataset:
         """Return the training samples with a share of them in the place of the test set: to tune without looking at it.

@@ -12,6 +12,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedweave import models
 from fedweave.client.participate import Kept, participate
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array
@@ -178,7 +179,9 @@ class _Trainers:
 
     def data(self, who: int, of: int) -> Dataset:
         if who not in self._data:
-            self._data[who] = as_dataset(self._load(who, of), who)
+            data = as_dataset(self._load(who, of), who)
+            features = isinstance(self._model, str) and not models.takes_tokens(self._model, *data.sample)
+            self._data[who] = data.as_features() if features else data
         return self._data[who]
 
     def trainer(self, who: int, of: int, seed: int, solver: Solver | None) -> TorchTrainer:
@@ -216,8 +219,6 @@ def as_dataset(found: Any, who: int) -> Dataset:
 
 def factory(model: Model, data: Dataset) -> Callable[[], nn.Module]:
     """Return a function that makes the model for this data."""
-    from fedweave import models
-
     if not isinstance(model, str):
         return model
     name = models.default_for(*data.sample) if model == "auto" else model

@@ -16,6 +16,9 @@ from fedweave.upload.codec import ModelFleet
 EVALUATION_BATCH = 500  # samples of a slice; fixed, so that the sums do not depend on who computes them
 
 
+WHILE = "While clients"  # begins the note on an exception in somebody's training
+
+
 class Jobs(NamedTuple):
     """What clients are asked to do: arrays with one row per client."""
 
@@ -125,7 +128,7 @@ def attempt(trainer: Trainer, x: Array, jobs: Jobs, skip: bool) -> Trained:
     except (Exception, SystemExit) as error:
         clients = jobs.client.tolist()
         if not skip:
-            error.add_note(f"While clients {', '.join(map(str, clients))} trained in round {jobs.dispatch.max()}.")
+            error.add_note(f"{WHILE} {', '.join(map(str, clients))} trained in round {jobs.dispatch.max()}.")
             raise
         if len(clients) == 1:
             return _failed(x, clients[0], error)

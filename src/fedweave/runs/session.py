@@ -78,7 +78,9 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     test_samples = _test_samples(experiment, shares)
     device, why = choose_device(experiment.device, experiment.pool)
     solver, upload, seed = method.solver, method.upload, experiment.seed
-    if name == "quadratic":  # known in closed form, so clients need no training: a thousand times as fast, and exact
+    if (
+        name == "quadratic" and not own
+    ):  # known in closed form, so clients need no training: a thousand times as fast, and exact
         optimum = np.array([data.x[part].mean(0, dtype=float) for part in shares.train])
         engine = Simulator(QuadraticTrainer(Quadratics(optimum), solver, seed, base.weight), upload)
         x = x.astype(float)

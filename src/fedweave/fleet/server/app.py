@@ -121,7 +121,7 @@ def prepare(
     data = load_data(experiment)
     (name, model), own = model_factory(experiment, data), own_model(experiment.model) is not None
     model, start_values = started(model, experiment.start)
-    if name == "quadratic":
+    if name == "quadratic" and not own:
         raise BadInput("The quadratic model is solved in closed form, in the simulator only: a fleet needs a network.")
     if experiment.paced_method.pacing != Synchronous() or experiment.min_answers:
         raise BadInput(

@@ -17,6 +17,7 @@ from fedweave.fleet.wire.answer import Answer, Expected, read_answer, size
 from fedweave.fleet.wire.request import ANYONE, TrainRequest, ask, client_half
 from fedweave.fleet.wire.seal import check_seal
 from fedweave.fleet.wire.tensors import Tensors, Unfit
+from fedweave.local.trainer import WHILE
 from fedweave.round.admission import admit
 from fedweave.round.memories import relative_weights, with_memory_change
 from fedweave.tables.rows import Rows
@@ -249,7 +250,8 @@ def why_failed(reply: Message) -> str:
     """Return what Flower says of a client that did not do its work, in one line."""
     if reply.error.code == GONE:
         return "its node is gone"
-    lines: Sequence[str] = (reply.error.reason or "").strip().splitlines()
+    told: Sequence[str] = (reply.error.reason or "").strip().splitlines()
+    lines = [line for line in told if not line.startswith(WHILE)]
     return (
         f"its app failed: {brief(lines[-1], 300)}" if lines else f"its app failed (Flower's error {reply.error.code})"
     )
