@@ -51,7 +51,6 @@ def test_lora_sends_the_adapters_alone_and_learns():
 def test_the_guide_takes_the_model_out_as_it_says(tmp_path, monkeypatch):
     section = (EXAMPLES.parent / "docs" / "guide.md").read_text().split("## Take the model out")[1]
     code = section.split("```python")[1].split("```")[0]
-    assert len(code.strip().splitlines()) == 11
     monkeypatch.chdir(tmp_path)
     exec(code.replace("rounds=20", "rounds=2"), {})
     assert list(torch.load(tmp_path / "model.pt", weights_only=True))

@@ -13,8 +13,8 @@ from fedweave.core.settings import BadInput
 from fedweave.core.spec import build, change, describe, kinds
 from fedweave.data.partition import Partition
 from fedweave.method import Method
-from fedweave.runs.experiment import from_plain, to_plain
 from fedweave.runs.method_names import method_names
+from fedweave.runs.plain import from_plain, to_plain
 
 ROLES = [Sampler, Solver, Upload, Aggregator, ServerOptimizer, System, Partition]
 SMALL = {  # what parameters without a default are given

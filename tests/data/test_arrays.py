@@ -293,11 +293,14 @@ def test_images_of_another_kind_are_not_scaled_by_mistake():
         from_arrays(IMAGES / 255, y).prepare(IMAGES)
 
 
-def test_lazy_samples_are_prepared_as_they_are_read():
+@pytest.mark.parametrize("way", ["bytes", "numbers"])
+def test_lazy_samples_are_prepared_as_they_are_read(way):
     import torch
 
-    source = [(torch.from_numpy(image), int(n % 2)) for n, image in enumerate(IMAGES)]
-    lazy, kept = (from_torch(source, lazy=lazy, mean=(0.5,) * 3, std=(0.25,) * 3) for lazy in (True, False))
-    assert torch.equal(lazy.prepare(IMAGES[:3]), kept.prepare(IMAGES[:3]))
-    halves = from_torch([(x / 2, y) for x, y in source], lazy=True)
-    assert torch.equal(halves.prepare(IMAGES[:3] / 2), torch.from_numpy(IMAGES[:3] / 2).float())
+    from fedweave.local.client_data import ClientData
+    from fedweave.local.torch.samples import first_samples
+
+    raw, given = (IMAGES, {"mean": (0.5,) * 3, "std": (0.2,) * 3}) if way == "bytes" else (IMAGES / np.float32(255), {})
+    source = [(torch.from_numpy(image), n % 2) for n, image in enumerate(raw)]
+    data = from_torch(source, source, lazy=True, **given)
+    assert torch.equal(data.prepare(raw), first_samples(ClientData.of(data, []), 20).x)

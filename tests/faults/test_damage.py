@@ -12,7 +12,7 @@ from fleet import STRINGS, THOROUGH, assert_same, rubbish
 import fedweave as fw
 from fedweave.cli.clients_csv import read_clients
 from fedweave.cli.options import experiments_of
-from fedweave.runs.experiment import from_plain
+from fedweave.runs.plain import from_plain
 from fedweave.store.run_folder import RunFolder
 from fedweave.store.states import unpack
 

@@ -5,6 +5,7 @@ database, links, files that are missing or too many. What a command opens, remov
 """
 
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -35,19 +36,13 @@ COMMANDS = {
     "export": lambda folder: cli.export(folder),
     "verify": lambda folder: cli.verify_command.command(folder),
 }
+EVIL = "import sys\nsys.modules['evil_part_was_imported'] = sys\n"  # whatever becomes of the module itself
 VICTIM = "victim.txt"  # a file outside, which links and names lead to
 PATHS = [f"../{VICTIM}", f"../../{VICTIM}", "/etc/passwd", "..", ".", "", "a/b", "\x00", "x" * 300, "~", "evil_part"]
 PATHS += ["os:system", "os:abort", "antigravity:x", "evil_part:x", "../evil:x", "fedweave.runs.loop:run", "sys:modules"]
 JSON = [None, True, -1, 0, 7, 2**70, 1e308, float("nan"), float("inf"), "", "text", "\ud800", "\x1b[2J", [], {}, [[]]]
-JSON += [
-    [None],
-    {"type": "evil_part:Part"},
-    {"type": "os:abort"},
-    {"type": "Uniform"},
-    {"type": None},
-    {"name": []},
-    *PATHS,
-]
+JSON += [[None], {"type": "evil_part:Part"}, {"type": "Uniform"}, {"type": None}, {"name": []}, *PATHS]
+JSON += [{"type": "os:abort"}]
 SQL = ["NULL", "-1", "0", "7", "9223372036854775807", "1e308", "9e999", "'text'", "x'00ff'", "'[1]'", "''", "'[[]]'"]
 SQL += [f"'../{VICTIM}'", f"'../../{VICTIM}'", "'" + "[" * 3000 + "'", "'state-000001.safetensors'", "char(27)"]
 TABLES = ["rounds", "clients", "failures", "measures", "audit", "states"]
@@ -340,7 +335,7 @@ def test_hostile_folders(batch, original, tmp_path, monkeypatch, capsys):
         (base / "copy").write_bytes((original / "compare.json").read_bytes())
         for run in folder.iterdir():
             if run.is_dir():
-                (run / "evil_part.py").write_text("raise SystemExit('imported')")
+                (run / "evil_part.py").write_text(EVIL)
         Vandal(seed, folder).strike()
         monkeypatch.chdir(folder)
         monkeypatch.syspath_prepend(str(folder / "fedavg-seed0"))
@@ -376,7 +371,7 @@ def _told(command, folder, what):
     return False
 
 
-NAMES = ["os:system", "antigravity:x", "evil_part:x", "../evil:x"]
+NAMES = ["evil_part:x", "antigravity:x", "os:system", "../evil:x"]
 NAMES += ["os:abort", "evil_part:Part.x", "__main__:x", "fedweave.runs.loop:run"] if THOROUGH else []
 PLACES = [("data",), ("model",), ("task",), ("partition",), ("system",), ("pacing",), ("method",), ("submodels",)]
 PLACES += [("partition", "type"), ("system", "type"), ("method", "type"), ("type",), ("method", "name")]
@@ -387,20 +382,21 @@ PLACES += [("method", part, "type") for part in ("sampler", "solver", "aggregato
 @pytest.mark.parametrize("place", PLACES, ids=".".join)
 def test_a_plug_in_that_only_a_folder_names_is_never_imported(place, original, tmp_path, monkeypatch, capsys):
     """Whether alone or as a table, and even where all files of the folder agree."""
+    for module in ("evil_part", "evil_part_was_imported", "antigravity"):
+        sys.modules.pop(module, None)
     monkeypatch.setattr(sys, "argv", ["fedweave"])
     monkeypatch.setattr(plugins, "search_here", True)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "evil_part.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "evil_part.py").write_text(EVIL)
     known = packages()
-    for n, name in enumerate(NAMES):
+    for n, (name, alone) in enumerate(itertools.product(NAMES, [True, False])):
         folder = Path(shutil.copytree(original, tmp_path / str(n) / "c"))
         for run in Vandal(0, folder).runs:
-            plain = json.loads((run / "experiment.json").read_text())
-            node = plain
+            node = plain = json.loads((run / "experiment.json").read_text())
             for key in place[:-1]:
                 node = node[key]
-            node[place[-1]] = {"type": name} if n % 2 and place[-1] != "type" else name
+            node[place[-1]] = name if alone else {"type": name}
             agree(folder, run, plain)
         for command in COMMANDS if THOROUGH else ["resume"]:
             with watching() as events:

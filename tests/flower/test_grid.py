@@ -430,3 +430,18 @@ def test_the_engine_is_an_engine():
     simulated = simulated_session(experiment(), Workers(1))
     assert session.engine.evaluate(session.start.x)["loss"] == simulated.engine.evaluate(simulated.start.x)["loss"]
     assert digits().digest == session.manifest["data"]["digest"]
+
+
+def test_a_fleet_begins_with_the_start_values_and_its_model_comes_out(tmp_path):
+    """The server sends them as it sends every model; a resumed server refuses others, and takes out the best."""
+    first, other = (fw.run(experiment(rounds=1, seed=seed)).state_dict() for seed in (1, 2))
+    same = experiment(start=first)
+    interrupted(same, None, tmp_path / "run", 2)
+    with pytest.raises(fw.BadInput, match="start values are not those that this run began with"):
+        run(experiment(start=other), out=tmp_path / "run")
+    run(same, out=tmp_path / "run")
+    found, simulated = fw.load_result(tmp_path / "run"), fw.run(same)
+    assert found.summary["digest"] == simulated.summary["digest"] != fw.run(experiment()).summary["digest"]
+    for which in ("last", "best"):
+        ours, theirs = found.state_dict(which=which), simulated.state_dict(which=which)
+        assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)

@@ -12,7 +12,7 @@ from fedweave.core.roles import System
 from fedweave.data.partition import Partition
 from fedweave.report import write
 from fedweave.runs.compare import resume_comparison
-from fedweave.runs.experiment import from_plain, to_plain
+from fedweave.runs.plain import from_plain, to_plain
 from fedweave.store.export import write_tables
 from fedweave.system import names as systems
 

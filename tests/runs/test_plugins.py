@@ -18,7 +18,7 @@ from fedweave.core.settings import BadInput
 from fedweave.core.spec import build, describe
 from fedweave.data.partition import Partition
 from fedweave.engine.pool import zygote
-from fedweave.runs.experiment import from_plain, to_plain
+from fedweave.runs.plain import from_plain, to_plain
 
 OPTIONS = {
     "data": "mine:load", "model": "mine:net", "task": "mine:task", "partition": "mine:Halves", "system": "mine:Slow",
@@ -127,6 +127,16 @@ def test_a_class_by_its_name_alone_is_still_read(folder):
     assert build(Solver, {"type": "OldClips"}, "solver") == cls()
 
 
+def test_a_run_that_names_classes_without_their_modules_goes_on(stored):
+    """As runs have it that began with an earlier version."""
+    for file in (stored / "experiment.json", stored / "manifest.json"):
+        file.write_text(file.read_text().replace('"mine:LongestSilent"', '"LongestSilent"'))
+    other = replace(experiment(rounds="3"), method=fw.methods.fedavg(2))
+    with pytest.raises(BadInput, match=r'method\.sampler\.type \("LongestSilent" then, "Uniform" now\)'):
+        fw.resume(stored, other)
+    assert fw.resume(stored, experiment(rounds="3")).summary["rounds"] == 3
+
+
 def test_an_own_pacing_comes_back(folder):
     found = fw.Experiment("fedavg", pacing=fw.pacing.Synchronous(deadline=3))
     assert from_plain(json.loads(json.dumps(to_plain(found)))) == found
@@ -221,11 +231,12 @@ def stored(folder, monkeypatch):
 
 
 def test_a_run_folder_alone_imports_nothing(stored, monkeypatch):
-    assert problems(fw.resume, stored) == [
-        f"experiment: The plug-in 'mine:{name}' is not imported, since only its run folder names it. "
+    (problem,) = problems(fw.resume, stored)
+    assert problem == (
+        "Plug-ins are not imported because a run folder names them: mine:load, mine:net, mine:task, "
+        "mine:LongestSilent, mine:Clips, mine:Halves, mine:Slow. "
         "If you trust the folder, resume with --trust (in Python with trust=True)."
-        for name in ("load", "net", "task")
-    ]
+    )
     monkeypatch.setattr(report, "page", lambda results: "")  # drawing takes seconds
     cli.report(stored)
     cli.export(stored)
@@ -234,6 +245,13 @@ def test_a_run_folder_alone_imports_nothing(stored, monkeypatch):
     result = fw.resume(stored, trust=True)
     assert result.summary["digest"] == fw.run(experiment(rounds="3")).summary["digest"]
     assert fw.resume(stored).summary == result.summary, "this process has imported it meanwhile"
+
+
+@pytest.mark.parametrize("field", ["data", "model", "task"])
+def test_a_function_of_a_module_that_is_loaded_anyway_is_no_plug_in_of_a_run_folder(field):
+    plain = to_plain(fw.Experiment("fedavg")) | {field: "os:abort"}
+    (problem,) = problems(from_plain, plain)
+    assert "Plug-ins are not imported because a run folder names them: os:abort. If you trust" in problem
 
 
 def test_a_changed_plug_in_is_a_warning(stored):
@@ -295,10 +313,11 @@ def test_installed_plug_ins_have_plain_names(package, monkeypatch):
     assert fw.Experiment("fedavg", model="logistic").model == "logistic", "ours are not replaced"
     assert plugins.fingerprints(to_plain(found))["mine"].startswith("1.2 sha256:")
     assert "Did you mean 'dropped'?" in problems(experiments_of, ["fedavg"], {"model": "droped"})[0]
-    plain = to_plain(found) | {"model": "dropped"}
+    plain = to_plain(fw.Experiment("fedavg")) | {"model": "dropped"}
     new_process(monkeypatch)
     monkeypatch.syspath_prepend(str(Path.cwd()))
-    assert sum("The plug-in 'mine:net' is not imported" in problem for problem in problems(from_plain, plain)) == 1
+    (problem,) = problems(from_plain, plain)
+    assert "not imported because a run folder names them: mine:net. If you trust" in problem
     assert "mine" not in sys.modules
 
 

@@ -28,7 +28,8 @@ from fedweave.data.datasets import NATURAL
 from fedweave.method import Method
 from fedweave.runs import experiment as experiments
 from fedweave.runs import method_names
-from fedweave.runs.experiment import Experiment, to_plain
+from fedweave.runs.experiment import Experiment
+from fedweave.runs.plain import to_plain
 
 T = TypeVar("T")
 Text = str | None

@@ -36,7 +36,7 @@ class _Source(NamedTuple):
     way: str
 
 
-FOLDER = _Source("its run folder", "If you trust the folder, resume with --trust (in Python with trust=True).")
+FOLDER = _Source("a run folder", "If you trust the folder, resume with --trust (in Python with trust=True).")
 SERVER = _Source("the server", "Import its module in the client's app.")
 _untrusted: ContextVar[_Source | None] = ContextVar("_untrusted", default=None)
 
@@ -66,7 +66,8 @@ def check_path(path: str | Path) -> None:
         raise BadInput(f"This run reads {brief(str(path))!r}, a path that {source.who} names. {source.way}")
 
 
-def check_import(plugin: str) -> None:
-    """Refuse to import a plug-in that only a run folder or a message names."""
-    if source := _untrusted.get():
-        raise BadInput(f"The plug-in {brief(plugin)!r} is not imported, since only {source.who} names it. {source.way}")
+def check_import(*plugins: str) -> None:
+    """Refuse to import plug-ins that only a run folder or a message names."""
+    if plugins and (source := _untrusted.get()):
+        names = brief(", ".join(plugins), 300)
+        raise BadInput(f"Plug-ins are not imported because {source.who} names them: {names}. {source.way}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -90,6 +91,12 @@ def make(text: str, role: type[T], what: str, call: Callable[[Any], Any] = lambd
     return found
 
 
+def needs(function: Callable[..., Any], name: str) -> bool:
+    """Return whether a class or function has a parameter of this name without a default."""
+    parameter = inspect.signature(function).parameters.get(name)
+    return parameter is not None and parameter.default is parameter.empty
+
+
 def module_of(cls: type) -> str:
     """Return the module of a class that is a plug-in; nothing for ours, and for those that cannot be imported."""
     importable = cls.__module__ not in ("__main__", "__mp_main__") and "<locals>" not in cls.__qualname__
@@ -100,6 +107,12 @@ def fingerprints(plain: Any) -> dict[str, str]:
     """Return the version and the digest of each module whose plug-ins a plain experiment names."""
     modules = sorted({text.partition(":")[0] for text in _named(plain)})
     return {name: _fingerprint(sys.modules[name]) for name in modules if name in sys.modules}
+
+
+def not_imported(plain: Any) -> list[str]:
+    """Return the plug-ins that a plain experiment names and that this process has not imported."""
+    named = dict.fromkeys(_named(plain))
+    return [text for text in named if text not in _found and text.partition(":")[0] not in sys.modules]
 
 
 def _named(plain: Any) -> Iterable[str]:

@@ -6,10 +6,9 @@ a client empty, and gives each client test samples in its own label proportions 
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, PositiveInt
@@ -278,13 +277,6 @@ def forms() -> dict[str, str]:
     return {form.form: form.about for form in FORMS.values()}
 
 
-def _made(make: Callable[..., Any], clients: int | None) -> Any:
-    """Call a class or function of a user's own, with a number of clients if it needs one."""
-    parameter = inspect.signature(make).parameters.get("clients")
-    needed = parameter is not None and (clients or parameter.default is parameter.empty)
-    return make(clients=clients or CLIENTS) if needed else make()
-
-
 def parse(text: str, clients: int | None = None) -> Partition:
     """Turn a written form such as ``dirichlet:0.1`` into a partition of ``clients`` clients.
 
@@ -293,9 +285,15 @@ def parse(text: str, clients: int | None = None) -> Partition:
     kind, *values = text.strip().split(":")
     if kind not in FORMS:
         if plugin := plugins.plugin_text("partitions", text.strip()):
-            return plugins.make(plugin, Partition, "a Partition", lambda make: _made(make, clients))
-        known = [*FORMS, *plugins.offered("partitions")]
-        raise BadInput(f"{choice('partition', kind, known)} Forms: {', '.join(forms())}.{plugins.hint(text)}")
+            given = {"clients": clients or CLIENTS}
+            return plugins.make(
+                plugin,
+                Partition,
+                "a Partition",
+                lambda f: f(**given) if clients or plugins.needs(f, "clients") else f(),
+            )
+        unknown = choice("partition", kind, [*FORMS, *plugins.offered("partitions")])
+        raise BadInput(f"{unknown} Forms: {', '.join(forms())}.{plugins.hint(text)}")
     form = FORMS[kind]
     if clients is None and kind not in ("auto", "natural"):
         clients = CLIENTS

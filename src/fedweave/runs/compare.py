@@ -17,9 +17,11 @@ from fedweave.data import Dataset
 from fedweave.engine.pool.protocol import Pool
 from fedweave.method import Method
 from fedweave.runs import method_names
-from fedweave.runs.experiment import Experiment, check_experiment, from_plain, load_data, to_plain
-from fedweave.runs.loop import Interrupted, Watch, refuse_another, resume_with, run_with, workers_of
+from fedweave.runs.experiment import Experiment, check_experiment, load_data
+from fedweave.runs.loop import Interrupted, Watch, resume_with, run_with, workers_of
+from fedweave.runs.plain import from_plain, to_plain
 from fedweave.runs.results import Result
+from fedweave.runs.same_run import different, refuse_another
 from fedweave.runs.session import prepare
 from fedweave.store.contents import Plan
 from fedweave.store.run_folder import RunFolder, refuse_used
@@ -69,7 +71,7 @@ def compare(
             _try(runs, workers, command)
             return Comparison([run_with(e, None, watch, command, workers) for e in runs.values()])
         folder, plain = Path(out), {name: to_plain(e) for name, e in runs.items()}
-        if is_comparison(folder) and _planned(folder)["runs"] == json.loads(json.dumps(plain)):
+        if is_comparison(folder) and not different(_planned(folder)["runs"], json.loads(json.dumps(plain))):
             return _continue(folder, runs, watch, command, workers)
         refuse_used(folder, "compare.json")
         _try(runs, workers, command)

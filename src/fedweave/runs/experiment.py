@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -11,11 +11,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, NonNega
 from fedweave import models, tasks
 from fedweave.core import plugins
 from fedweave.core.options import Option, options_of, renamed_options
-from fedweave.core.paths import from_run_folder
 from fedweave.core.records import MOST_STEPS
 from fedweave.core.roles import Pacing, System
 from fedweave.core.settings import BadInput, PositiveFactor, settings, shown, undeclared
-from fedweave.core.spec import build, describe
 from fedweave.data import Dataset, load
 from fedweave.data.partition import Partition
 from fedweave.data.partition import parse as parse_partition
@@ -310,37 +308,3 @@ def load_data(experiment: Experiment) -> Dataset:
     if not isinstance(experiment.model, str) or plugins.is_plugin(experiment.model):
         return data
     return data if models.takes_tokens(experiment.model, *data.sample) else data.as_features()
-
-
-def to_plain(experiment: Experiment) -> dict[str, Any]:
-    """Return the experiment as JSON-able data; data given as arrays is named by its digest."""
-    return describe(experiment)
-
-
-def from_plain(spec: Mapping[str, Any], trust: bool = False) -> Experiment:
-    """Return the experiment that ``to_plain`` described; one with arrays or own modules needs Python.
-
-    Parts are looked up among those that this process knows. Only with ``trust`` it may name plug-ins to import and
-    files to read, since it may come from somebody else.
-    """
-    if not isinstance(spec, Mapping) or not {"data", "model"} <= spec.keys():
-        raise BadInput(f"An experiment is a table with 'data', 'model' and more. Got {str(spec)[:60]!r} instead.")
-    refuse_old_fields(spec)
-    given = {"arrays": spec["data"], "a model": spec["model"]}
-    given |= {"a task": spec.get("task") or "", "start values": spec.get("start") or ""}
-    if what := next((what for what, text in given.items() if not isinstance(text, str)), None):
-        raise BadInput(
-            f"This run used {what} given in Python: resume it there, with fedweave.resume(folder, experiment)."
-        )
-    with from_run_folder(trust):
-        return build(Experiment, spec, "experiment")
-
-
-def refuse_old_fields(spec: Mapping[str, Any]) -> None:
-    """Refuse the experiment of a run that another version of fedweave began."""
-    known = ("type", "method", "pacing", *OPTIONS)
-    if unknown := [repr(name) for name in spec if name not in known]:
-        raise BadInput(
-            f"Another version of fedweave began this run: an Experiment of this one has no {', '.join(unknown)}. "
-            "Continue it with that version; `fedweave report` and `fedweave export` can read it."
-        )

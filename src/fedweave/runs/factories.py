@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedweave import models
 from fedweave.core import plugins
@@ -14,13 +14,19 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+def own_model(model: str | Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return the function that makes a model, given itself or as ``module:name``; None for a model of the library."""
+    found: Any = plugins.find(model) if isinstance(model, str) and plugins.is_plugin(model) else model
+    return None if isinstance(found, str) else found
+
+
 def model_factory(experiment: Experiment, data: Dataset) -> tuple[str, Callable[[], nn.Module]]:
     """Return the model's name and a function that makes it for this data; a misfit is an error now."""
-    own = plugins.find(experiment.model) if plugins.is_plugin(experiment.model) else experiment.model
-    if callable(own):
+    own = own_model(experiment.model)
+    if own is not None:
         return getattr(own, "__name__", "custom"), own
     fitting = "quadratic" if data.name == "quadratics" else models.default_for(*data.sample)
-    name = fitting if experiment.model == "auto" else experiment.model
+    name = fitting if experiment.model == "auto" else str(experiment.model)
     models.check(name, *data.sample)
     return name, _Named(name, data)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -16,15 +14,19 @@ from threadpoolctl import ThreadpoolController
 
 from fedweave.core.crash_points import crash_point
 from fedweave.core.determinism import deterministic
-from fedweave.core.records import Array, ServerState, State
-from fedweave.core.settings import BadInput, brief
+from fedweave.core.records import ServerState, State
+from fedweave.core.settings import BadInput
 from fedweave.engine.pool.choose import choose_pool
 from fedweave.engine.pool.protocol import Pool
 from fedweave.local.torch.device import choose_device
 from fedweave.round import Round, measures, run_round
 from fedweave.runs.evaluation import evaluate
-from fedweave.runs.experiment import Experiment, check_experiment, from_plain, refuse_old_fields, to_plain
+from fedweave.runs.experiment import Experiment, check_experiment
+from fedweave.runs.factories import own_model
+from fedweave.runs.plain import from_plain, to_plain
 from fedweave.runs.results import Result, summarise
+from fedweave.runs.rows import audit_lines, client_rows, round_row
+from fedweave.runs.same_run import different, mind_machine, refuse_another, refuse_another_start, refuse_edited
 from fedweave.runs.session import Session, prepare, refuse_foreign_state
 from fedweave.runs.start import started
 from fedweave.store.database import reading
@@ -72,71 +74,6 @@ def resume(
             return resume_with(store, experiment, watch, workers)
 
 
-FREE = {"pool", "workers", "device", "tables"}  # settings that change no bit
-
-
-def refuse_edited(began: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
-    """Refuse to continue a run whose experiment.json is not what the run began with."""
-    before, now = ({k: v for k, v in plain.items() if k not in FREE} for plain in (began, stored))
-    if other := different(before, now):
-        raise BadInput(
-            f"experiment.json has been changed since this run began: {'; '.join(other)}. "
-            "Put it back, or start a new run."
-        )
-
-
-def refuse_another(stored: Mapping[str, Any], given: Experiment) -> None:
-    """Refuse to continue a run with other settings.
-
-    Data and start values have digests in the manifest, own models have no name, and the rest has no effect.
-    """
-    refuse_old_fields(stored)
-    plain = json.loads(json.dumps(to_plain(given)))
-    free = {"data", "start"} | FREE | (set() if isinstance(plain["model"], str) else {"model"})
-    fixed = {k: v for k, v in plain.items() if k not in free}
-    if other := different({k: stored.get(k) for k in fixed}, fixed):
-        raise BadInput(
-            f"The experiment differs from the one this run began with in {'; '.join(other)}. "
-            "Give the same one, or start a new run."
-        )
-
-
-def different(before: Any, now: Any, path: str = "") -> list[str]:
-    """Return a phrase for every field in which two plain descriptions differ."""
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        keys = [*before, *(k for k in now if k not in before)]
-        return [d for k in keys for d in different(before.get(k), now.get(k), f"{path}.{k}" if path else str(k))]
-    texts = [brief(json.dumps(value), 200) for value in (before, now)]
-    return [] if before == now else [f"{brief(path)} ({texts[0]} then, {texts[1]} now)"]
-
-
-def refuse_another_start(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to continue a run whose model began with other values, wherever they are kept now."""
-    before, ours = ((manifest.get("start") or {}).get("sha256") for manifest in (began, now))
-    if before != ours:
-        raise BadInput(
-            f"The start values are not those that this run began with: {different(before, ours, 'SHA-256')[0]}."
-        )
-
-
-def mind_machine(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Compare the manifests of a run and of what continues it: refuse another fedweave, warn of other last bits."""
-    before, ours = began["versions"].get("fedweave", ""), now["versions"].get("fedweave", "")
-    if before.split(".")[:2] != ours.split(".")[:2]:
-        raise BadInput(f"This run began with fedweave {before}, and this is {ours}. Continue it with that version.")
-    if other := different(began["versions"], now["versions"]):
-        warnings.warn(f"Resuming with other versions, the last bits may differ: {'; '.join(other)}.", stacklevel=2)
-    if other := different(began.get("plugins"), now.get("plugins")) if "plugins" in began else []:
-        warnings.warn(f"Resuming with changed plug-ins, the results may differ: {'; '.join(other)}.", stacklevel=2)
-    facts = [fact for fact in ("processor", "trainer") if fact in began]
-    if other := [difference for fact in facts for difference in different(began[fact], now[fact], fact)]:
-        warnings.warn(
-            "Resuming on another kind of processor or with another trainer, the last bits may differ: "
-            f"{'; '.join(other)}.",
-            stacklevel=2,
-        )
-
-
 def workers_of(experiment: Experiment) -> Pool:
     """Return the worker processes or Ray actors that an experiment asks for, not yet started."""
     check_experiment(experiment)
@@ -159,7 +96,8 @@ def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, w
     store.refuse_broken_log(state.round if state else 0, experiment.audit)
     store.tidy()
     if state is not None and state.round >= experiment.rounds:
-        own = started(experiment.model, experiment.start)[0] if callable(experiment.model) else None
+        own = own_model(experiment.model)
+        own = own and started(own, experiment.start)[0]
         result = _result(store, to_plain(experiment), manifest, state, own)
         store.close()
         return result
@@ -256,72 +194,13 @@ def _record(
     found = evaluate(session, after, happened.view.population)
     measured = measures.of_parts(session.method, after, happened) | found.measured
     totals["wall_seconds"] += time.perf_counter() - begin
-    row = {**_row(before, after, happened, found.test, totals), **measured}
+    row = {**round_row(before, after, happened, found.test, totals), **measured}
     crash_point("evaluated")
-    store.add(row, _client_rows(after.round, happened), happened.failures(), found.clients)
+    store.add(row, client_rows(after.round, happened), happened.failures(), found.clients)
     if session.experiment.audit:
-        store.note(after.round, _audit_lines(after, happened))
+        store.note(after.round, audit_lines(after, happened))
     crash_point("recorded")
     return row
-
-
-def _row(
-    before: ServerState,
-    after: ServerState,
-    happened: Round,
-    scores: Mapping[str, Any],
-    totals: dict[str, Any],
-) -> dict[str, Any]:
-    cohort, replies = happened.cohort, happened.replies
-    totals["bytes_up"] += int(replies.bytes_up.sum())
-    totals["bytes_down"] += happened.bytes_down
-    heard = replies.loss[replies.received]
-    return {
-        "round": after.round,
-        "clock": after.clock,
-        "seconds": after.clock - before.clock,
-        "device_seconds": float(replies.seconds.sum()),
-        "accuracy": scores.get("accuracy", np.nan),
-        "loss": scores.get("loss", np.nan),
-        "train_loss": float(heard.mean()) if heard.size else np.nan,
-        "asked": cohort.ids.size,
-        "received": int(replies.received.sum()),
-        "refused": len(happened.refused),
-        "class_accuracy": scores.get("class_accuracy", np.zeros(0)),
-        "abandoned": int(bool(happened.abandoned)),
-        **totals,
-    }
-
-
-def _client_rows(round: int, happened: Round) -> dict[str, Array]:
-    cohort, replies = happened.cohort, happened.replies
-    return {
-        "round": np.full(cohort.ids.size, round),
-        "client": cohort.ids,
-        "count": cohort.count,
-        "expected": cohort.expected,
-        "received": replies.received.astype(int),
-        "steps": replies.steps,
-        "loss": replies.loss,
-        "seconds": replies.seconds,
-        "bytes_up": replies.bytes_up,
-    }
-
-
-def _audit_lines(after: ServerState, happened: Round) -> list[dict[str, Any]]:
-    """Return what became of each one that was asked, with the digest of what was used, and the model after it all."""
-    why = {failure.client: (kind, failure.why) for kind, failure in happened.failures()}
-    lines: list[dict[str, Any]] = []
-    for row, client in enumerate(happened.cohort.ids.tolist()):
-        if happened.replies.received[row]:
-            digest = hashlib.sha256(np.ascontiguousarray(happened.replies.updates[row]).data).hexdigest()
-            lines.append({"client": client, "verdict": "accepted", "sha256": digest})
-        else:
-            verdict, reason = why.get(client, ("lost", ""))
-            lines.append({"client": client, "verdict": verdict, "why": reason})
-    if happened.abandoned:
-        lines.append({"verdict": "abandoned", "why": happened.abandoned})
-    return [*lines, {"verdict": "model", "sha256": hashlib.sha256(after.x.tobytes()).hexdigest()}]
 
 
 def _result(

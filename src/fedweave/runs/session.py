@@ -33,10 +33,11 @@ from fedweave.round.calibration import calibrated_lr
 from fedweave.round.plan import view_of
 from fedweave.round.read_only import read_only_record
 from fedweave.round.rules import Rules
-from fedweave.runs.experiment import Experiment, load_data, to_plain
-from fedweave.runs.factories import model_factory, submodel_factories
+from fedweave.runs.experiment import Experiment, load_data
+from fedweave.runs.factories import model_factory, own_model, submodel_factories
 from fedweave.runs.own_models import first_vector
 from fedweave.runs.own_parts import check_population, check_shares
+from fedweave.runs.plain import to_plain
 from fedweave.runs.processor import processor
 from fedweave.runs.start import started
 from fedweave.store.states import misfit
@@ -69,7 +70,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     method = experiment.paced_method.widened
     shares = experiment.partition.split(data, rng_for(experiment.seed, 0, Stream.PARTITION))
     shares = check_shares(shares, experiment.partition, data)
-    name, model = model_factory(experiment, data)
+    (name, model), own = model_factory(experiment, data), own_model(experiment.model) is not None
     model, start_values = started(model, experiment.start)
     labels = None if data.labels is None else label_counts(data, shares.train)
     x, constants = first_vector(name, model, data, experiment.seed, task)
@@ -77,7 +78,9 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     test_samples = _test_samples(experiment, shares)
     device, why = choose_device(experiment.device, experiment.pool)
     solver, upload, seed = method.solver, method.upload, experiment.seed
-    if name == "quadratic":  # known in closed form, so clients need no training: a thousand times as fast, and exact
+    if (
+        name == "quadratic" and not own
+    ):  # known in closed form, so clients need no training: a thousand times as fast, and exact
         optimum = np.array([data.x[part].mean(0, dtype=float) for part in shares.train])
         engine = Simulator(QuadraticTrainer(Quadratics(optimum), solver, seed, base.weight), upload)
         x = x.astype(float)
@@ -108,7 +111,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         "plugins": plugins.fingerprints(plain),
         "data": data.facts,
         "model": {
-            **describe_model(name, engine.layout, constants if callable(experiment.model) else data),
+            **describe_model(name, engine.layout, constants if own else data),
             "fleet_bytes": int(size.sum()),  # of all clients' models
         },
         "start": start_values,
@@ -132,7 +135,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         method=method,
         rules=experiment.rules,
         tested=np.flatnonzero(test_samples),
-        own_model=model if callable(experiment.model) else None,
+        own_model=model if own else None,
     )
 
 

@@ -65,15 +65,16 @@ def insert_round(
     """
     by_class = json.dumps([None if np.isnan(v) else v for v in row["class_accuracy"]])
     values = {**row, "class_accuracy": by_class}
-    _insert(db, "rounds", [tuple(values[c] for c in ROUNDS)])
+    insert_rows(db, "rounds", [tuple(values[c] for c in ROUNDS)])
     for table, columns in (("clients", clients), ("client_scores", scores)):
         if columns:
-            _insert(db, table, zip(*(np.asarray(columns[c]).tolist() for c in TABLES[table]), strict=True))
-    _insert(db, "failures", [(row["round"], kind, *failure) for kind, failure in failures])
-    _insert(db, "measures", [(row["round"], name, value) for name, value in row.items() if name not in ROUNDS])
+            insert_rows(db, table, zip(*(np.asarray(columns[c]).tolist() for c in TABLES[table]), strict=True))
+    insert_rows(db, "failures", [(row["round"], kind, *failure) for kind, failure in failures])
+    insert_rows(db, "measures", [(row["round"], name, value) for name, value in row.items() if name not in ROUNDS])
 
 
-def _insert(db: sqlite3.Connection, table: str, rows: Any) -> None:
+def insert_rows(db: sqlite3.Connection, table: str, rows: Any) -> None:
+    """Insert rows into a table, each with all of its columns."""
     db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(TABLES[table]))})", rows)
 
 

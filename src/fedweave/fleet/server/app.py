@@ -28,12 +28,14 @@ from fedweave.local.client_data import ClientData
 from fedweave.local.torch.device import choose_device
 from fedweave.pacing import Synchronous, ask_more
 from fedweave.round import first_state
-from fedweave.runs.experiment import Experiment, load_data, to_plain
-from fedweave.runs.factories import model_factory
-from fedweave.runs.loop import Watch, different, go_on, mind_machine, refuse_another, refuse_another_start
+from fedweave.runs.experiment import Experiment, load_data
+from fedweave.runs.factories import model_factory, own_model
+from fedweave.runs.loop import Watch, go_on
 from fedweave.runs.own_models import first_vector
+from fedweave.runs.plain import to_plain
 from fedweave.runs.processor import processor
 from fedweave.runs.results import Result, score_of
+from fedweave.runs.same_run import different, mind_machine, refuse_another, refuse_another_start
 from fedweave.runs.session import Session, describe_model, describe_task, nominal_population, versions
 from fedweave.runs.start import started
 from fedweave.store.run_folder import RunFolder
@@ -117,9 +119,9 @@ def prepare(
     if experiment.client_eval is not None:
         raise BadInput("A real fleet does not tell scores on its own test data: --client-eval is for the simulator.")
     data = load_data(experiment)
-    name, model = model_factory(experiment, data)
+    (name, model), own = model_factory(experiment, data), own_model(experiment.model) is not None
     model, start_values = started(model, experiment.start)
-    if name == "quadratic":
+    if name == "quadratic" and not own:
         raise BadInput("The quadratic model is solved in closed form, in the simulator only: a fleet needs a network.")
     if experiment.paced_method.pacing != Synchronous() or experiment.min_answers:
         raise BadInput(
@@ -159,7 +161,7 @@ def prepare(
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "data": data.facts,
-        "model": describe_model(name, layout, constants if callable(experiment.model) else data),
+        "model": describe_model(name, layout, constants if own else data),
         "start": start_values,
         "task": describe_task(task),
         "device": f"{why}, {roster.size} clients over Flower",
@@ -180,7 +182,7 @@ def prepare(
         rules=experiment.rules,
         tested=np.zeros(0, int),
         every_round=True,
-        own_model=model if callable(experiment.model) else None,
+        own_model=model if own else None,
     )
 
 
