@@ -199,6 +199,15 @@ def test_items_of_any_kind_with_a_collate():
         from_torch(items, lazy=True, collate=pairs)
 
 
+@pytest.mark.parametrize("count", [10, 30])
+def test_lazy_items_have_a_label_each(count):
+    labels = np.arange(count) % 2
+    with pytest.raises(BadInput, match=f"train has 20 samples but labels has {count}"):
+        from_torch(Pictures(), lazy=True, labels=labels)
+    with pytest.raises(BadInput, match=f"test has 20 samples but test_labels has {count}"):
+        from_torch(Pictures(), Pictures(), lazy=True, test_labels=labels)
+
+
 def test_first_samples_repeat_where_there_are_fewer():
     data = replace(from_torch(Pictures(), Pictures(), lazy=True).take([4]), test_x=Items(Pictures()))
     batch = first_samples(ClientData.of(data, []), 3)

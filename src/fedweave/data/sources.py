@@ -11,8 +11,8 @@ import numpy as np
 from fedweave.core.settings import BadInput, brief, choice
 from fedweave.data.arrays import answers, class_count, codes, from_arrays, set_aside
 from fedweave.data.augment import Transform
-from fedweave.data.checks import check_pixels
-from fedweave.data.columns import Array, Items, as_array
+from fedweave.data.checks import check_length, check_pixels
+from fedweave.data.columns import Array, Column, Items, as_array, length
 from fedweave.data.dataset import Dataset
 
 
@@ -43,22 +43,17 @@ def from_torch(
     if not lazy:
         x, y = _collect(train, "train")
         rest = (None, None) if test is None else _collect(test, "test")
-        names = {"name": name, "group": group, "test_group": test_group, "mean": mean, "std": std}
-        return from_arrays(x, y, *rest, **names, transform=transform)
-    y = answers(_labels(train, labels, "train"), "labels")
-    items = Items(train, collate)
+        return from_arrays(x, y, *rest, name, group, test_group, None, mean, std, transform)
+    items, y = Items(train, collate), _labels(train, labels, "train", "labels")
     if test is None:
-        (train_x, y, group), (test_x, test_y, test_group) = set_aside(
-            name, items, y, codes(group, None, len(items), 0)[0]
-        )
+        group = codes(group, None, len(items), 0)[0]
+        (train_x, y, group), (test_x, test_y, test_group) = set_aside(name, items, y, group)
     else:
-        train_x, test_x = items, Items(test, collate)
-        test_y = answers(_labels(test, test_labels, "test"), "test_labels")
+        train_x, test_x, test_y = items, Items(test, collate), _labels(test, test_labels, "test", "test_labels")
         group, test_group = codes(group, test_group, len(train_x), len(test_x))
     classes = class_count([y, test_y], None)
     data = Dataset(name, train_x, y, test_x, test_y, classes, tuple(mean), tuple(std), group, test_group)
-    image = len(data.shape) == 3  # read now: what cannot be is told before a run
-    if collate is None and image:
+    if len(data.shape) == 3 and collate is None:  # read now: what cannot be is told before a run
         check_pixels(items.peek(0), data.mean, data.std)
     return data if transform is None else dataclasses.replace(data, transform=transform)
 
@@ -154,11 +149,15 @@ def _are_bytes(which: Any, key: str) -> bool:
     return getattr(feature, "dtype", "") == "uint8"
 
 
-def _labels(source: Any, given: Any, what: str) -> Any:
+def _labels(source: Any, given: Any, what: str, name: str) -> Column:
     _check_map_style(source, what)
     found = given if given is not None else getattr(source, "targets", None)
-    if found is not None:
-        return found
+    found = answers(_read_labels(source, what) if found is None else found, name)
+    check_length(len(source), what, length(found), name)
+    return found
+
+
+def _read_labels(source: Any, what: str) -> Array:
     try:
         read = ((i, _pair(source[i], what)[1]) for i in _all(source))
         return np.asarray([_number(label, f"The label of sample {i} of {what}") for i, label in read])
