@@ -20,7 +20,7 @@ from fedweave.theory import diversity_ratio
 if TYPE_CHECKING:
     from fedweave.round.absorb import Round
 
-TAKEN = (  # columns that every run has
+TAKEN = (  # columns that runs have
     "round", "clock", "seconds", "device_seconds", "wall_seconds", "accuracy", "loss", "train_loss", "asked",
     "received", "refused", "bytes_up", "bytes_down", "class_accuracy", "abandoned",
     "diversity", "direction_length", "step_length", "objective", "client_mean", "client_std", "client_worst",
