@@ -1,9 +1,11 @@
-"""Local training in PyTorch: clients one by one (any module), or several in lockstep (small chains of layers)."""
+"""Local training in PyTorch: any module; small chains of layers by compiled kernels where Numba is installed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
@@ -15,9 +17,10 @@ from fedweave.core.records import Array, Layout
 from fedweave.core.roles import Solver
 from fedweave.local.batches import batches
 from fedweave.local.client_data import ClientData
+from fedweave.local.compiled.network import CompiledNetwork
 from fedweave.local.torch.flat_module import FlatModule
+from fedweave.local.torch.pieces import PIECES, cut_into_pieces
 from fedweave.local.torch.samples import Change, Samples, run
-from fedweave.local.torch.stacked import Stack
 from fedweave.local.torch.threads import drawing_from, one_thread
 from fedweave.local.torch.variance import Spread
 from fedweave.local.trainer import EVALUATION_BATCH, Jobs, Trained
@@ -25,6 +28,7 @@ from fedweave.tasks import Task, default_for
 from fedweave.tasks.task import Batch, Sums, add_up
 from fedweave.upload.codec import ClientModel, ModelFleet
 
+WORTHWHILE = 2**23  # multiplications of a piece: longer than its way to a worker and back
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -52,8 +56,9 @@ class TorchTrainer:
         self.test_set = Samples(data.test_x, data.test_y, data.mean, data.std, self.device)
         self.flat = FlatModule(model.to(self.device))
         self.batch_norm = any(isinstance(m, BATCH_NORMS) for m in model.modules())
-        sample = None if data.transform else self.train_set.take(torch.zeros(1, dtype=torch.int64, device=self.device))
-        self.stack = None if sample is None else Stack.of(model, self.flat.layout, sample, self.task)
+        self.network = None
+        if data.transform is None and find_spec("numba") is not None:
+            self.network = CompiledNetwork.of(model, self.flat.layout, self.train_set, self.task)
         self.models = ModelFleet((ClientModel(self.flat.layout),))
 
     @property
@@ -67,12 +72,12 @@ class TorchTrainer:
         return self.test_set.size
 
     def pieces(self, jobs: Jobs) -> list[Array]:
-        """Return the rows that train together, those with the most work first."""
-        width = self._width(jobs)
-        found = [np.array([i]) for i in range(width.size)]
-        if self.stack is not None and found:
-            found = self.stack.pieces(jobs._replace(batch_size=width))
-        return sorted(found, key=lambda rows: -int(jobs.steps[rows] @ width[rows]))
+        """Return the rows that train in one call, those with the most work first."""
+        work, most = jobs.steps * self._width(jobs), jobs.client.size
+        if self.network is not None:  # small clients: as many in a piece as are worth a worker
+            work = work * self.network.plan.work
+            most = min(PIECES, int(work.sum()) // WORTHWHILE)
+        return cut_into_pieces(work, jobs.lr, most)
 
     def _width(self, jobs: Jobs) -> Array:
         """Return how many samples each client's batches have (c,): no more than it owns."""
@@ -80,40 +85,35 @@ class TorchTrainer:
 
     @one_thread()
     def train(self, x: Array, jobs: Jobs) -> Trained:
-        """Train one piece from the model ``x``: one after another, or in lockstep."""
+        """Train one piece from the model ``x``, one client after another."""
         self.flat.module.train()
-        if self.stack is None or not self.stack.suits(int(self._width(jobs).max())):
-            rows = [self._train_one(x, jobs, i) for i in range(jobs.client.size)]
-            y, loss, first, variance = (np.stack(column) for column in zip(*rows, strict=True))
-            return Trained(updates=y - x, loss=loss, first_gradient=first, variance=variance)
-        return self._train_stacked(self.stack, x, jobs)
+        one = self._train_one if self.network is None else partial(self._train_compiled, self.network)
+        rows = [one(x, jobs, i) for i in range(jobs.client.size)]
+        y, loss, first, variance = (np.stack(column) for column in zip(*rows, strict=True))
+        return Trained(updates=y - x, loss=loss, first_gradient=first, variance=variance)
 
-    def _train_stacked(self, stack: Stack, x: Array, jobs: Jobs) -> Trained:
-        assert (jobs.lr == jobs.lr[0]).all(), "clients of one piece have one learning rate"
-        assert (np.diff(jobs.steps) <= 0).all(), "clients of one piece are sorted by their steps, the longest first"
-        start = torch.from_numpy(x if jobs.starts is None else jobs.starts).to(self.device)
-        plans, spread = list(batches(self.seed, jobs, self.data.parts)), Spread(jobs.measure)
-        begin, lr = partial(self._begin, jobs=jobs), float(jobs.lr[0])
-        y, loss, first = stack.train(start, plans, self.train_set, self.solver, begin, lr, spread)
-        updates = y - torch.from_numpy(x).to(self.device)
-        return Trained(
-            updates=updates.cpu().numpy(),
-            loss=loss.cpu().numpy(),
-            first_gradient=first.cpu().numpy(),
-            variance=spread.variance(jobs.steps),
+    def _train_compiled(
+        self, network: CompiledNetwork, x: Array, jobs: Jobs, i: int
+    ) -> tuple[Array, float, float, float]:
+        (plan,) = batches(self.seed, jobs.take([i]), self.data.parts)
+        y, steps, spread = (
+            np.array(x if jobs.starts is None else jobs.starts[i]),
+            int(jobs.steps[i]),
+            Spread(jobs.measure),
         )
+        begin = partial(self._begin, jobs=jobs, only=i, inner=torch.from_numpy)
+        total, first = network.train(y, plan, self.solver, begin, float(jobs.lr[i]), spread)
+        return y, total / steps, first, float(spread.variance([steps])[0])
 
-    def _begin(self, y: Tensor, jobs: Jobs, only: int | None = None) -> tuple[Tensor, ...]:
-        """Return the solver's state at the start: of all rows in lockstep, or of the ``only`` client that trains."""
+    def _begin(
+        self, y: Tensor, jobs: Jobs, only: int, inner: Callable[[Array], Tensor] | None = None
+    ) -> tuple[Tensor, ...]:
+        """Return the solver's state at the start of the ``only`` client; ``inner`` orders vectors as ``y`` is."""
         if jobs.memory is None:
             return self.solver.begin(y)
-        share = np.ones(jobs.client.size) if jobs.share is None else jobs.share
-        if only is not None:
-            sent = None if jobs.broadcast is None else self.flat.inner(jobs.broadcast)
-            return self.solver.begin_with_memory(y, self.flat.inner(jobs.memory[only]), sent, float(share[only]))
-        sent = None if jobs.broadcast is None else torch.from_numpy(jobs.broadcast).to(y)
-        memory, column = torch.from_numpy(jobs.memory).to(y), torch.from_numpy(share).to(y)[:, None]
-        return self.solver.begin_with_memory(y, memory, sent, column)
+        inner, share = inner or self.flat.inner, 1.0 if jobs.share is None else float(jobs.share[only])
+        sent = None if jobs.broadcast is None else inner(jobs.broadcast)
+        return self.solver.begin_with_memory(y, inner(jobs.memory[only]), sent, share)
 
     def _train_one(self, x: Array, jobs: Jobs, i: int) -> tuple[Array, float, float, float]:
         (plan,) = batches(self.seed, jobs.take([i]), self.data.parts)

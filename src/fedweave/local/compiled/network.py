@@ -1,0 +1,122 @@
+"""A chain of layers as the table that the compiled kernels read, and the training of one client by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedweave.core.records import Array, Layout
+from fedweave.core.roles import Solver
+from fedweave.local.batches import Batches
+from fedweave.local.compiled.table import CLASSIFY, ONES, Plan, chain_of, lay_out
+from fedweave.local.solvers import SGD
+from fedweave.local.torch.samples import Samples
+from fedweave.local.torch.variance import Spread
+from fedweave.tasks import Classification, Regression, Task
+
+WORK = 2**25  # multiplications of a sample, beyond which the library's kernels are as fast
+PLAIN = SGD()
+NOTHING, NO_ROWS, NO_BYTES = np.zeros(0, np.float32), np.zeros((0, 0), np.float32), np.zeros((0, 0), np.uint8)
+
+Begin = Callable[[Tensor], tuple[Tensor, ...]]
+
+
+class CompiledNetwork:
+    """Trains one client after another, each in one call."""
+
+    def __init__(self, plan: Plan, samples: Samples, dim: int):
+        from fedweave.local.compiled.layers import train  # Numba is loaded where it is used
+
+        self.plan, self._samples, self._train = plan, samples, train
+        self._gradient, self._room = np.zeros(dim, np.float32), np.zeros(plan.room, np.float32)
+        self._offset, self._where = np.zeros(plan.offsets, np.int64), np.zeros(plan.where, np.float32)
+        self._room[plan.numbers[ONES] :] = 1  # nothing lies behind the ones, and nobody writes there
+        labels, classify = samples.y.numpy(), bool(plan.numbers[CLASSIFY])
+        self._labels = labels.astype(np.int64, copy=False) if classify else np.zeros(0, np.int64)
+        self._values = NOTHING if classify else labels.astype(np.float32, copy=False)
+        self._x, self._scaling = None, (NOTHING, NOTHING)
+        if isinstance(samples.x, Tensor) and samples.x.dtype == (
+            torch.float32 if samples.scale is None else torch.uint8
+        ):
+            self._x, shape = samples.x.flatten(1).contiguous().numpy(), samples.x.shape[1:]
+            if samples.scale is not None:
+                scale, shift = (np.ascontiguousarray(t.expand(shape).reshape(-1).numpy()) for t in samples.scale)
+                self._scaling = scale, shift
+
+    @classmethod
+    def of(cls, model: nn.Module, layout: Layout, samples: Samples, task: Task) -> CompiledNetwork | None:
+        """Return the compiled form of ``model``; None where the library is faster (large convolutions) or needed.
+
+        It is needed for other layers than those of ``chain_of``, shared or frozen parameters, running averages, several
+        inputs or outputs, and for tasks with another loss than the two that are written out.
+        """
+        classify, first = type(task) is Classification, samples.take(torch.zeros(1, dtype=torch.int64))
+        if not classify and type(task) is not Regression:
+            return None
+        if samples.device.type != "cpu" or not isinstance(samples.y, Tensor) or samples.y.dim() != 1:
+            return None
+        if not isinstance(first.x, Tensor) or first.x.dtype != torch.float32:
+            return None
+        uses = sum(p.requires_grad for _, p in model.named_parameters(remove_duplicate=False))
+        if layout.parameters != layout.dim or uses != len(layout.names):
+            return None
+        if any(getattr(p, "_backward_hooks", None) for p in model.parameters()):
+            return None
+        shape = tuple(first.x.shape[1:])
+        found = chain_of(model, shape)
+        if found is None or tuple(n for layer in found[0] for n in layer.names) != layout.names:
+            return None
+        chain, outputs = found
+        if (
+            not layout.names
+            or len(outputs) != 1
+            or not (_labels_fit(samples.y, outputs[0]) if classify else outputs == (1,))
+        ):
+            return None
+        plan = lay_out(chain, prod(shape), classify)
+        return cls(plan, samples, layout.dim) if plan.work <= WORK else None
+
+    def train(
+        self, y: Array, batches: Batches, solver: Solver, begin: Begin, lr: float, spread: Spread
+    ) -> tuple[float, float]:
+        """Train the parameters ``y`` in place; return the sum of the losses and the length of the first gradient."""
+        if solver == PLAIN and not spread.wanted and self._x is not None:
+            return self._call(y, self._x, batches.where, batches.size, lr)
+        parameters, start = torch.from_numpy(y), torch.from_numpy(y.copy())
+        state, total, first = begin(parameters), 0.0, 0.0
+        for t, (row, size) in enumerate(zip(batches.where, batches.size, strict=True)):
+            loss, length = self._gradient_at(y, row[:size])
+            total, first = total + loss, length if t == 0 else first
+            g = torch.from_numpy(self._gradient.copy())
+            spread.add(g[None], t)
+            d, state = solver.direction(state, g, parameters, start, lr, t)
+            y -= np.float32(lr) * d.numpy()  # as the kernel does it: multiplied, rounded, subtracted
+        return total, first
+
+    def _gradient_at(self, y: Array, index: Array) -> tuple[float, float]:
+        """Compute the gradient on these samples; return the loss and the gradient's length."""
+        if self._x is not None:
+            return self._call(y, self._x, index[None], np.array([index.size]))
+        x = self._samples.take(torch.from_numpy(index)).x  # lazy samples, or numbers of another type
+        rows, every = x.flatten(1).contiguous().numpy(), np.arange(index.size)
+        return self._call(y, rows, every[None], np.array([index.size]), index=index)
+
+    def _call(
+        self, y: Array, x: Array, batches: Array, sizes: Array, lr: float | None = None, index: Array | None = None
+    ) -> tuple[float, float]:
+        labels, values = (c if index is None or not c.size else c[index] for c in (self._labels, self._values))
+        rows, raw = (x, NO_BYTES) if x.dtype == np.float32 else (NO_ROWS, x)
+        return self._train(
+            self.plan.net, self.plan.numbers, y, self._gradient, self._room, self._offset, self._where,
+            rows, raw, labels, values, *self._scaling, np.ascontiguousarray(batches), sizes,
+            np.float32(lr or 0), lr is not None,
+        )  # fmt: skip
+
+
+def _labels_fit(y: Any, outputs: int) -> bool:
+    return not y.dtype.is_floating_point and (not y.numel() or 0 <= int(y.min()) <= int(y.max()) < outputs)
