@@ -1,118 +1,123 @@
-"""A local step of several clients in lockstep, its gradient written out, against the same steps one by one by autograd.
+"""Local steps by the compiled kernels against the same steps by torch.optim and autograd, one thread each.
 
-Both sides in one process with one thread, alternating; a turn is one step of all clients. The figure is the median over
-turns of the ratio, for the networks around the border at which fedweave changes from one way to the other
-(``fedweave.local.torch.stacked.CONVOLUTIONS``). Use: python benchmarks/steps.py [--turns 40] [--clients 5] [--batch 20]
+Both sides in one process, alternating, in processor time; a turn is a few steps of one client. The figure is the median
+over turns of the ratio, for networks from the smallest up to the border beyond which fedweave leaves a network to torch
+(``fedweave.local.compiled.network.WORK``). Use: python benchmarks/steps.py [--turns 15] [--steps 5]
 
---glue: what one call of torch's convolution costs that has next to nothing to compute, forward and backward.
+--compile: seconds until the kernels are ready, compiled for the first time and read from Numba's cache.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from fedweave import models
-from fedweave.local.torch.chain import aligned, layers, whole
-from fedweave.local.torch.flat_module import FlatModule, initial_vector
-from fedweave.local.torch.stacked import CONVOLUTIONS, written_out
+from fedweave.local.client_data import ClientData
+from fedweave.local.solvers import SGD
+from fedweave.local.torch.flat_module import initial_vector
+from fedweave.local.torch.trainer import TorchTrainer
+from fedweave.local.trainer import Jobs
+from fedweave.runs.processor import processor
 
-NETWORKS = [
-    ("mlp", (1, 28, 28)),
-    ("cnn_small", (1, 8, 8)),
-    ("cnn_small", (1, 28, 28)),
-    ("lenet5", (1, 28, 28)),
-    ("cnn2", (3, 32, 32)),
-    ("cnn_fedacs_cifar10", (3, 32, 32)),
+
+def vgg() -> nn.Module:
+    """Return a network of wide convolutions, near the border."""
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(2048, 10),
+    )  # fmt: skip
+
+
+NETWORKS: list[tuple[str, tuple[int, ...], int]] = [
+    ("logistic", (1, 28, 28), 5),
+    ("mlp", (1, 28, 28), 20),
+    ("cnn_small", (1, 8, 8), 20),
+    ("cnn_small", (1, 28, 28), 20),
+    ("lenet5", (1, 28, 28), 20),
+    ("cnn2", (3, 32, 32), 32),
+    ("cnn_fedacs_cifar10", (3, 32, 32), 50),
+    ("vgg", (3, 32, 32), 32),
 ]
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Return how long one call takes."""
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
+def measure(name: str, shape: tuple[int, ...], batch: int, steps: int, turns: int) -> dict[str, Any]:
+    """Return milliseconds per step of both sides, and their ratio."""
+    torch.manual_seed(0)
+    model = vgg() if name == "vgg" else models.build(name, shape, 10)
+    rng, n = np.random.default_rng(0), batch * steps
+    x, y = rng.standard_normal((n, *shape), dtype=np.float32), rng.integers(0, 10, n)
+    data = ClientData(x=x, y=y, test_x=x[:1], test_y=y[:1], mean=(), std=(), parts=[np.arange(n)])
+    start, plain = initial_vector(model), models.build(name, shape, 10) if name != "vgg" else vgg()
+    trainer, weights = TorchTrainer(model, data, SGD(), 0), list(plain.parameters())
+    one = np.ones(1, np.int64)
+    jobs = Jobs(client=0 * one, steps=steps * one, batch_size=batch * one, dispatch=one, lr=np.full(1, 1e-3))
+    optimizer, images, labels = torch.optim.SGD(weights, 1e-3), torch.from_numpy(x), torch.from_numpy(y)
 
+    def ours() -> None:
+        trainer.train(start, jobs)
 
-def measure(name: str, shape: tuple[int, ...], clients: int, batch: int, turns: int) -> dict[str, Any]:
-    """Return milliseconds per client and step of both ways, and their ratio."""
-    model = models.build(name, shape, 10)
-    start, flat, chain = torch.from_numpy(initial_vector(model)), FlatModule(model), layers(model, torch.zeros(shape))
-    assert chain, "every network here is a chain"
-    draw = torch.Generator().manual_seed(0)
-    x = torch.randn(clients, whole(batch), *shape, generator=draw)
-    y = torch.randint(0, 10, x.shape[:2], generator=draw)
-    weight = torch.zeros(x.shape[:2])
-    weight[:, :batch] = 1 / batch
-    rows = aligned(clients, start.shape, start.device).copy_(start)
-    gradient = written_out(chain, flat.layout, True)(rows)
+    def theirs() -> None:
+        for some in torch.randperm(n).split(batch):
+            optimizer.zero_grad()
+            F.cross_entropy(plain(images[some]), labels[some]).backward()
+            optimizer.step()
 
-    @torch.no_grad()
-    def lockstep() -> None:
-        rows.sub_(gradient(x.clone(), y, weight)[0], alpha=1e-4)
+    def seconds(work: Any) -> float:
+        begin = time.thread_time()
+        work()
+        return time.thread_time() - begin
 
-    def one_by_one() -> None:
-        for i in range(clients):
-            g = flat.gradient(F.cross_entropy(model(flat.fit(x[i, :batch])), y[i, :batch]))
-            with torch.no_grad():
-                flat.parameters.sub_(g, alpha=1e-4)
-
-    taken = np.array([(seconds(lockstep), seconds(one_by_one)) for _ in range(turns + 5)])[5:] / clients
-    convolved = sum(layer.work for layer in chain if layer.room)
+    taken = np.array([(seconds(ours), seconds(theirs)) for _ in range(turns + 2)])[2:] / steps
     return {
         "network": name,
         "shape": shape,
-        "clients": clients,
         "batch": batch,
-        "multiplications in convolutions": convolved,
-        "fedweave trains it": "in lockstep" if convolved <= CONVOLUTIONS else "one by one",
-        "lockstep_ms": round(1e3 * float(np.median(taken[:, 0])), 3),
-        "one_by_one_ms": round(1e3 * float(np.median(taken[:, 1])), 3),
-        "ratio": round(float(np.median(taken[:, 0] / taken[:, 1])), 2),
+        "trainer": trainer.name,
+        "multiplications of a sample": trainer.network.plan.work if trainer.network else None,
+        "fedweave_ms": round(1e3 * float(np.median(taken[:, 0])), 4),
+        "torch_ms": round(1e3 * float(np.median(taken[:, 1])), 4),
+        "ratio": round(float(np.median(taken[:, 0] / taken[:, 1])), 3),
     }
 
 
-def glue(turns: int) -> dict[str, float]:
-    """Return microseconds of calls on one image of 5×5 and 10 channels: 5,000 multiplications."""
-    last = torch.channels_last
-    x, w = (torch.randn(n, 10, 5, 5).contiguous(memory_format=last) for n in (1, 20))
-    b = torch.randn(20)
-    d = torch.ones_like(F.conv2d(x, w, b))
-
-    def backward(*wanted: bool) -> None:
-        torch.ops.aten.convolution_backward(d, x, w, [20], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, list(wanted))
-
-    calls: dict[str, Callable[[], object]] = {
-        "forward": lambda: F.conv2d(x, w, b),
-        "by inputs": lambda: backward(True, False, False),
-        "by weights": lambda: backward(False, True, True),
-    }
-    return {
-        name: round(1e6 * float(np.median([seconds(c) for _ in range(20 * turns)])), 1) for name, c in calls.items()
-    }
+def compiling() -> dict[str, float]:
+    """Return processor seconds until the kernels can be called, in new programs with an empty and a full cache."""
+    program = (
+        "import time; t = time.process_time(); import fedweave.local.compiled.layers; print(time.process_time() - t)"
+    )
+    with tempfile.TemporaryDirectory() as cache:
+        environment = os.environ | {"NUMBA_CACHE_DIR": cache}
+        runs = [subprocess.check_output([sys.executable, "-c", program], env=environment) for _ in range(2)]
+    return {f"{kind}_s": round(float(found), 2) for kind, found in zip(("compiled", "cached"), runs, strict=True)}
 
 
 def main() -> None:
     """Measure and print one JSON object per network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=40)
-    parser.add_argument("--clients", type=int, default=5)
-    parser.add_argument("--batch", type=int, default=20)
-    parser.add_argument("--glue", action="store_true", help="only the cost of a call")
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--compile", action="store_true", help="only the time to compile")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.glue:
-        print(json.dumps(glue(options.turns)), flush=True)
+    print(json.dumps({"processor": processor(), "load": os.getloadavg()[0]}), flush=True)
+    if options.compile:
+        print(json.dumps(compiling()), flush=True)
         return
-    for name, shape in NETWORKS:
-        print(json.dumps(measure(name, shape, options.clients, options.batch, options.turns)), flush=True)
+    for name, shape, batch in NETWORKS:
+        print(json.dumps(measure(name, shape, batch, options.steps, options.turns)), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 INSTALLED = packages_distributions()  # the distributions of a module: sklearn comes with scikit-learn
 HOMES = {  # parts of the package that need an extra as a whole, and say so where they are entered
     "local/torch": "torch",
+    "local/compiled": "fast",
     "models": "torch",
     "engine": "torch",
     "local/submodels.py": "torch",

@@ -51,7 +51,7 @@ class Sampler(ABC):
 class Solver(ABC):
     """How a client walks: the training loop is written once, a solver only bends the gradient.
 
-    The arrays are NumPy or torch, one client (D,) or several in lockstep (c, D); use only operators on them. ``y`` is
+    The arrays are NumPy or torch, one client (D,) or several (c, D); use only operators on them. ``y`` is
     changed in place after each step: a solver that remembers it must copy it.
 
     A solver may keep one vector per client from one participation to the next. It then begins with ``recall`` and says

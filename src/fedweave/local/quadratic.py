@@ -60,6 +60,8 @@ class Quadratics:
 class QuadraticTrainer:
     """Trains quadratic clients, in float64 and without any sampling of data."""
 
+    name = "QuadraticTrainer"
+
     def __init__(self, problem: Quadratics, solver: Solver, seed: int, weight: Array):
         if isinstance(solver, Adam):
             raise BadInput("Adam is not linear in its gradients: quadratic clients need SGD or Prox around it.")

@@ -166,6 +166,11 @@ class SubmodelTrainer:
         self.models, self.solver, self.seed, self._kind = ModelFleet.mixed(models, kind), solver, seed, kind
 
     @property
+    def name(self) -> str:
+        """What trains."""
+        return f"SubmodelTrainer of {self.parts[0].name}"
+
+    @property
     def layout(self) -> Layout:
         """The whole model's tensors in the flat vector."""
         return self.whole.layout

@@ -60,6 +60,11 @@ class Trainer(Protocol):
     """Trains clients from a given model and measures models; the same in the main process, in workers and on nodes."""
 
     @property
+    def name(self) -> str:
+        """What trains, as the manifest says: another one may have other last bits."""
+        ...
+
+    @property
     def layout(self) -> Layout:
         """The model's tensors in the flat vector."""
         ...

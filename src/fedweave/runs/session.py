@@ -202,14 +202,14 @@ def nominal_population(experiment: Experiment, samples: Array) -> Population:
 
 def trainer_name(engine: Simulator, device: str) -> str:
     """Return what trains and where; quadratics are solved without a device."""
-    name = type(engine.trainer).__name__
+    name = engine.trainer.name
     return name if isinstance(engine.trainer, QuadraticTrainer) else f"{name} on {device}"
 
 
 def versions() -> dict[str, str]:
     """Return the versions that matter for repeating a run."""
     found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
-    packages = ("fedweave", "numpy", "scipy", "torch", "scikit-learn")
+    packages = ("fedweave", "numpy", "scipy", "torch", "numba", "scikit-learn")
     return found | {package: number for package in packages if (number := _installed(package))}
 
 

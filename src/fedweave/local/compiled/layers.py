@@ -1,63 +1,26 @@
 """The gradient of a chain of layers in one call, compiled once for all networks: a table says which layers there are.
 
-Images of a batch lie samples last, (channels, height, width · samples): a shift of all of them is one start in long runs,
-and a convolution is a product of its kernels with shifted rows. Features lie samples first, (samples, features).
-Everything of a step is in one room ``a`` that stays in a core's cache: a large batch goes through it in shares.
+Images of a batch lie samples last, (channels, height, width · samples): a shift of all of them is another start of long
+runs, and a convolution is a product of its kernels with shifted rows. Features lie samples first, (samples, features).
+All numbers of a step are in one array ``a`` that stays in a core's cache: a large batch goes through it in shares.
 """
+
+# Numba infers the types of parameters, from those of ``train``.
+# pyright: reportMissingParameterType=false
 
 from __future__ import annotations
 
 import math
+
 import numpy as np
 from llvmlite.binding import get_host_cpu_features
 from numba import njit, types
 
-from fedweave.local.compiled.table import (
-    CLASSIFY,
-    CONVOLUTION,
-    FIRST,
-    FIT,
-    IMAGES,
-    KIND,
-    LINEAR,
-    ONES,
-    OTHER,
-    OUT,
-    OUTPUTS,
-    PAD_H,
-    PAD_V,
-    PADDED,
-    POOL,
-    RELU,
-    ROOM,
-    STEP_H,
-    STEP_V,
-    WHERE,
-    B,
-    C,
-    D,
-    H,
-    K,
-    L,
-    O,
-    P,
-    Q,
-    V,
-    W,
-    X,
-    Y,
-)  # fmt: skip
-from fedweave.local.compiled.vectors import (
-    LANES,
-    copy,
-    fill,
-    inner_products,
-    largest,
-    largest_back,
-    product_rows,
-    rectify,
-    rectify_back,
-)
+from fedweave.local.compiled.table import B, C, D, H, K, L, O, P, Q, V, W, X, Y
+from fedweave.local.compiled.table import CLASSIFY, FIRST, FIT, IMAGES, KIND, ONES, OTHER, OUT, OUTPUTS, ROOM, WHERE
+from fedweave.local.compiled.table import CONVOLUTION, LINEAR, PAD_H, PAD_V, PADDED, POOL, RELU, STEP_H, STEP_V
+from fedweave.local.compiled.vectors import LANES, copy, fill, largest, largest_back, rectify, rectify_back
+from fedweave.local.compiled.vectors import inner_products, product_rows
 
 ZERO = np.float32(0)
 _inner = njit(error_model="numpy")  # compiled when ``train`` is, and cached as a part of it

@@ -12,9 +12,9 @@ from torch import nn
 from fedweave.core.records import Array
 
 LINEAR, CONVOLUTION, POOL, RELU, SAMPLES_FIRST = range(5)  # kinds of layers
-# Columns of the table, one row per layer: places of inputs, outputs, weights and biases; the shapes of inputs and outputs
-# (features are channels of one pixel); of windows the size, padding and stride; places of padded inputs and of the
-# positions of largest ones.
+# Columns of the table, one row per layer: the places of inputs, outputs, weights and biases; the shapes of inputs and
+# outputs (features are channels); size, padding and stride of windows; the places of padded inputs and of the positions
+# of largest ones.
 KIND, X, Y, W, B, C, H, V, O, P, Q, K, L, PAD_H, PAD_V, STEP_H, STEP_V, PADDED, WHERE = range(19)  # noqa: E741
 COLUMNS = 19
 # Numbers of a network: its first layer with weights; samples that fit into the room; the place of the outputs, and how

@@ -1,8 +1,8 @@
 """The inner loops of the kernels, written as LLVM vector code of 16 lanes.
 
-A compiler that vectorises plain loops decides by processor in which order it adds; here every lane adds in an order that
-is written down, with fused multiply-adds. So a sum has the same bits on every processor, and its speed is near that of
-the machine: accumulators stay in registers while rows of operands stream past.
+A compiler that vectorises plain loops chooses by processor in which order it adds. Here every lane adds in an order
+that is written down, with fused multiply-adds: a sum has the same bits on every processor. Its speed is near the
+processor's peak, because accumulators stay in registers while rows of operands stream past.
 
 All arrays are flat; a matrix in one is a start and a stride. Ends that do not fill a vector are masked.
 """

@@ -62,6 +62,11 @@ class TorchTrainer:
         self.models = ModelFleet((ClientModel(self.flat.layout),))
 
     @property
+    def name(self) -> str:
+        """What trains."""
+        return "TorchTrainer" if self.network is None else "TorchTrainer with compiled kernels"
+
+    @property
     def layout(self) -> Layout:
         """The model's tensors in the flat vector."""
         return self.flat.layout
