@@ -1,7 +1,9 @@
 """A Ray cluster of several nodes: actors and nodes that are lost change no bit, and comparisons spread over it."""
 
 import os
+import re
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -164,7 +166,7 @@ def test_without_any_node_left_the_run_ends_with_one_sentence(cluster, pool, wai
     (tmp_path / "done").touch()
     for node in list(cluster.worker_nodes):
         cluster.remove_node(node)
-    with pytest.raises(WorkerDied, match="No Ray actor has started within 2 s: .* its machines are gone"):
+    with pytest.raises(WorkerDied, match=r"No Ray actor has started within 2 s: .* its machines are gone"):
         at(pool, waiting)
 
 
@@ -172,12 +174,88 @@ def test_other_software_is_refused_and_another_processor_named(pool, waiting, tm
     (tmp_path / "done").touch()
     real = ray_cluster.versions()
     monkeypatch.setattr(ray_cluster, "versions", lambda: real | {"torch": "99.1"})
-    with pytest.raises(
-        BadInput, match=rf"has other software than this one: torch {real['torch']}, not 99\.1\. Install"
-    ):
+    with pytest.raises(BadInput, match=re.escape(f"software than this one: torch {real['torch']}, not 99.1. Inst")):
         at(pool, waiting)
     monkeypatch.setattr(ray_cluster, "versions", lambda: real | {"scikit-learn": "99.1"})  # which trains nothing
     monkeypatch.setattr(ray_cluster, "processor", lambda: {"name": "abacus", "vectors": "beads"})
     with pytest.warns(UserWarning, match="than this machine, abacus, beads: the last bits may differ"):
         there = at(pool, waiting)
     assert there.summary["digest"] == alone(waiting).summary["digest"]
+
+
+METHODS = [fw.methods.scaffold(4), fw.methods.fedyogi(4)]
+
+
+@pytest.fixture
+def several(pool, waiting, tmp_path):
+    """What a comparison takes, with two free CPUs for it, and the digests of its runs one after another."""
+    pool.join()
+    pool._end()
+    until(lambda: pool._ray.available_resources().get("CPU") == 2)
+    (tmp_path / "done").touch()
+    experiment = replace(waiting, workers="auto")
+    return experiment, digests(fw.compare(METHODS, replace(experiment, pool="local", workers=1), seeds=2))
+
+
+def digests(comparison):
+    return [(r.summary["method"], r.summary["seed"], r.summary["digest"]) for r in comparison.results]
+
+
+def two_begin_together():
+    """Return a ``watch`` that lets a run begin together with another one only."""
+    both = threading.Barrier(2, timeout=PATIENCE)
+
+    def watch(name, experiment):
+        both.wait()
+        return lambda row: None
+
+    return watch
+
+
+def test_runs_of_a_comparison_go_on_at_the_same_time_to_the_same_bits(several, tmp_path):
+    experiment, one_by_one = several
+    there = fw.compare(METHODS, experiment, 2, tmp_path / "c", two_begin_together())
+    assert digests(there) == one_by_one
+    assert digests(fw.compare(METHODS, experiment, 2)) == one_by_one
+    assert digests(fw.compare(METHODS, experiment, 2, at_once=1)) == one_by_one
+
+
+class UnhappyError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("raised", "seen"), [(KeyboardInterrupt, fw.Interrupted), (UnhappyError, UnhappyError)])
+def test_one_run_that_ends_badly_ends_the_others_and_all_can_be_continued(raised, seen, several, tmp_path):
+    experiment, one_by_one = several
+    together = two_begin_together()
+
+    def watch(name, e):
+        together(name, e)
+
+        def on_round(row):
+            if row["round"] == 2 and name == METHODS[0].name:
+                raise raised
+
+        return on_round
+
+    with pytest.raises(seen):
+        fw.compare(METHODS, experiment, 2, tmp_path / "c", watch)
+    assert not list(tmp_path.glob("c/*-seed1")), "none has begun after it"
+    assert digests(fw.compare(METHODS, experiment, 2, tmp_path / "c")) == one_by_one
+
+
+@pytest.mark.filterwarnings("ignore:A Ray actor was lost")
+def test_a_comparison_outlives_a_node(cluster, several, tmp_path):
+    experiment, one_by_one = several
+    together, once = two_begin_together(), threading.Lock()
+
+    def watch(name, e):
+        together(name, e)
+
+        def on_round(row):
+            if once.acquire(blocking=False):
+                cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+
+        return on_round
+
+    assert digests(fw.compare(METHODS[:1], experiment, 2, tmp_path / "c", watch)) == one_by_one[::2]

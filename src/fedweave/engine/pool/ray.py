@@ -122,18 +122,18 @@ class RayActors(AbstractContextManager["RayActors"]):
     def lanes(self, most: int) -> list[RayActors]:
         """Divide the actors among up to ``most`` pools, which train different things at the same time."""
         self.join()
-        total, found = self.count or 1, list[RayActors]()
-        for n in range(lanes := max(min(most, total), 1)):
-            lane = RayActors(total // lanes + (n < total % lanes))
+        room = int(self._ray.available_resources().get("CPU", 0)) + len(self._actors)  # others may use the cluster too
+        total, found = max(min(self.count or 1, room), 1), list[RayActors]()
+        for count in divide(total, min(most, total)):
+            found.append(lane := RayActors(count))
             lane._ray, lane._columns = self._ray, self._columns
-            found.append(lane)
         return found
 
     def stop(self) -> None:
         """End a pool that another thread is using, there as if by Ctrl-C."""
-        self._stopped = True
+        self._stopped, ray = True, self._ray
         for actor in list(self._actors):
-            self._ray.kill(actor)
+            ray.kill(actor)
 
     def load(self, build: Build, data: ClientData, pieces: int) -> bool:
         """Give every actor the trainer ``build(data)``; no more actors than a round has ``pieces``."""
@@ -235,7 +235,7 @@ class RayActors(AbstractContextManager["RayActors"]):
             raise KeyboardInterrupt
         ready = self._ray.wait(answers, num_returns=1, timeout=seconds)[0] if answers else ()
         if not ready:
-            raise WorkerDied(
+            raise NoRoom(
                 f"No Ray actor has started within {seconds:.0f} s: other work may hold the cluster's CPUs, or its "
                 "machines are gone. `ray status` shows it."
             )
@@ -265,6 +265,15 @@ class RayActors(AbstractContextManager["RayActors"]):
             self._ray.kill(actor)
         self._actors, self._coming, self._free, self._given, self.holds = [], {}, [], (), None
         self._unknown, self._node = {}, {}
+
+
+class NoRoom(WorkerDied):
+    """No actor could be had in good time."""
+
+
+def divide(total: int, lanes: int) -> list[int]:
+    """Divide a number of actors among lanes, each at least one."""
+    return [max(total // lanes + (n < total % lanes), 1) for n in range(lanes)]
 
 
 class _Lost(Exception):  # noqa: N818 - it says what happened
