@@ -23,16 +23,18 @@ def spread(work: Callable[[str, Pool], Found], names: Sequence[str], pool: Pool,
     Where the pool is a Ray cluster that was joined, up to ``at_once`` go on at the same time, or as many as there are
     free CPUs. ``work`` may be called again for a run that it did not finish, when its actors were lost for good.
     """
-    if not isinstance(pool, RayActors) or not pool.joined or at_once == 1 or len(names) < 2:
+    most = min(len(names), at_once or len(names))
+    if not isinstance(pool, RayActors) or not pool.joined or most < 2 or len(pools := pool.lanes(most)) < 2:
         return [work(name, pool) for name in names]
     todo, found = deque(names), dict[str, Found]()
     while todo:
         before = len(found)
         try:
-            _in_lanes(work, todo, found, pool.lanes(min(len(todo), at_once or len(todo))))
+            _in_lanes(work, todo, found, pools)
         except NoRoom:
             if len(found) == before:  # else a run has ended, and its actors have left room
                 raise
+            pools = pool.lanes(most)
     return [found[name] for name in names]
 
 
