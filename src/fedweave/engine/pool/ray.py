@@ -23,7 +23,7 @@ from fedweave.core.records import Array
 from fedweave.core.settings import BadInput, brief
 from fedweave.data.columns import each
 from fedweave.engine.pool.protocol import Build, Call, WorkerDied
-from fedweave.engine.pool.ray_cluster import about_here, check_machine, connected
+from fedweave.engine.pool.ray_cluster import about_here, check_machine, connected, leave
 from fedweave.engine.pool.shared_data import SHARED
 from fedweave.engine.pool.worker import Answer, Serving, answered, packed, result_of
 from fedweave.local.client_data import ClientData
@@ -257,7 +257,7 @@ class RayActors(AbstractContextManager["RayActors"]):
     def __exit__(self, *_: object) -> None:
         self._end()
         if self._ours:
-            self._ray.shutdown()
+            leave(self._ray)
         self._ray, self._ours, self._columns = None, False, Columns()
 
     def _end(self) -> None:

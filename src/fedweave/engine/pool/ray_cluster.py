@@ -38,7 +38,19 @@ def connected(cpus: int | None) -> tuple[Any, bool]:
                 f"The Ray cluster at RAY_ADDRESS={address!r} cannot be joined: {e} "
                 "If it wants a token, RAY_AUTH_MODE=token is needed here too."
             ) from None
+        _raylet_messages(ray, False)
         return ray, True
+
+
+def leave(ray: Any) -> None:
+    """Leave a cluster that we joined, or end one that we started."""
+    _raylet_messages(ray, True)
+    ray.shutdown()
+
+
+def _raylet_messages(ray: Any, wanted: bool) -> None:
+    """Whether Ray prints what happens to its nodes: on the standard output, where a run may write its JSON."""
+    ray._private.worker._worker_logs_enabled = wanted
 
 
 def _knock(address: str) -> None:
