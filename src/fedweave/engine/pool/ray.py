@@ -193,8 +193,11 @@ class RayActors(AbstractContextManager["RayActors"]):
 
     def _hire(self, pieces: int) -> None:
         """Start actors until there is one for each piece, or as many as were planned."""
+        missing = min(self.count or 1, pieces) - len(self._actors)
+        if missing <= 0 or self._stillborn >= MOST_DEATHS:
+            return
         make = self._ray.remote(num_cpus=1)(Actor)
-        while len(self._actors) < min(self.count or 1, pieces) and self._stillborn < MOST_DEATHS:
+        for _ in range(missing):
             self._actors.append(actor := make.remote())
             self._unknown[actor] = actor.about.remote()
             self._coming[actor.load.remote(*self._given)] = actor
