@@ -29,7 +29,7 @@ from fedweave.local.solvers import SGD
 from fedweave.local.torch.flat_module import initial_vector
 from fedweave.local.torch.trainer import TorchTrainer
 from fedweave.local.trainer import Jobs
-from fedweave.runs.processor import processor
+from fedweave.engine.machine import processor
 
 
 def vgg() -> nn.Module:

@@ -187,9 +187,11 @@ def test_an_error_of_a_model_arrives_with_its_traceback_and_the_pool_goes_on(sma
     assert at(pool, after).summary["digest"] == alone(after).summary["digest"]
 
 
-def test_a_dead_actor_is_an_error_that_says_so(small, pool):
-    with pytest.raises(WorkerDied, match="out of memory"):
+@pytest.mark.filterwarnings("ignore:A Ray actor was lost")
+def test_work_that_kills_every_actor_ends_the_run_with_one_sentence(small, pool, capfd):
+    with pytest.raises(WorkerDied, match=r"3 Ray actors .* out of memory\. The last one: The actor is dead because"):
         at(pool, small(fw.methods.fedavg(1), model=away(lambda: os._exit(3))))
+    assert capfd.readouterr().out == "", "where a run may write its JSON"
 
 
 def test_more_actors_than_cpus_are_refused_and_a_model_that_cannot_be_sent(small, pool):
@@ -209,7 +211,7 @@ def test_without_ray_one_sentence_says_how_to_get_it(small, monkeypatch, tmp_pat
 
 
 def test_what_is_solved_in_closed_form_starts_nothing(monkeypatch):
-    monkeypatch.setattr(ours, "_connected", lambda cpus: pytest.fail("Ray was started"))
+    monkeypatch.setattr(ours, "connected", lambda cpus: pytest.fail("Ray was started"))
     experiment = fw.Experiment(fw.methods.fedavg(2), "quadratics", fw.partition.IID(4), rounds=2, pool="ray")
     result = fw.run(experiment)
     assert result.summary["digest"] == alone(experiment).summary["digest"]

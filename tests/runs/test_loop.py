@@ -18,10 +18,10 @@ from torch import nn
 
 import fedweave as fw
 from fedweave import methods
+from fedweave.engine.machine import processor, processor_name
 from fedweave.runs import session
 from fedweave.runs.compare import resume_comparison
 from fedweave.runs.method_names import method_names
-from fedweave.runs.processor import processor, processor_name
 from fedweave.runs.results import summarise, to_target
 from fedweave.store import run_folder, schema
 

@@ -113,7 +113,16 @@ def run(method: str, /, *, options: Typed = NO_OPTIONS, set_: Set = (), out: Out
 @app.command(
     help_epilogue="Example: fedweave compare fedavg fedprox --data digits --system dynamic --seeds 3 --target 0.9"
 )
-def compare(*methods: str, options: Typed = NO_OPTIONS, set_: Set = (), out: Out = None, json: Json = False) -> None:
+def compare(
+    *methods: str,
+    options: Typed = NO_OPTIONS,
+    set_: Set = (),
+    at_once: Annotated[
+        int | None, help_text("With --pool ray: runs that go on at the same time. [one per CPU of the cluster]")
+    ] = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
     """Run several methods on the same data, worlds and seeds; leaves a table and report.html.
 
     METHODS are names, TOML files or your own, module:name; without any: fedavg fedprox fedavgm fedyogi.
@@ -125,7 +134,7 @@ def compare(*methods: str, options: Typed = NO_OPTIONS, set_: Set = (), out: Out
     with resumable(folder):
         with Show(len(zoo) * checked.seeds, running.device_sentence(experiments[0])) as show:
             results = comparing.compare(
-                zoo, experiments[0], checked.seeds, folder, heeding(show.watch), _command()
+                zoo, experiments[0], checked.seeds, folder, heeding(show.watch), _command(), at_once
             ).results
         _say(results, folder / "report.html", json)
 

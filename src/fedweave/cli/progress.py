@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from itertools import count
 from types import TracebackType
 from typing import Any
 
@@ -54,7 +55,7 @@ class Show:
     def __init__(self, runs: int, device: str = ""):
         self._device = device  # printed when the first run begins
         self._console = Console(stderr=True)
-        self._runs, self._begun = runs, 0
+        self._runs, self._numbers = runs, count(1)
         self._bars = Progress(
             TextColumn("{task.description:<24}"),
             BarColumn(bar_width=30),
@@ -76,10 +77,10 @@ class Show:
 
     def watch(self, name: str, experiment: Experiment) -> Any:
         """Begin a line for a run and return the function to call with the row of each round."""
-        self._begun += 1
-        if self._begun == 1 and self._device:
+        number = next(self._numbers)
+        if number == 1 and self._device:
             self._console.print(f"device: {self._device}", highlight=False)
-        label = f"[{self._begun}/{self._runs}] {name}, seed {experiment.seed}" if self._runs > 1 else name
+        label = f"[{number}/{self._runs}] {name}, seed {experiment.seed}" if self._runs > 1 else name
         task = self._bars.add_task(label, total=experiment.rounds, status="")
         last, score = time.monotonic(), ""
 

@@ -15,6 +15,7 @@ from fedweave.core.paths import check_name
 from fedweave.core.settings import BadInput, shown
 from fedweave.data import Dataset
 from fedweave.engine.pool.protocol import Pool
+from fedweave.engine.pool.ray import RayActors
 from fedweave.method import Method
 from fedweave.runs import method_names
 from fedweave.runs.experiment import Experiment, check_experiment, load_data
@@ -23,8 +24,9 @@ from fedweave.runs.plain import from_plain, to_plain
 from fedweave.runs.results import Result
 from fedweave.runs.same_run import different, refuse_another
 from fedweave.runs.session import prepare
+from fedweave.runs.spread import spread
 from fedweave.store.contents import Plan
-from fedweave.store.run_folder import RunFolder, refuse_used
+from fedweave.store.run_folder import RunFolder, refuse_used, state_file
 from fedweave.tables.files import read_json, shown_path, writable, write_file
 
 
@@ -59,20 +61,28 @@ def compare(
     out: str | Path | None = None,
     watch: Watch | None = None,
     command: str | None = None,
+    at_once: int | None = None,
 ) -> Comparison:
     """Run every method, given itself or by name, with every seed; with ``out`` each run has its folder in there.
 
-    An interrupted comparison goes on when it is called again with the same arguments and ``out``.
+    An interrupted comparison goes on when it is called again with the same arguments and ``out``. On a Ray cluster
+    ``at_once`` runs go on at the same time, each in a thread that also calls ``watch``; None: as many as it has CPUs.
     """
     check_experiment(experiment)
+    if at_once is not None and (not isinstance(at_once, int) or at_once < 1):
+        raise BadInput(f"'at_once' must be a whole number of at least 1, or None. Got {shown(at_once)}.")
     runs = _plan(methods, replace(experiment, data=load_data(experiment)), seeds)
     with workers_of(experiment) as workers:
         if out is None:
             _try(runs, workers, command)
-            return Comparison([run_with(e, None, watch, command, workers) for e in runs.values()])
+
+            def run_one(name: str, own: Pool) -> Result:
+                return run_with(runs[name], None, watch, command, own)
+
+            return Comparison(spread(run_one, list(runs), workers, at_once))
         folder, plain = Path(out), {name: to_plain(e) for name, e in runs.items()}
         if is_comparison(folder) and not different(_planned(folder)["runs"], json.loads(json.dumps(plain))):
-            return _continue(folder, runs, watch, command, workers)
+            return _continue(folder, runs, watch, command, workers, at_once)
         refuse_used(folder, "compare.json")
         _try(runs, workers, command)
         content = {"command": command, "runs": plain}
@@ -81,7 +91,7 @@ def compare(
             folder.mkdir(parents=True, exist_ok=True)
             crash_point("compare: folder made")
             write_file(folder / "compare.json", (json.dumps(content, indent=1) + "\n").encode())
-        return _continue(folder, runs, watch, command, workers)
+        return _continue(folder, runs, watch, command, workers, at_once)
 
 
 def _try(runs: Mapping[str, Experiment], workers: Pool, command: str | None) -> None:
@@ -128,22 +138,31 @@ def resume_comparison(folder: str | Path, watch: Watch | None = None, trust: boo
 
 
 def _continue(
-    folder: Path, runs: Mapping[str, Experiment], watch: Watch | None, command: str | None, workers: Pool
+    folder: Path,
+    runs: Mapping[str, Experiment],
+    watch: Watch | None,
+    command: str | None,
+    workers: Pool,
+    at_once: int | None = None,
 ) -> Comparison:
-    results: list[Result] = []
+    def finish(name: str, own: Pool) -> Result:
+        place = run_inside(folder, name)
+        if (place / "run.sqlite").exists():
+            with closing(RunFolder.open(place)) as store:
+                refuse_another(store.experiment, runs[name])
+                result = resume_with(store, runs[name], watch, own)
+        else:
+            result = run_with(runs[name], place, watch, command, own)
+        crash_point("compare: run finished")
+        return result
+
     try:
-        for name, experiment in runs.items():
-            place = run_inside(folder, name)
-            if (place / "run.sqlite").exists():
-                with closing(RunFolder.open(place)) as store:
-                    refuse_another(store.experiment, experiment)
-                    results.append(resume_with(store, experiment, watch, workers))
-            else:
-                results.append(run_with(experiment, place, watch, command, workers))
-            crash_point("compare: run finished")
+        left = [e for name, e in runs.items() if not (run_inside(folder, name) / state_file(e.rounds)).exists()]
+        if left and isinstance(workers, RayActors) and not workers.joined:
+            prepare(left[0], workers)  # joins the cluster if there is anything to train
+        return Comparison(spread(finish, list(runs), workers, at_once))
     except KeyboardInterrupt as stopped:  # what can be continued is the whole comparison
         raise Interrupted(folder, getattr(stopped, "round", 0)) from None
-    return Comparison(results)
 
 
 def runs_in(folder: str | Path) -> list[Path]:

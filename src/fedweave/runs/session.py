@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +18,7 @@ from fedweave.core.settings import BadInput
 from fedweave.core.spec import describe
 from fedweave.data import Dataset
 from fedweave.data.deal import Shares, covered, label_counts
+from fedweave.engine.machine import processor, versions
 from fedweave.engine.pool.protocol import Pool
 from fedweave.engine.simulator import Simulator
 from fedweave.engine.torch_simulator import torch_simulator
@@ -38,7 +36,6 @@ from fedweave.runs.factories import model_factory, own_model, submodel_factories
 from fedweave.runs.own_models import first_vector
 from fedweave.runs.own_parts import check_population, check_shares
 from fedweave.runs.plain import to_plain
-from fedweave.runs.processor import processor
 from fedweave.runs.start import started
 from fedweave.store.states import misfit
 from fedweave.system.worlds import steps_of
@@ -204,19 +201,3 @@ def trainer_name(engine: Simulator, device: str) -> str:
     """Return what trains and where; quadratics are solved without a device."""
     name = engine.trainer.name
     return name if isinstance(engine.trainer, QuadraticTrainer) else f"{name} on {device}"
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that matter for repeating a run."""
-    found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
-    packages = ("fedweave", "numpy", "scipy", "torch", "numba", "scikit-learn")
-    return found | {package: number for package in packages if (number := _installed(package))}
-
-
-@cache
-def _installed(package: str) -> str | None:
-    """Return the version of a package, or None; finding it takes as long as a small round."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -18,6 +18,7 @@ from flwr.supercore import log
 from fedweave.core.records import Population
 from fedweave.core.settings import BadInput
 from fedweave.data import Dataset
+from fedweave.engine.machine import processor, versions
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.torch_simulator import torch_simulator
 from fedweave.fleet.server.engine import FlowerEngine
@@ -33,10 +34,9 @@ from fedweave.runs.factories import model_factory, own_model
 from fedweave.runs.loop import Watch, go_on
 from fedweave.runs.own_models import first_vector
 from fedweave.runs.plain import to_plain
-from fedweave.runs.processor import processor
 from fedweave.runs.results import Result, score_of
 from fedweave.runs.same_run import different, mind_machine, refuse_another, refuse_another_start
-from fedweave.runs.session import Session, describe_model, describe_task, nominal_population, versions
+from fedweave.runs.session import Session, describe_model, describe_task, nominal_population
 from fedweave.runs.start import started
 from fedweave.store.run_folder import RunFolder
 from fedweave.system.measured import Measured

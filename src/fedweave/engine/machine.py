@@ -1,14 +1,16 @@
-"""The kind of processor that a run has: between kinds, the last bits may differ."""
+"""What bits depend on besides the seed: the versions of the software, and the kind of processor."""
 
 from __future__ import annotations
 
 import os
 import platform
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 
+SOFTWARE = ("fedweave", "python", "torch", "numba", "numpy", "scipy")  # whose versions bits depend on
 CPUINFO = Path("/proc/cpuinfo")
 # With these variables, the libraries that compute take a processor for another one.
 IMITATIONS = (
@@ -47,3 +49,19 @@ def processor_name(cpuinfo: Path) -> str:
     said = dict([part.strip() for part in line.split(":", 1)] for line in first.splitlines() if ":" in line)
     found = ", ".join(f"{label}{said[fact]}" for fact, label in FACTS.items() if fact in said)
     return found or platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that matter for repeating a run."""
+    found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
+    packages = ("fedweave", "numpy", "scipy", "torch", "numba", "scikit-learn")
+    return found | {package: number for package in packages if (number := _installed(package))}
+
+
+@cache
+def _installed(package: str) -> str | None:
+    """Return the version of a package, or None; finding it takes as long as a small round."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
