@@ -16,6 +16,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
 from fedweave.core.roles import Sampler
 from fedweave.core.settings import settings
+from fedweave.core.vectors import lengths
 from fedweave.sample.delta import Floor, probability_with_floor
 from fedweave.sample.fixed import draw_from, law_of, proportional
 from fedweave.theory import delta_score
@@ -75,7 +76,7 @@ class PracticalIS(Sampler):
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
         answered = cohort.ids[replies.received]
-        norm = np.linalg.norm(replies.updates[replies.received, : view.layout.parameters], axis=1)
+        norm = lengths(replies.updates[:, : view.layout.parameters])[replies.received]
         return redistribute(state, answered, view.population.weight[answered] * norm, self.floor)
 
 
