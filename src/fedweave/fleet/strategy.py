@@ -28,7 +28,7 @@ from fedweave.fleet.server.places import Places
 from fedweave.fleet.server.questions import Asker, Question, as_known
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import Clock, Terms, refuse_oracle
-from fedweave.fleet.wire.tensors import Tensors, fits
+from fedweave.fleet.wire.tensors import Tensors, fits, records_of
 from fedweave.local.solvers import SGD, Adam
 from fedweave.method import Method
 from fedweave.pacing import Synchronous, ask_more
@@ -260,14 +260,14 @@ class Strategy(FlowerStrategy):
         """Return an answer without the arrays that are averaged: of many large ones only their sum stays in memory."""
         arrays = {
             key: ArrayRecord({name: record[name] for name in self._outside if name in record})
-            for key, record in content.array_records.items()
+            for key, record in records_of(content, ArrayRecord).items()
         }
-        return RecordDict({**arrays, **content.metric_records})
+        return RecordDict({**arrays, **records_of(content, MetricRecord)})
 
     def _rest(self, asked: _Asked, answers: Sequence[RecordDict]) -> ArrayRecord:
         """Return the arrays that are not averaged: those of the first client that sent whole ones, or as they were."""
         for answer in answers if self._outside else ():
-            for record in answer.array_records.values():
+            for record in records_of(answer, ArrayRecord).values():
                 if all(n in record and fits(n, record[n], asked.arrays[n]) for n in self._outside):
                     return record
         return asked.arrays
@@ -335,7 +335,7 @@ def needs(method: Method) -> str:
 
 def weighted_means(contents: Sequence[RecordDict]) -> Mapping[str, float]:
     """Return the means of the numbers that all clients report, weighted by their examples."""
-    reported = [{k: v for record in c.metric_records.values() for k, v in record.items()} for c in contents]
+    reported = [{k: v for record in records_of(c, MetricRecord).values() for k, v in record.items()} for c in contents]
     reported = [t for t in reported if not wrong_number("num-examples", t.get("num-examples"), 1, math.inf)]
     if not reported:
         return {}
