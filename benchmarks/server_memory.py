@@ -14,7 +14,7 @@ server's own process. "memory" is the same with the updates in memory: the diges
 memory, the others 5 GB of disk in the temporary folder (TMPDIR).
 
 Use: python benchmarks/server_memory.py [ram] [disk]; needs 10 GB of memory, and 5 GB of disk in the temporary folder.
-Or:  python benchmarks/server_memory.py --answers 100 [--only simulator server strategy]
+Or:  python benchmarks/server_memory.py --answers 100 [--only simulator memory server strategy] [--methods fedavg …]
 """
 
 from __future__ import annotations
@@ -169,9 +169,7 @@ def memory_of(where: Where) -> dict[str, Any]:
 
 
 WIDTH = 3125  # of two hidden layers: 10,003,135 parameters on 8×8 images
-METHODS = ("fedavg", "fedavg_is", "fednova", "fedacs", "fedau", "fedpracis")
-CASES = [("simulator", name, "file") for name in METHODS]
-CASES += [("simulator", "fedavg", "memory"), ("server", "fedavg", "file"), ("strategy", "fedavg", "file")]
+METHODS = ["fedavg", "fedavg_is", "fednova", "fedacs", "fedacs_private", "fedpracdelta"]
 ROUND_AIM = 1.0  # GB
 
 
@@ -269,12 +267,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", metavar="ram|disk", help="of FedAWARE's step; both unless given")
     parser.add_argument("--answers", type=int, help="measure a round with so many answers instead")
-    parser.add_argument("--only", nargs="*", default=["simulator", "server", "strategy"], help="ways of --answers")
+    parser.add_argument("--only", nargs="*", default=["simulator", "memory", "server", "strategy"])
+    parser.add_argument("--methods", nargs="*", default=METHODS, help="of the simulator")
     options = parser.parse_args()
     if options.answers:
-        for way, name, where in CASES:
-            if way in options.only:
-                print(json.dumps(child("peak", way, name, where, options.answers)), flush=True)
+        cases = [("simulator", name, "file") for name in options.methods if "simulator" in options.only]
+        cases += [("simulator", "fedavg", "memory")] if "memory" in options.only else []
+        cases += [(way, "fedavg", "file") for way in ("server", "strategy") if way in options.only]
+        for case in cases:
+            print(json.dumps(child("peak", *case, options.answers)), flush=True)
         return
     chosen: list[Where] = options.tables or ["ram", "disk"]
     peaks = {where: child("memory", where) for where in chosen}  # before this process grows
