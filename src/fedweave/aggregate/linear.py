@@ -10,6 +10,7 @@ from pydantic import Field
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
 from fedweave.core.roles import Aggregator
 from fedweave.core.settings import settings
+from fedweave.core.vectors import weighted_sum
 from fedweave.sample import estimates
 
 TINY = np.finfo(float).tiny
@@ -24,7 +25,7 @@ def weigh(weights: Array, replies: Replies) -> Array:
     entries that no client sent: they stay unchanged.
     """
     w = np.where(replies.received, weights, 0.0).astype(replies.updates.dtype, copy=False)
-    total = w @ replies.updates
+    total = weighted_sum(w, replies.updates)
     if replies.mask is None:
         return total
     for i in range(0, total.size, COLUMNS):

@@ -11,6 +11,8 @@ from pydantic import Field, PositiveFloat
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
 from fedweave.core.roles import Aggregator
 from fedweave.core.settings import settings
+from fedweave.core.vectors import by_rows, row_blocks
+from fedweave.tables.spool import Spool
 
 COLUMNS = 2**15  # columns of one piece, because sorting makes a few copies
 
@@ -70,10 +72,13 @@ class Robust(Aggregator):
 
 def clip_rows(updates: Array, longest: float | Literal["median"]) -> Array:
     """Return the rows, scaled down where longer than ``longest`` or than the median row."""
-    length = np.linalg.norm(updates.astype(np.float64), axis=1)
+    length = by_rows(lambda some: np.linalg.norm(some.astype(np.float64), axis=1), updates)
     limit = longest if longest != "median" else float(np.median(length)) if length.size else 0.0
-    scale = np.divide(limit, length, out=np.ones_like(length), where=length > limit)
-    return updates * scale.astype(updates.dtype)[:, None]
+    scale = np.divide(limit, length, out=np.ones_like(length), where=length > limit).astype(updates.dtype)[:, None]
+    clipped = Spool((updates.shape[0], updates.shape[1]), updates.dtype)
+    for some in row_blocks(updates):
+        clipped.put(some, updates[some] * scale[some])
+    return clipped.matrix()
 
 
 def trim_rows(updates: Array, share: float) -> Array:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedweave.core.vectors import keep_only_rows
+
 Array = NDArray[Any]
 State = Mapping[str, Any]  # what a part remembers between rounds: arrays and Rows by name, stored without pickle
 
@@ -97,7 +99,7 @@ class Replies(NamedTuple):
     """What came back, aligned with the cohort row by row."""
 
     received: Array  # (k,) bool; a lost reply is a zero row
-    updates: Array  # (k, D) float32, u_i = y_i − x
+    updates: Array  # (k, D) float32, u_i = y_i − x; many large ones are the map of a file (``core.vectors``)
     steps: Array  # (k,) local steps done
     loss: Array  # (k,) mean training loss over the local steps; nan when nothing was heard
     first_gradient: Array  # (k,) norm of the first stochastic gradient, at x; nan when nothing was heard
@@ -113,11 +115,10 @@ class Replies(NamedTuple):
     def keep_only(self, rows: Array) -> Replies:
         """Return the replies with all rows but these (k,) bool lost."""
 
-        def clean(values: Array | None) -> Array | None:
-            return None if values is None else np.where(rows[:, None], values, values.dtype.type(0))
-
-        updates, change = np.where(rows[:, None], self.updates, self.updates.dtype.type(0)), clean(self.memory_change)
-        return self._replace(received=self.received & rows, updates=updates, memory_change=change)
+        change = None if self.memory_change is None else keep_only_rows(self.memory_change, rows)
+        return self._replace(
+            received=self.received & rows, updates=keep_only_rows(self.updates, rows), memory_change=change
+        )
 
 
 class ClientContext(NamedTuple):

@@ -17,6 +17,7 @@ from fedweave.engine.pool.protocol import Build, Call, Pool
 from fedweave.local.client_data import ClientData
 from fedweave.local.trainer import ALL_ROWS, EVALUATION_BATCH, Jobs, Trainer
 from fedweave.round.memories import relative_weights
+from fedweave.tables.spool import Spool
 from fedweave.tasks.task import Sums, add_up
 from fedweave.upload.codec import check_decoded
 from fedweave.upload.everything import Everything
@@ -178,26 +179,27 @@ def _jobs(assignment: Assignment, ids: Array) -> Jobs:
 def _merge(assignment: Assignment, pieces: Iterator[tuple[Array | slice, Received]]) -> Received:
     """Return what was received of the whole cohort, from pieces with their rows; the rows of the others are empty."""
     k, x, context, failed = assignment.cohort.ids.size, assignment.x, assignment.context, list[Failure]()
-    columns = {"updates": np.zeros((k, x.size), x.dtype), "loss": np.full(k, np.nan)}
-    columns["first_gradient"] = columns["loss"].copy()
+    updates, nothing = Spool((k, x.size), x.dtype), np.full(k, np.nan)
+    columns: dict[str, Array] = {"loss": nothing, "first_gradient": nothing.copy()}
     if context.measure:
-        columns["variance"] = columns["loss"].copy()
+        columns["variance"] = nothing.copy()
     if context.memory is not None:
         columns["memory_change"] = np.zeros((k, x.size), x.dtype)
     for rows, piece in pieces:
         if isinstance(rows, slice) and rows == ALL_ROWS:
             return piece
         failed += piece.failed
+        updates.put(rows, piece.updates)
         for name in _COLUMNS:
             values: Array | None = getattr(piece, name)
             if values is not None:
                 if name not in columns:  # of uploads: a mask, or what clients keep
                     columns[name] = np.full((k, x.size), False if name == "mask" else np.nan, values.dtype)
                 columns[name][rows] = values
-    return Received(**columns, failed=tuple(sorted(failed)))
+    return Received(updates=updates.matrix(), **columns, failed=tuple(sorted(failed)))
 
 
-_COLUMNS = Received._fields[:-1]  # all but "failed"
+_COLUMNS = Received._fields[1:-1]  # all but "updates" and "failed"
 
 
 def _failures(failed: Sequence[Failure], received: Array) -> Failures:

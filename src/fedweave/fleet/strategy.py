@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from logging import INFO
 from typing import Any, NoReturn
 
@@ -27,7 +28,7 @@ from fedweave.fleet.server.places import Places
 from fedweave.fleet.server.questions import Asker, Question, as_known
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import Clock, Terms, refuse_oracle
-from fedweave.fleet.wire.tensors import Tensors, fits
+from fedweave.fleet.wire.tensors import Tensors, fits, records_of
 from fedweave.local.solvers import SGD, Adam
 from fedweave.method import Method
 from fedweave.pacing import Synchronous, ask_more
@@ -150,15 +151,18 @@ class Strategy(FlowerStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Absorb the answers."""
+        """Absorb the answers, each as it comes."""
         asked = self._asked
         assert asked is not None
         assert self._places is not None
-        box, replies = self._asker.box(asked.question), list(replies)
+        box, answers = self._asker.box(asked.question), dict[int, RecordDict]()
         waited, seconds = self._clock.now() - asked.at, self._grid.seconds if self._grid else {}
-        for row, reply in asked.rows(replies):
-            box.put(row, reply, seconds.get(reply.metadata.reply_to_message_id, waited))
-        box.close(waited, enough=False)
+        for reply in replies:
+            row = asked.row(reply)
+            if row is not None and not box.answered[row]:  # else it was answered twice
+                box.put(row, reply, seconds.get(reply.metadata.reply_to_message_id, waited))
+                answers |= {row: self._beside_the_model(reply.content)} if reply.has_content() else {}
+        box.close(self._clock.now() - asked.at, enough=False)
         received = self._asker.replies(asked.question, box, look=False)
         assignment = asked.question.assignment
         self._check(received, assignment.cohort)
@@ -176,10 +180,10 @@ class Strategy(FlowerStrategy):
         self._seen = self.local.system.visited(self._seen, ids, heard.received, heard.seconds)
         for kind, failure in happened.failures():
             log(INFO, "\t> round %s %s, %s", server_round, kind, failure)
-        metrics = weighted_means([r.content for row, r in asked.rows(replies) if heard.received[row]])
+        used = [answers[row] for row in np.flatnonzero(heard.received).tolist()]
         counts = {"asked": len(asked.messages), "received": int(heard.received.sum()), "refused": len(happened.refused)}
-        self._given = self._tensors.record(state.x, self._rest(asked, replies, heard.received))
-        return self._given, MetricRecord({**metrics, **counts})
+        self._given = self._tensors.record(state.x, self._rest(asked, used))
+        return self._given, MetricRecord({**weighted_means(used), **counts})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -247,12 +251,24 @@ class Strategy(FlowerStrategy):
                     f"{cohort.ids[silent][0]} does not report it among its metrics. {WRAPPER}"
                 )
 
-    def _rest(self, asked: _Asked, replies: Sequence[Message], received: Array) -> ArrayRecord:
+    @property
+    def _outside(self) -> list[str]:
+        """The arrays that are not averaged."""
+        return [name for name in self._tensors.types if name not in self._tensors.layout.names]
+
+    def _beside_the_model(self, content: RecordDict) -> RecordDict:
+        """Return an answer without the arrays that are averaged: of many large ones only their sum stays in memory."""
+        arrays = {
+            key: ArrayRecord({name: record[name] for name in self._outside if name in record})
+            for key, record in records_of(content, ArrayRecord).items()
+        }
+        return RecordDict({**arrays, **records_of(content, MetricRecord)})
+
+    def _rest(self, asked: _Asked, answers: Sequence[RecordDict]) -> ArrayRecord:
         """Return the arrays that are not averaged: those of the first client that sent whole ones, or as they were."""
-        outside = [name for name in self._tensors.types if name not in self._tensors.layout.names]
-        for row, reply in asked.rows(replies):
-            for record in reply.content.array_records.values() if outside and received[row] else ():
-                if all(n in record and fits(n, record[n], asked.arrays[n]) for n in outside):
+        for answer in answers if self._outside else ():
+            for record in records_of(answer, ArrayRecord).values():
+                if all(n in record and fits(n, record[n], asked.arrays[n]) for n in self._outside):
                     return record
         return asked.arrays
 
@@ -288,19 +304,21 @@ class _Asked:
     ):
         self.state, self.question, self.messages, self.arrays, self.at = state, question, messages, arrays, at
 
-    def rows(self, replies: Sequence[Message]) -> list[tuple[int, Message]]:
-        """Return the replies with their rows in the cohort, in its order.
+    def row(self, reply: Message) -> int | None:
+        """Return the row of the cohort that a reply is from, None if from nobody who was asked.
 
         A reply is matched by the message it answers, which Flower names when it is sent, or else by its node.
         """
-        by_message = {m.metadata.message_id: row for row, m in enumerate(self.messages) if m.metadata.message_id}
-        by_node = {m.metadata.dst_node_id: row for row, m in enumerate(self.messages)}
-        found = {}
-        for reply in replies:
-            row = by_message.get(reply.metadata.reply_to_message_id, by_node.get(reply.metadata.src_node_id))
-            if row is not None:
-                found.setdefault(row, reply)
-        return sorted(found.items())
+        by_node = self._by_node.get(reply.metadata.src_node_id)
+        return self._by_message.get(reply.metadata.reply_to_message_id, by_node)
+
+    @cached_property
+    def _by_message(self) -> Mapping[str, int]:  # first asked for with a reply, so after the messages were named
+        return {m.metadata.message_id: row for row, m in enumerate(self.messages) if m.metadata.message_id}
+
+    @cached_property
+    def _by_node(self) -> Mapping[int, int]:
+        return {m.metadata.dst_node_id: row for row, m in enumerate(self.messages)}
 
 
 def needs(method: Method) -> str:
@@ -317,7 +335,7 @@ def needs(method: Method) -> str:
 
 def weighted_means(contents: Sequence[RecordDict]) -> Mapping[str, float]:
     """Return the means of the numbers that all clients report, weighted by their examples."""
-    reported = [{k: v for record in c.metric_records.values() for k, v in record.items()} for c in contents]
+    reported = [{k: v for record in records_of(c, MetricRecord).values() for k, v in record.items()} for c in contents]
     reported = [t for t in reported if not wrong_number("num-examples", t.get("num-examples"), 1, math.inf)]
     if not reported:
         return {}

@@ -13,7 +13,7 @@ from fedweave.core.records import Array, Cohort, Failure, Layout, Population, Re
 from fedweave.core.returned import kind_of
 from fedweave.core.roles import Sampler
 from fedweave.core.settings import BadInput, brief
-from fedweave.core.vectors import squared_lengths
+from fedweave.core.vectors import all_finite, by_rows, release, squared_lengths
 from fedweave.method import Method
 from fedweave.tables.rows import Rows
 
@@ -115,10 +115,12 @@ def admit(
     )
     length = None if max_length_ratio is None else _lengths(replies)  # not finite where an entry is not
     looked = 0 if length is None or not np.isfinite(length).all() else 1
-    if not all(_all_finite(rows) for rows in vectors[looked:]):
-        fine = np.all([np.isfinite(rows).all(axis=1) for rows in vectors], axis=0)
-        wrong = [(i, next(r[i] for r in vectors if not np.isfinite(r[i]).all())) for i in np.flatnonzero(~fine)]
-        refused = [_why(int(cohort.ids[i]), row, layout) for i, row in wrong if replies.received[i]]
+    if not all(all_finite(rows) for rows in vectors[looked:]):
+        fine = np.all([by_rows(lambda some: np.isfinite(some).all(axis=1), rows) for rows in vectors], axis=0)
+        for i in np.flatnonzero(replies.received & ~fine):
+            wrong = next(rows[i] for rows in vectors if not np.isfinite(rows[i]).all())
+            refused.append(_why(int(cohort.ids[i]), wrong, layout))
+            release(replies.updates)
         replies = replies.keep_only(fine)
     if length is not None and (times := _in_medians(length, replies.received)).max(initial=0) > max_length_ratio:
         refused += [
@@ -153,14 +155,6 @@ def _in_medians(length: Array, received: Array) -> Array:
     return np.where(received, length, 0.0) / median if median else np.zeros(length.size)
 
 
-def _all_finite(rows: Array) -> bool:
-    """Return whether every entry is finite. Their sum is not if one of them is not, and is a third of the work."""
-    if rows.size < 4096:  # there is no work to save
-        return np.count_nonzero(np.isfinite(rows)) == rows.size
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(np.sum(rows)) or np.isfinite(rows).all())
-
-
 def _why(client: int, update: Array, layout: Layout) -> Failure:
     wrong = ~np.isfinite(update)
     name, tensor = next((n, t) for n, t in layout.split(wrong).items() if t.any())
@@ -171,9 +165,9 @@ def _why(client: int, update: Array, layout: Layout) -> Failure:
 
 def not_finite(x: Array, direction: Array, method: Method) -> str:
     """Return why this model must not become the global one, or nothing."""
-    if _all_finite(x):
+    if all_finite(x):
         return ""
-    who = method.server if _all_finite(direction) else method.aggregator
+    who = method.server if all_finite(direction) else method.aggregator
     return f"{type(who).__name__} made the model not finite"
 
 

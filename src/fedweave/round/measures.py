@@ -13,7 +13,7 @@ import numpy as np
 from fedweave.core.records import Array, Population, ServerState
 from fedweave.core.roles import Aggregator, Engine
 from fedweave.core.settings import BadInput, brief
-from fedweave.core.vectors import squared_lengths
+from fedweave.core.vectors import squared_lengths, weighted_sum
 from fedweave.method import Method
 from fedweave.theory import diversity_ratio
 
@@ -78,7 +78,7 @@ def _diversity(updates: Array, received: Array) -> float:
     heard = np.flatnonzero(received)
     if not heard.size:
         return float("nan")
-    mean = (received / heard.size).astype(updates.dtype) @ updates
+    mean = weighted_sum((received / heard.size).astype(updates.dtype), updates)
     return diversity_ratio(float(np.mean(squared_lengths(updates)[heard])), float(mean @ mean))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.core.records import Array, ServerState
+from fedweave.core.vectors import release
 from fedweave.round import Round
 
 
@@ -62,6 +63,7 @@ def audit_lines(after: ServerState, happened: Round) -> list[dict[str, Any]]:
     for row, client in enumerate(happened.cohort.ids.tolist()):
         if happened.replies.received[row]:
             digest = hashlib.sha256(np.ascontiguousarray(happened.replies.updates[row]).data).hexdigest()
+            release(happened.replies.updates)
             lines.append({"client": client, "verdict": "accepted", "sha256": digest})
         else:
             verdict, reason = why.get(client, ("lost", ""))

@@ -11,6 +11,7 @@ from pydantic import PositiveInt
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
 from fedweave.core.roles import Sampler
 from fedweave.core.settings import settings
+from fedweave.core.vectors import lengths
 from fedweave.data.deal import apportion
 from fedweave.sample.delta import Floor, probability_with_floor
 from fedweave.sample.fixed import draw_with_replacement, empty_cohort, mean_count
@@ -68,7 +69,7 @@ class ClusterIS(Sampler):
     def _norms(self, state: State, view: View) -> Array:
         if self.norms == "last":
             return fill_unknown(state["norm"])
-        return fill_unknown(np.linalg.norm(view.probes.updates(np.arange(view.population.size)), axis=1))
+        return fill_unknown(lengths(view.probes.updates(np.arange(view.population.size))))
 
     def law(self, state: State, view: View) -> Array:
         return np.sum([law for law, _ in self.groups(state, view)], axis=0) + np.zeros(view.population.size)

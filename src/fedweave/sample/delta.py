@@ -23,6 +23,7 @@ from fedweave import theory
 from fedweave.core.records import Array, Cohort, State, View
 from fedweave.core.roles import Sampler
 from fedweave.core.settings import settings
+from fedweave.core.vectors import lengths
 from fedweave.sample.fixed import draw_from, law_of, proportional
 
 Floor = Annotated[float, Field(ge=0, le=1)]
@@ -58,7 +59,7 @@ class IS(Sampler):
     def law(self, state: State, view: View) -> Array:
         p = view.population
         updates = view.probes.updates(np.arange(p.size))[:, : view.layout.parameters]
-        score = p.weight * np.linalg.norm(updates, axis=1)
+        score = p.weight * lengths(updates)
         return law_of(probability_with_floor(score, p.available, self.floor), self.per_round, self.replacement)
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedweave.core.records import Array, Cohort, Replies, State, View
+from fedweave.core.vectors import lengths
 
 SMALLEST_SHARE = 0.02  # of the counted effort: one tiny update must not make a client seem idle for good
 
@@ -41,7 +42,7 @@ def measured_effort(replies: Replies, lr: float, effort: Array) -> Array:
     It equals the counted effort where gradients stay constant, and is less where local training saturates.
     """
     ok = replies.received
-    length = np.linalg.norm(replies.updates[ok], axis=1)
+    length = lengths(replies.updates)[ok]
     first = replies.first_gradient[ok]
     kappa = np.divide(length, lr * first, out=np.array(effort, float), where=first > 0)
     return np.clip(kappa, SMALLEST_SHARE * effort, effort)

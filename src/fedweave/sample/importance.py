@@ -10,6 +10,7 @@ from pydantic import PositiveInt
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
 from fedweave.core.roles import Sampler
 from fedweave.core.settings import settings
+from fedweave.core.vectors import lengths
 from fedweave.sample.fixed import draw_with_replacement, inclusion_probability, mean_count
 
 SMALLEST = 1e-12  # of the mean norm: with p = 0 the weight 1/p would not exist
@@ -38,7 +39,7 @@ class Optimal(Sampler):
     def law(self, state: State, view: View) -> Array:
         p = view.population
         if self.norms == "oracle":
-            norm = np.linalg.norm(view.probes.updates(np.arange(p.size)), axis=1)
+            norm = lengths(view.probes.updates(np.arange(p.size)))
         else:
             norm = fill_unknown(state["norm"])
         score = p.weight * np.maximum(norm, SMALLEST * max(norm.mean(), 1e-30)) * p.available
@@ -66,5 +67,5 @@ def fill_unknown(norm: Array) -> Array:
 def update_norms(norm: Array, cohort: Cohort, replies: Replies) -> Array:
     """Return the last norms (N,) after a round."""
     after, ok = norm.copy(), replies.received
-    after[cohort.ids[ok]] = np.linalg.norm(replies.updates[ok], axis=1)
+    after[cohort.ids[ok]] = lengths(replies.updates)[ok]
     return after

@@ -8,6 +8,7 @@ floor, paid for by the clients that redistribute.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
 from fedweave.core.roles import Sampler
 from fedweave.core.settings import settings
+from fedweave.core.vectors import lengths, row_blocks
 from fedweave.sample.delta import Floor, probability_with_floor
 from fedweave.sample.fixed import draw_from, law_of, proportional
 from fedweave.theory import delta_score
@@ -40,15 +42,20 @@ def redistribute(state: State, ids: Array, score: Array, floor: float) -> State:
     return {**state, "probability": p}
 
 
-def mean_gradients(view: View, cohort: Cohort, replies: Replies) -> Array:
-    """Return the mean local gradient ĝ_i/K_i of each received update, −u_i/(η ‖a_i‖₁), which is exact for plain SGD.
+def mean_gradients(view: View, cohort: Cohort, replies: Replies) -> Iterator[tuple[Array, Array]]:
+    """Yield rows and the mean local gradient ĝ_i/K_i of each, −u_i/(η ‖a_i‖₁), which is exact for plain SGD.
 
-    The paper's ζ uses sums over K steps and its σ single batches. Means put both on one scale, whatever K is.
+    Of the received updates, a block at a time; those that are not finite are left out. The paper's ζ uses sums over K
+    steps and its σ single batches. Means put both on one scale, whatever K is.
     """
-    answered = replies.received
-    reach = view.lr * view.effort[cohort.ids[answered]]
-    with np.errstate(divide="ignore", invalid="ignore"):  # no steps, no gradient: not finite, left out
-        return replies.updates[answered, : view.layout.parameters] / -reach[:, None].astype(replies.updates.dtype)
+    updates = replies.updates[:, : view.layout.parameters]
+    for some in row_blocks(updates):
+        rows = np.arange(some.start, some.stop)[replies.received[some]]
+        reach = view.lr * view.effort[cohort.ids[rows]]
+        with np.errstate(divide="ignore", invalid="ignore"):  # no steps, no gradient
+            g = updates[rows] / -reach[:, None].astype(updates.dtype)
+        finite = np.isfinite(g).all(axis=1)
+        yield rows[finite], g[finite]
 
 
 @settings
@@ -75,7 +82,7 @@ class PracticalIS(Sampler):
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
         answered = cohort.ids[replies.received]
-        norm = np.linalg.norm(replies.updates[replies.received, : view.layout.parameters], axis=1)
+        norm = lengths(replies.updates[:, : view.layout.parameters])[replies.received]
         return redistribute(state, answered, view.population.weight[answered] * norm, self.floor)
 
 
@@ -113,22 +120,25 @@ class PracticalDelta(Sampler):
         return draw_from(self.law(state, view), self.per_round, self.replacement, rng)
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
-        answered, g = cohort.ids[replies.received], mean_gradients(view, cohort, replies)
-        finite = np.isfinite(g).all(axis=1)
-        answered, g = answered[finite], g[finite]
-        if answered.size < 2:  # no other answer to differ from
+        happened, rows, total = (view, cohort, replies), np.zeros(0, np.int64), 0.0
+        for some, g in mean_gradients(*happened):
+            rows, total = np.append(rows, some), total + g.sum(0)
+        if rows.size < 2:  # no other answer to differ from
             return state
-        zeta = np.linalg.norm(g - g.mean(0), axis=1)
+        mean = total / rows.size
+        zeta = np.concatenate([np.linalg.norm(g - mean, axis=1) for _, g in mean_gradients(*happened)])
         if self.variant == "code":
-            score = self.alpha1 * zeta + self.alpha2 * np.linalg.norm(g, axis=1)
+            length = np.concatenate([np.linalg.norm(g, axis=1) for _, g in mean_gradients(*happened)])
+            score = self.alpha1 * zeta + self.alpha2 * length
         else:
-            score = delta_score(zeta, self._variance(replies)[finite], self.alpha1, self.alpha2)
+            score = delta_score(zeta, self._variance(replies)[rows], self.alpha1, self.alpha2)
+        answered = cohort.ids[rows]
         return redistribute(state, answered, view.population.weight[answered] * score, self.floor)
 
     def _variance(self, replies: Replies) -> Array:
-        """Return σ² of the received answers; refuse an engine that did not measure it, which would count as zero."""
+        """Return σ² of all answers; refuse an engine that did not measure it, which would count as zero."""
         if replies.variance is not None:
-            return replies.variance[replies.received]
+            return replies.variance
         if self.required_fields():
             raise ValueError("PracticalDelta needs the variance of gradients, but this engine did not measure it.")
-        return np.zeros(np.count_nonzero(replies.received))
+        return np.zeros(replies.received.size)

@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import stat
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -40,8 +41,19 @@ def storing(path: Path | None, size: int | None = None) -> Generator[None]:
     except NotStored:
         raise
     except (OSError, sqlite3.DatabaseError) as e:
-        where = shown_path(path) if path else "A temporary file"
-        raise NotStored(f"{where} cannot be written: {_reason(e)}{_room(path, size)}.") from e
+        if path:
+            raise NotStored(f"{shown_path(path)} cannot be written: {_reason(e)}{_room(path.parent, size)}.") from e
+        folder = _temporary()
+        where = f" in {shown_path(folder)}" if folder else ""
+        why = f"{_reason(e)}{_room(folder, size)}. TMPDIR can name another folder."
+        raise NotStored(f"A temporary file{where} cannot be written: {why}") from e
+
+
+def _temporary() -> Path | None:
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError:  # there is none that can be written
+        return None
 
 
 def _reason(e: Exception) -> str:
@@ -54,10 +66,10 @@ def shown_path(path: Path) -> str:
     return repr(text) if len(text) < 300 else f"{brief(text)!r}… ({len(text):,} characters)"
 
 
-def _room(path: Path | None, size: int | None) -> str:
+def _room(folder: Path | None, size: int | None) -> str:
     needed = [f"{size:,} bytes needed"] if size is not None else []
     try:
-        free = [f"{shutil.disk_usage(path.parent).free:,} bytes free"] if path else []
+        free = [f"{shutil.disk_usage(folder).free:,} bytes free"] if folder else []
     except OSError:
         free = []
     return f" ({', '.join(needed + free)})" if needed + free else ""

@@ -43,7 +43,12 @@ class SlotFile:
     @property
     def size(self) -> int:
         """Bytes of the file."""
-        return os.fstat(self._file.fileno()).st_size
+        return os.fstat(self.descriptor).st_size
+
+    @property
+    def descriptor(self) -> int:
+        """The open file, as the system knows it."""
+        return self._file.fileno()
 
     @property
     def _file(self) -> IO[bytes]:

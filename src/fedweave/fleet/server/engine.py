@@ -15,7 +15,7 @@ from fedweave.client.bytes import upload_bytes
 from fedweave.core.records import Array, Assignment, Layout, Population, Replies, State
 from fedweave.core.settings import BadInput
 from fedweave.engine.links import add_transfer_time
-from fedweave.fleet.server.mail import collect
+from fedweave.fleet.server.mail import at_once, collect
 from fedweave.fleet.server.questions import LIFE, Asker, Question
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import Clock, Terms
@@ -63,7 +63,8 @@ class FlowerEngine:
         question, model = Question(assignment), self._asker.tensors.record(assignment.x)
         messages = self._asker.messages(question, self._roster.node, model, wait, None)
         box = self._asker.box(question)
-        for row, reply, seconds in collect(self._grid, messages, wait, needed, self._terms, self._clock):
+        few = at_once(assignment.x.nbytes)
+        for row, reply, seconds in collect(self._grid, messages, wait, needed, self._terms, self._clock, few):
             box.put(row, reply, seconds)
         box.close(wait, enough=int(box.received.sum()) >= needed)
         replies = self._asker.replies(question, box)

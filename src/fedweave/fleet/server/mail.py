@@ -9,22 +9,36 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedweave.fleet.server.terms import Clock, Terms
+from fedweave.fleet.wire.answer import size
 
 DAY = 86400.0
+PULLED = 2**26  # bytes of answers that are pulled at a time
+
+
+def at_once(nbytes: int) -> int:
+    """Return how many answers of this size to pull at a time."""
+    return max(1, PULLED // max(nbytes, 1))
 
 
 def collect(
-    grid: Grid, messages: Sequence[Message], seconds: float, enough: int, terms: Terms, clock: Clock
+    grid: Grid,
+    messages: Sequence[Message],
+    seconds: float,
+    enough: int,
+    terms: Terms,
+    clock: Clock,
+    at_a_time: int | None = None,
 ) -> Iterator[tuple[int, Message, float]]:
     """Send the messages and yield (position, answer, seconds) as answers come, until enough are good or time is up.
 
     An answer is matched by the message it replies to: for a node that is gone the server itself answers. At the
-    deadline the mail is looked through once more: what is there by then came in time.
+    deadline the mail is looked through once more: what is there by then came in time. A look pulls ``at_a_time``
+    answers after another, all at once unless given, so that no more of them are in memory.
     """
     begin = clock.now()
     waiting = {name: row for row, name in enumerate(grid.push_messages(messages)) if name}
     while waiting and enough > 0:
-        for reply in grid.pull_messages(list(waiting)):
+        for reply in _pull(grid, list(waiting), at_a_time or len(waiting)):
             row = waiting.pop(reply.metadata.reply_to_message_id, None)
             if row is not None:  # else it was answered twice
                 enough -= not reply.has_error()
@@ -36,8 +50,16 @@ def collect(
             clock.sleep(min(terms.poll_seconds, left))
 
 
+def _pull(grid: Grid, names: list[str], at_a_time: int) -> Iterator[Message]:
+    for begin in range(0, len(names), at_a_time):
+        yield from grid.pull_messages(names[begin : begin + at_a_time])
+
+
 class PromptGrid(Grid):
-    """A grid that looks for answers often, once more at the deadline, and notes when each came."""
+    """A grid that looks for answers often, once more at the deadline, and notes when each came.
+
+    Trained models are handed on one by one, as they come and are asked for, so that not all are in memory.
+    """
 
     def __init__(self, grid: Grid, terms: Terms, clock: Clock):
         self._grid, self._terms, self._clock = grid, terms, clock
@@ -46,13 +68,15 @@ class PromptGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         sent = list(messages)
         wait = min(timeout or DAY, self._terms.answer_seconds)
-        train = bool(sent) and sent[0].metadata.message_type == MessageType.TRAIN
-        enough, found = self._terms.needed(len(sent)) if train else len(sent), []
+        if not sent or sent[0].metadata.message_type != MessageType.TRAIN:
+            return list(self._replies(sent, wait, len(sent), None))
+        return self._replies(sent, wait, self._terms.needed(len(sent)), at_once(size(sent[0].content)))
+
+    def _replies(self, sent: Sequence[Message], wait: float, enough: int, at_a_time: int | None) -> Iterator[Message]:
         self.seconds.clear()
-        for _, reply, seconds in collect(self._grid, sent, wait, enough, self._terms, self._clock):
+        for _, reply, seconds in collect(self._grid, sent, wait, enough, self._terms, self._clock, at_a_time):
             self.seconds[reply.metadata.reply_to_message_id] = seconds
-            found.append(reply)
-        return found
+            yield reply
 
     def get_node_ids(self) -> Iterable[int]:
         return self._grid.get_node_ids()

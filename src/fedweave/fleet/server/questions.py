@@ -21,6 +21,7 @@ from fedweave.local.trainer import WHILE
 from fedweave.round.admission import admit
 from fedweave.round.memories import relative_weights, with_memory_change
 from fedweave.tables.rows import Rows
+from fedweave.tables.spool import Spool
 from fedweave.upload.codec import ClientModel
 from fedweave.upload.everything import Everything
 
@@ -172,7 +173,7 @@ class Box:
         self._round, self._epochs, self._measure = assignment.round, epochs, context.measure
         self._tensors, self._x, self._most_samples = tensors, x, most_samples
         self.ids, self.received, self.answered = ids, np.zeros(k, bool), np.zeros(k, bool)
-        self.updates = np.empty(shape, x.dtype)
+        self._updates, self._update = Spool(shape, x.dtype), np.empty_like(x)  # all, and the one that is being read
         self.sent = np.zeros(shape, bool) if upload.masks else None  # which entries came
         self._upload, self._budget = upload, context.budget
         self._model = ClientModel(tensors.layout, dtype=tensors.dtype)
@@ -195,7 +196,7 @@ class Box:
         try:
             check_seal(reply.content, self._round, client if self._epochs is None else ANYONE)
             about = read_answer(
-                reply.content, self._tensors, self._x, self.updates[row], self._most_samples, self._expected(row)
+                reply.content, self._tensors, self._x, self._update, self._most_samples, self._expected(row)
             )
             if self._measure and self._epochs is None and np.isnan(about.variance):
                 raise Unfit("does not report the variance that it was asked for")
@@ -203,6 +204,7 @@ class Box:
         except Unfit as e:
             self.refused.append(Failure(client, str(e)))
             return
+        self._updates.put(row, self._update)
         self.received[row] = True
         self.loss[row], self.first[row], self.samples[row] = about.loss, about.first_gradient, about.samples
         self.counted[row], self.variance[row] = not np.isnan(about.steps), about.variance
@@ -226,16 +228,17 @@ class Box:
 
     def close(self, waited: float, enough: bool) -> None:
         """Book those who were not heard: what was waited for them counts as their seconds."""
+        self.refused.sort()  # by client, not by arrival
+        self.failed.sort()
         why = "was not waited for, enough had answered" if enough else f"did not answer within {waited:g} s"
         self.failed += [Failure(int(client), why) for client in self.ids[~self.answered]]
-        self.updates[~self.received] = 0
         self.seconds[~self.answered] = self.seconds[self.answered].max(initial=0.0) if enough else waited
 
     def replies(self) -> Replies:
         """Return the answers as they are."""
         return Replies(
             received=self.received,
-            updates=self.updates,
+            updates=self._updates.matrix(),
             steps=self.steps,
             loss=self.loss,
             first_gradient=self.first,

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedweave.core.records import Array
 from fedweave.core.roles import Buffer, Upload
 from fedweave.core.settings import BadInput, brief
-from fedweave.fleet.wire.tensors import Tensors, Unfit, opened, packed
+from fedweave.fleet.wire.tensors import Tensors, Unfit, opened, packed, records_of
 from fedweave.round.admission import wrong_number
 from fedweave.upload.codec import ClientModel, check_decoded
 
@@ -20,7 +20,7 @@ LOSS_NAMES = ("loss", "train-loss", "train_loss")
 
 def read_loss(content: RecordDict) -> float:
     """Return the loss that a client tells; nan if its model fails."""
-    reported = content.metric_records.get("loss", {}).get("loss")
+    reported = records_of(content, MetricRecord).get("loss", {}).get("loss")
     if not isinstance(reported, int | float):
         raise Unfit("does not tell its loss")
     return float(reported)
@@ -56,10 +56,11 @@ def read_answer(
     A client of ours sends the displacement; any other app sends its model, from which the displacement follows. Where
     an upload has a payload ``expected``, that is decoded instead.
     """
-    about = _numbers(content.metric_records, most_samples)
-    if (sets := len(content.array_records)) != 1:
-        raise Unfit(f"sent {sets} sets of arrays instead of one")
-    ((name, record),) = content.array_records.items()
+    about = _numbers(records_of(content, MetricRecord), most_samples)
+    sets = records_of(content, ArrayRecord)
+    if len(sets) != 1:
+        raise Unfit(f"sent {len(sets)} sets of arrays instead of one")
+    ((name, record),) = sets.items()
     if expected is not None:
         out[...] = expected.read(record)
     else:
@@ -118,9 +119,9 @@ def _numbers(records: Mapping[str, MetricRecord], most_samples: float) -> Answer
 
 def size(content: RecordDict) -> int:
     """Return the bytes of a message's content; Flower's own count does not take every setting that Flower sends."""
-    reported = [*content.metric_records.values(), *content.config_records.values()]
+    reported = [*records_of(content, MetricRecord).values(), *records_of(content, ConfigRecord).values()]
     values = [(name, value) for record in reported for name, value in record.items()]
-    arrays = sum(record.count_bytes() for record in content.array_records.values())
+    arrays = sum(record.count_bytes() for record in records_of(content, ArrayRecord).values())
     return arrays + sum(len(name) + _bytes(value) for name, value in values)
 
 

@@ -16,7 +16,7 @@ from fedweave.core.records import Array, Layout
 from fedweave.core.roles import Solver, Upload
 from fedweave.core.settings import BadInput, brief
 from fedweave.core.spec import build, describe
-from fedweave.fleet.wire.tensors import Tensors, Unfit
+from fedweave.fleet.wire.tensors import Tensors, Unfit, records_of
 from fedweave.upload.everything import Everything
 
 VERSION = 3  # of the messages; both sides compare
@@ -92,7 +92,7 @@ def ask(
 
 def read_request(content: RecordDict) -> TrainRequest:
     """Return what the server asks of this client."""
-    fields = content.config_records.get("fedweave")
+    fields = records_of(content, ConfigRecord).get("fedweave")
     if fields is None or fields.get("version") != VERSION:
         got = None if fields is None else fields.get("version")
         raise BadInput(
@@ -110,7 +110,7 @@ def read_request(content: RecordDict) -> TrainRequest:
 
 def read_setting(content: RecordDict, name: str, most: int) -> int:
     """Return a whole number that a question of the server carries."""
-    value = content.config_records.get("fedweave", {}).get(name)
+    value = records_of(content, ConfigRecord).get("fedweave", {}).get(name)
     if not isinstance(value, int) or not 0 <= value <= most:
         raise BadInput(f"The server's {name} must be a whole number from 0 to {most}. Got {brief(value)}.")
     return value
@@ -120,7 +120,7 @@ def read_vectors(content: RecordDict, tensors: Tensors) -> tuple[Array, Extras]:
     """Return the model that the server sends, and what comes with it."""
 
     def vector(name: str) -> Array | None:
-        record = content.array_records.get(name)
+        record = records_of(content, ArrayRecord).get(name)
         if record is None:
             return None
         numbers = {n: a for n, a in record.items() if n in tensors.types or a.dtype.startswith("float")}

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedweave.core.settings import brief
-from fedweave.fleet.wire.tensors import Unfit
+from fedweave.fleet.wire.tensors import Unfit, records_of
 
 SEAL = "seal"
 OURS = ("update", "payload")  # the records that only a client of ours sends
@@ -26,7 +26,7 @@ def sealed(content: RecordDict, round: int, client: int) -> RecordDict:
 
 def check_seal(content: RecordDict, round: int, client: int) -> None:
     """Refuse an answer whose seal is missing, broken or for something else; apps of others send none."""
-    seal = content.config_records.get(SEAL)
+    seal = records_of(content, ConfigRecord).get(SEAL)
     if seal is None:
         if ours := [name for name in OURS if name in content]:
             raise Unfit(f"sent its {ours[0]} without a seal; use the same release of fedweave on both sides")
@@ -42,10 +42,10 @@ def check_seal(content: RecordDict, round: int, client: int) -> None:
 def _digest(content: RecordDict) -> str:
     """Return the SHA-256 of all arrays and numbers of an answer, each with its name."""
     found = hashlib.sha256()
-    for name, record in sorted(content.array_records.items()):
+    for name, record in sorted(records_of(content, ArrayRecord).items()):
         for key, array in record.items():
             found.update(repr((name, key, array.dtype, tuple(array.shape), array.stype, len(array.data))).encode())
             found.update(array.data)
-    numbers = {name: dict(record) for name, record in sorted(content.metric_records.items())}
+    numbers = {name: dict(record) for name, record in sorted(records_of(content, MetricRecord).items())}
     found.update(json.dumps(numbers, sort_keys=True).encode())
     return found.hexdigest()

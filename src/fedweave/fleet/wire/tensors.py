@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 from flwr.app import Array as Packed
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.lib import format as npy
 
 from fedweave.core.records import Array, Layout
@@ -26,6 +27,18 @@ FLOAT32 = np.dtype(np.float32)
 MOST_HEADER = 4096  # bytes
 MOST_DIMENSIONS = 16
 BUFFERS = ("running_mean", "running_var")  # averages, not parameters
+
+
+R = TypeVar("R", ArrayRecord, MetricRecord, ConfigRecord)
+
+
+def records_of(content: RecordDict, kind: type[R]) -> dict[str, R]:
+    """Return the records of one kind by their names.
+
+    What Flower's own ``content.array_records`` returns refers to itself, so that all arrays of a message would stay in
+    memory until the garbage collector comes.
+    """
+    return {name: record for name, record in content.items() if isinstance(record, kind)}
 
 
 class Unfit(ValueError):  # noqa: N818 - it says what the message is
