@@ -17,14 +17,12 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from typing import Any, Literal
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
-from fedweave.data.columns import each
 from fedweave.engine.pool.protocol import Build, Call, WorkerDied
-from fedweave.engine.pool.shared_data import SHARED
+from fedweave.engine.pool.shared_data import contiguous
 from fedweave.engine.pool.worker import Answer, Serving, answered, packed, result_of
 from fedweave.local.client_data import ClientData
 
@@ -79,8 +77,7 @@ class RayActors(AbstractContextManager["RayActors"]):
         """Give every actor the trainer ``build(data)``; no more actors than a round has ``pieces``."""
         blob = packed(build)
         self.join()
-        plain = {name: each(getattr(data, name), np.ascontiguousarray) for name in SHARED}  # else copied, not shared
-        self._given = (self._ray.put(blob), self._ray.put(data._replace(**plain)))
+        self._given = (self._ray.put(blob), self._ray.put(data._replace(**contiguous(data))))  # else copied, not shared
         self._free, self._coming = [], {actor.load.remote(*self._given): actor for actor in self._actors}
         self._hire(pieces)
         self.holds = build
