@@ -46,6 +46,15 @@ class Ragged(Sequence[Array]):
         """(n,) to which array each of the values belongs."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
+    def means(self, rows: Array) -> Array:
+        """Return the mean (N, …) of the rows at each array's numbers, in double precision."""
+        found = np.full((len(self), *rows.shape[1:]), np.nan)
+        for size in np.unique(self.sizes[self.sizes > 0]):  # arrays of one length together
+            some = np.flatnonzero(self.sizes == size)
+            where = self.values[self.offsets[some, None] + np.arange(size)]
+            found[some] = rows[where].mean(1, dtype=float)
+        return found
+
     def __len__(self) -> int:
         return self.offsets.size - 1
 
