@@ -37,7 +37,7 @@ from fedweave.runs.session import prepare, versions
 MILLION, PER_ROUND = 10**6, 1000
 AIMS = {"setup_s": 10.0, "server_ms": 100.0, "peak_mb": 1000.0}
 METHODS = ("fedavg", "fedacs", "fedacs_estimated", "oort", "fedpracdelta", "latency_optimal")
-FORMS = ("natural", "iid", "dirichlet:0.5", "shards:2", "classes:2", "one-class:sorted", "split:0.1:0.9")
+FORMS = ("natural", "iid", "dirichlet:0.5", "shards:2", "classes:2", "one-class:sorted", "split:0.1:0.5")
 POINTS = (10, 10**3, 10**4, 10**5)  # rounds after which --rounds looks
 
 
