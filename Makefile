@@ -46,6 +46,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/min_norm.py
 	$(BIN)/python benchmarks/draw.py
+	$(BIN)/python benchmarks/size.py
 	$(BIN)/python benchmarks/server_memory.py
 	$(BIN)/python benchmarks/flower_overhead.py
 	$(BIN)/python benchmarks/dropout_plan.py

@@ -346,3 +346,9 @@ def test_bad_settings_are_refused(build, words):
     with pytest.raises(BadInput) as caught:
         build()
     assert all(word in str(caught.value) for word in words)
+
+
+def test_more_clients_than_their_products_fit_into_memory_are_refused_in_one_sentence():
+    everyone = worlds.equal_clients(aware.MOST_CLIENTS + 1)
+    with pytest.raises(BadInput, match=r"N² numbers, and takes at most 100,000 clients\. There are 100,001"):
+        Aware().init(everyone, D)

@@ -160,9 +160,11 @@ def test_filled_takes_the_commonest_label_of_the_largest_client():
 
 def test_follow_hands_round_before_it_repeats():
     labels = np.array([0] * 6)
-    parts = deal_in_proportion(labels, np.array([[2], [2], [2]]), rng())
+    parts = deal_in_proportion(labels, np.array([[2], [2], [2]]), np.arange(6))
     assert sorted(np.concatenate(parts)) == list(range(6))
-    many = deal_in_proportion(labels, np.ones((12, 1), int), rng())  # fewer test samples than clients: all used, twice
+    many = deal_in_proportion(
+        labels, np.ones((12, 1), int), np.arange(6)
+    )  # fewer test samples than clients: all used, twice
     assert np.bincount(np.concatenate(many)).tolist() == [2] * 6
 
 

@@ -4,12 +4,15 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fedweave as fw
 import worlds
 from fedweave.core.settings import BadInput
 from fedweave.sample import Deadline, Oort
 from fedweave.sample.fedcs import choose_within
+from fedweave.sample.oort import largest
 
 N = 8
 SIZE = np.array([1, 1, 2, 2, 1, 1, 4, 4]) * 100
@@ -169,3 +172,9 @@ def test_greedy_choices_go_with_rules_that_need_no_law():
         fw.Method(Deadline(3), aggregator=fw.aggregate.InverseProbability())
     assert not draw(Deadline(3), p=population([])).ids.size
     assert not draw(Oort(3), p=population([])).ids.size
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.integers(1, 40))
+def test_the_largest_are_those_of_a_whole_sort(scores, count):
+    score = np.array(scores, float)
+    assert largest(score, count).tolist() == np.argsort(-score, kind="stable")[:count].tolist()

@@ -1,5 +1,6 @@
 """The latency planner against brute force, other solvers, closed forms and its own laws."""
 
+import sys
 from itertools import product
 
 import numpy as np
@@ -240,3 +241,31 @@ def test_nonsense_is_refused_by_name(changes, words):
     with pytest.raises(fw.BadInput) as caught:
         latency_plan(**given)
     assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.parametrize("floor", [0.0, 2e-4])
+@pytest.mark.parametrize("weight", [1.0, 1e3])
+@pytest.mark.parametrize("law", ["uniform", "log-normal", "straggler"])
+def test_many_clients_are_searched_in_groups_and_nothing_is_lost(law, weight, floor, monkeypatch):
+    rng, n, M = np.random.default_rng(4), 1500, 20
+    B = rng.random(n)
+    delta = {
+        "uniform": rng.random(n) + 1e-3,
+        "log-normal": rng.lognormal(0, 1, n),
+        "straggler": np.where(np.arange(n) == 700, 50.0, 1 + rng.random(n)),
+    }[law]
+    alpha = weight * np.sqrt(B).sum() ** 2 / M
+    whole = latency_plan(delta, B, alpha, 1e-3, [M], floor=floor).probability
+    monkeypatch.setattr(sys.modules[Fleet.__module__], "GROUPS", 256)
+    monkeypatch.setattr(Fleet, "solve", lambda self, *_, solve=Fleet.solve: shrunk(self, n) and solve(self, *_))
+    grouped = latency_plan(delta, B, alpha, 1e-3, [M], floor=floor).probability
+    assert grouped.sum() == pytest.approx(1, abs=1e-12)
+    assert grouped.min() >= floor
+    costs = [objective(p, delta, B, alpha, M) for p in (grouped, whole)]
+    assert costs[0] <= costs[1] * (1 + 1e-9)
+
+
+def shrunk(fleet, n):
+    """Say so if all clients are searched as they are."""
+    assert fleet.latency.size < n / 3
+    return True

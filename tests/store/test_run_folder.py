@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -281,3 +282,18 @@ def test_a_run_from_before_abandoned_rounds_were_counted_can_be_read(tmp_path):
     again.add(row(2) | {"abandoned": 1}, clients(2), [])
     assert again.columns("rounds")["abandoned"].tolist() == [0, 1]
     again.close()
+
+
+def test_columns_are_read_in_blocks_that_change_nothing(monkeypatch):
+    with closing(RunFolder(None)) as store:
+        for round in range(1, 8):
+            store.add(row(round) | {"extra": 1.5 * round}, clients(round), [])
+        whole = [store.columns(table) for table in ("rounds", "clients", "client_scores")]
+        monkeypatch.setattr("fedweave.store.database.BLOCK", 3)
+        blocks = [store.columns(table) for table in ("rounds", "clients", "client_scores")]
+    for before, after in zip(whole, blocks, strict=True):
+        assert before.keys() == after.keys()
+        for name, column in before.items():
+            assert column.dtype == after[name].dtype
+            assert np.array_equal(column, after[name], equal_nan=True)
+    assert blocks[0]["extra"].tolist() == [1.5 * round for round in range(1, 8)]

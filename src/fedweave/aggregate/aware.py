@@ -11,7 +11,7 @@ from pydantic import Field
 from fedweave.aggregate.linear import Mean, weigh
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
 from fedweave.core.roles import Aggregator
-from fedweave.core.settings import settings
+from fedweave.core.settings import BadInput, settings
 from fedweave.solve import min_norm_weights
 from fedweave.tables.rows import Precision, Rows
 from fedweave.theory import chi_square, diversity_ratio
@@ -20,6 +20,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 Deviation = Annotated[float, Field(ge=0, le=1)]
 FEDAVG = Mean()
 LOST = np.float32(np.nan)  # where products overflow float32 there is no shortest combination: the round is abandoned
+MOST_CLIENTS = 100_000  # whose products are 80 GB
 STALLED = 0.02  # a direction this much shorter than the mean of the same vectors: the model no longer moves
 
 
@@ -51,6 +52,11 @@ class Aware(Aggregator):
 
     def init(self, population: Population, dim: int) -> State:
         n = population.size
+        if n > MOST_CLIENTS:
+            raise BadInput(
+                f"{type(self).__name__} keeps the products of all clients' momenta, N² numbers, and takes at most "
+                f"{MOST_CLIENTS:,} clients. There are {n:,}: use fewer, or another aggregator."
+            )
         return {
             "momentum": Rows.zeros(n, dim, self.precision),
             "gram": np.zeros((n, n)),  # ⟨m_i, m_j⟩

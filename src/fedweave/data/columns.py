@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedweave.data.ragged import Ragged
+
 Array = NDArray[Any]
 
 
@@ -60,18 +62,22 @@ def rows(column: Column, index: Any) -> Any:
     return {name: array[index] for name, array in column.items()} if isinstance(column, Mapping) else column[index]
 
 
-def arrays(column: Column) -> Iterator[tuple[str, Array]]:
+def arrays(column: Column | Ragged) -> Iterator[tuple[str, Array]]:
     """Yield the arrays with their names; one alone has none. Items have no arrays."""
     if isinstance(column, Mapping):
         yield from sorted(column.items())
+    elif isinstance(column, Ragged):
+        yield from (("values", column.values), ("offsets", column.offsets))
     elif not isinstance(column, Items):
         yield "", column
 
 
 def each(column: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the column with every array changed."""
+    """Return the column, or the positions of clients in it, with every array changed."""
     if isinstance(column, Items):
         return column
+    if isinstance(column, Ragged):
+        return Ragged(change(column.values), change(column.offsets))
     return {name: change(a) for name, a in column.items()} if isinstance(column, Mapping) else change(column)
 
 

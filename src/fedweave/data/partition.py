@@ -1,4 +1,4 @@
-"""Partitions of a data set among clients, as index lists; nothing is copied.
+"""Partitions of a data set among clients, as positions in it; nothing is copied.
 
 Every partition depends only on the generator it is given, assigns every training sample at most once, never leaves
 a client empty, and gives each client test samples in its own label proportions (natural clients: their own).
@@ -23,8 +23,10 @@ from fedweave.data.deal import (
     add_test_samples,
     apportion,
     by_group,
+    by_owner,
     deal,
     dirichlet,
+    evenly,
     fill_up,
     share_classes,
     shuffled_by,
@@ -56,7 +58,8 @@ class IID(Partition):
 
     def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
         _check_size(self, data, self.clients)
-        return add_test_samples(data, np.array_split(rng.permutation(len(data)), self.clients), rng)
+        order, owner = rng.permutation(len(data)), evenly(len(data), self.clients)
+        return add_test_samples(data, by_owner(order, owner, self.clients), rng)
 
 
 @settings
@@ -98,9 +101,9 @@ class Shards(Partition):
         labels, _ = _class_sizes(self, data)
         blocks = self.clients * self.per_client
         _check_size(self, data, blocks)
-        shards = np.array_split(shuffled_by(labels, rng), blocks)
-        hands = rng.permutation(blocks).reshape(self.clients, self.per_client)
-        return add_test_samples(data, [np.concatenate([shards[b] for b in hand]) for hand in hands], rng)
+        order, owner = shuffled_by(labels, rng), np.empty(blocks, np.int64)
+        owner[rng.permutation(blocks)] = np.arange(blocks) // self.per_client
+        return add_test_samples(data, by_owner(order, owner[evenly(len(data), blocks)], self.clients), rng)
 
 
 @settings
@@ -126,10 +129,11 @@ class Classes(Partition):
         if most > len(present):
             raise BadInput(f"{self} asks for {most} classes per client, {data.name} has {len(present)}. Use fewer.")
         number = rng.integers(self.low, most, self.clients, endpoint=True)
-        owned = np.zeros((self.clients, data.classes), bool)
+        owned, owners = np.zeros((self.clients, data.classes), bool), np.zeros(len(present), np.int64)
         for mine, k in zip(owned, number, strict=True):
-            order = np.lexsort((rng.random(len(present)), owned[:, present].sum(0)))
-            mine[present[order[:k]]] = True
+            rarest = np.lexsort((rng.random(len(present)), owners))[:k]
+            owners[rarest] += 1
+            mine[present[rarest]] = True
         return add_test_samples(data, deal(labels, _class_counts(self, owned, sizes), rng), rng)
 
 
@@ -186,8 +190,9 @@ class Split(Partition):
         else:
             raise BadInput(f"{self} sorts by label, but {data.name} has no single one per sample. Use IID or Natural.")
         order = shuffled_by(key, rng)
-        rest = np.array_split(rng.permutation(order[first:]), others)
-        return add_test_samples(data, [*np.array_split(order[:first], owners), *rest], rng)
+        order[first:] = rng.permutation(order[first:])
+        owner = np.concatenate([evenly(first, owners), owners + evenly(n - first, others)])
+        return add_test_samples(data, by_owner(order, owner, self.clients), rng)
 
 
 @settings

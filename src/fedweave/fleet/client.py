@@ -22,7 +22,7 @@ from fedweave.data import Dataset, load, partition
 from fedweave.data.arrays import from_pair
 from fedweave.data.checks import MOST_CLASSES
 from fedweave.data.columns import length, rows
-from fedweave.data.deal import covered, label_counts
+from fedweave.data.deal import covered
 from fedweave.fleet.wire.answer import Answer, answer
 from fedweave.fleet.wire.request import (
     ANYONE,
@@ -81,7 +81,7 @@ def client(
         about: dict[str, Any] = {"client": who, "clients": of, "num-examples": len(data)}
         if "fedweave" in message.content.config_records and data.labels is not None:
             data = replace(data, classes=max(data.classes, read_setting(message.content, "classes", MOST_CLASSES)))
-            about["covered"] = float(covered(label_counts(data, [np.arange(len(data))]))[0])
+            about["covered"] = float(covered(data, [np.arange(len(data))])[0])
         return Message(RecordDict({"hello": MetricRecord(about)}), reply_to=message)
 
     @app.query(QUERY_LOSS.partition(".")[2])

@@ -20,7 +20,7 @@ class ClientData(NamedTuple):
     test_y: Column
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    parts: Sequence[Array]
+    parts: Sequence[Array]  # Ragged where clients are many
     test_parts: Sequence[Array] = ()  # each client's positions in the test samples
     transform: Transform | None = None
 

@@ -94,7 +94,8 @@ def label_counts(run: Result) -> Array | None:
 
 
 def _count_clients(run: Result) -> int:
-    return max(len(run.manifest.get("labels") or ()), int(run.clients["client"].max()) + 1)
+    listed = max(run.manifest.get("clients") or 0, len(run.manifest.get("labels") or ()))
+    return max(listed, int(run.clients["client"].max()) + 1)
 
 
 def _rank_clients(run: Result, n: int) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedweave.data import Dataset
 from fedweave.data.columns import length
 from fedweave.data.deal import Shares
 from fedweave.data.partition import Partition
+from fedweave.data.ragged import Lazy, Ragged
 
 
 def check_shares(shares: Any, partition: Partition, data: Dataset) -> Shares:
@@ -22,32 +24,37 @@ def check_shares(shares: Any, partition: Partition, data: Dataset) -> Shares:
     if not isinstance(shares, Shares):
         raise BadInput(f"{who} must return Shares(train=…, test=…). It returned {brief(shares)}.")
     for parts in shares:
-        if not isinstance(parts, list | tuple):
+        if not isinstance(parts, list | tuple | Ragged | Lazy):
             raise BadInput(f"{who} must return a list of arrays, one per client. It returned {brief(parts)}.")
     if partition.clients is not None and len(shares.train) != partition.clients:
         raise BadInput(f"{who} must deal to {partition.clients} clients. It dealt to {len(shares.train)}.")
     if len(shares.train) != len(shares.test):
         counts = f"{len(shares.train)} and {len(shares.test)}"
         raise BadInput(f"{who} must deal training and test samples to the same clients. It dealt to {counts}.")
-    for parts, total, least in ((shares.train, len(data), 1), (shares.test, length(data.test_y), 0)):
-        for client, part in enumerate(parts):
-            _check_part(part, f"Client {client}", total, least, who)
-    seen = np.zeros(len(data), bool)
-    for client, part in enumerate(shares.train):
-        if seen[part].any() or np.unique(part).size < part.size:
-            raise BadInput(f"{who} must deal each sample once. Client {client} has one that was dealt before.")
-        seen[part] = True
-    return shares
+    train = _check_parts(shares.train, len(data), who)
+    if not train.sizes.all():
+        raise BadInput(f"{who} must give each client at least one sample. Client {int(train.sizes.argmin())} has none.")
+    if np.bincount(train.values, minlength=1).max() > 1:
+        order = np.argsort(train.values, kind="stable")
+        again = order[1:][train.values[order[1:]] == train.values[order[:-1]]]
+        client = int(train.owners[again.min()])
+        raise BadInput(f"{who} must deal each sample once. Client {client} has one that was dealt before.")
+    test = shares.test if isinstance(shares.test, Lazy) else _check_parts(shares.test, length(data.test_y), who)
+    return Shares(train, test)  # what is lazy is dealt by the library
 
 
-def _check_part(part: Any, client: str, total: int, least: int, who: str) -> None:
-    if not isinstance(part, np.ndarray) or part.ndim != 1 or part.dtype.kind not in "iu":
-        raise BadInput(f"{who} must give each client an array of whole numbers. {client} has {kind_of(part)}.")
-    if part.size < least:
-        raise BadInput(f"{who} must give each client at least one sample. {client} has none.")
-    if part.size and (part.min() < 0 or part.max() >= total):
-        outside = int(part[(part < 0) | (part >= total)][0])
-        raise BadInput(f"{who} must deal samples 0 … {total - 1}. {client} has {outside}.")
+def _check_parts(parts: Sequence[Any], total: int, who: str) -> Ragged:
+    """Return the positions of all clients; they must be whole numbers below ``total``."""
+    for client, part in enumerate([] if isinstance(parts, Ragged) else parts):
+        if not isinstance(part, np.ndarray) or part.ndim != 1 or part.dtype.kind not in "iu":
+            found = f"Client {client} has {kind_of(part)}"
+            raise BadInput(f"{who} must give each client an array of whole numbers. {found}.")
+    found = Ragged.of(parts)
+    outside = np.flatnonzero((found.values < 0) | (found.values >= total))
+    if outside.size:
+        client, sample = int(found.owners[outside[0]]), int(found.values[outside[0]])
+        raise BadInput(f"{who} must deal samples 0 … {total - 1}. Client {client} has {sample}.")
+    return found
 
 
 class Bounds(NamedTuple):

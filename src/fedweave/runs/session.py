@@ -19,6 +19,7 @@ from fedweave.core.spec import describe
 from fedweave.data import Dataset
 from fedweave.data.deal import Shares, covered, label_counts
 from fedweave.engine.machine import processor, versions
+from fedweave.data.ragged import Ragged
 from fedweave.engine.pool.protocol import Pool
 from fedweave.engine.simulator import Simulator
 from fedweave.engine.torch_simulator import torch_simulator
@@ -40,6 +41,8 @@ from fedweave.runs.start import started
 from fedweave.store.states import misfit
 from fedweave.system.worlds import steps_of
 from fedweave.tasks import Task, default_for
+
+MOST_LISTED = 10_000  # clients whose labels a manifest lists: no page shows more
 
 
 class Session(NamedTuple):
@@ -69,26 +72,26 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     shares = check_shares(shares, experiment.partition, data)
     (name, model), own = model_factory(experiment, data), own_model(experiment.model) is not None
     model, start_values = started(model, experiment.start)
-    labels = None if data.labels is None else label_counts(data, shares.train)
     x, constants = first_vector(name, model, data, experiment.seed, task)
-    base = nominal_population(experiment, np.array([part.size for part in shares.train]))
+    base = nominal_population(experiment, Ragged.of(shares.train).sizes)
     test_samples = _test_samples(experiment, shares)
     device, why = choose_device(experiment.device, experiment.pool)
     solver, upload, seed = method.solver, method.upload, experiment.seed
     if (
         name == "quadratic" and not own
     ):  # known in closed form, so clients need no training: a thousand times as fast, and exact
-        optimum = np.array([data.x[part].mean(0, dtype=float) for part in shares.train])
+        optimum = Ragged.of(shares.train).means(data.x)
         engine = Simulator(QuadraticTrainer(Quadratics(optimum), solver, seed, base.weight), upload)
         x = x.astype(float)
     else:
-        client_data = ClientData.of(data, shares.train, shares.test)
+        client_data = ClientData.of(data, shares.train, shares.test if experiment.client_eval else ())
         parts = submodel_factories(experiment, model, data)
         skip = experiment.failures == "skip"
         engine = torch_simulator(model, client_data, solver, seed, workers, device, upload, parts, skip, task)
         workers.join()
     size = engine.models.sizes(np.arange(base.size))
-    base = read_only_record(replace(base, model_bytes=size, covered=None if labels is None else covered(labels)))
+    coverage = None if data.labels is None else covered(data, shares.train)
+    base = read_only_record(replace(base, model_bytes=size, covered=coverage))
 
     def world(round: int) -> Population:
         try:
@@ -116,7 +119,8 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         "device": f"{why}, {workers}",
         "processor": processor(),
         "trainer": trainer_name(engine, why if device == "cuda" else device),  # a GPU by its name
-        "labels": None if labels is None else labels.tolist(),
+        "clients": base.size,
+        "labels": None if data.labels is None or base.size > MOST_LISTED else label_counts(data, shares.train).tolist(),
         **({"test_samples": test_samples.tolist()} if experiment.client_eval else {}),
     }
     start = first_state(method, x, base, engine.layout.parameters)
@@ -137,9 +141,11 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
 
 
 def _test_samples(experiment: Experiment, shares: Shares) -> Array:
-    """Return how many test samples each client has of its own."""
-    found = np.array([part.size for part in shares.test])
-    if experiment.client_eval and not found.any():
+    """Return how many test samples each client has of its own; nothing where nobody asks."""
+    if not experiment.client_eval:
+        return np.zeros(0, np.int64)
+    found = Ragged.of(shares.test).sizes
+    if not found.any():
         raise BadInput(
             f"{type(experiment.partition).__name__} deals no test samples, so no client has test samples of its own: "
             "leave --client-eval out, or deal some."

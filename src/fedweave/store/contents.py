@@ -91,6 +91,7 @@ class Manifest(Checked):
     experiment: StoredExperiment | None = None
     task: StoredTask | None = None
     command: str | list[str] | None = None
+    clients: Number | None = None
     labels: Annotated[list[list[Number]], AfterValidator(_rectangular)] | None = None
     samples: list[Number] | None = None
     test_samples: list[Number] | None = None

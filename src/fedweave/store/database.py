@@ -6,8 +6,9 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedweave.core.settings import BadInput, brief
 from fedweave.tables.files import check_file, open_inside, shown_path
 
 NAME = "run.sqlite"
+BLOCK = 2**16  # rows that are read at a time
 TYPES = {"INTEGER": {int}, "REAL": {float, int, type(None)}, "TEXT": {str}}  # NaN is stored as NULL
 
 
@@ -65,15 +67,24 @@ def check_schema(db: sqlite3.Connection, tables: Mapping[str, Mapping[str, str]]
 def read_columns(
     db: sqlite3.Connection, table: str, kinds: Mapping[str, str], tail: str = "ORDER BY rowid", *values: Any
 ) -> dict[str, tuple[Any, ...]]:
-    """Return the columns of a table, each with values of its kind alone; whole numbers are not negative."""
+    """Return the columns of a table, each with values of its kind alone."""
+    blocks = list(read_blocks(db, table, kinds, tail, *values))
+    return {column: tuple(chain.from_iterable(block[column] for block in blocks)) for column in kinds}
+
+
+def read_blocks(
+    db: sqlite3.Connection, table: str, kinds: Mapping[str, str], tail: str = "ORDER BY rowid", *values: Any
+) -> Iterator[dict[str, tuple[Any, ...]]]:
+    """Yield the columns of so many rows at a time: as Python's numbers, ten million rows would take gigabytes."""
     names = ", ".join(f'"{column}"' for column in kinds)
-    rows = db.execute(f"SELECT {names} FROM {table} {tail}", values).fetchall()
-    found = dict(zip(kinds, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(kinds, ())
-    for column, content in found.items():
-        kind = kinds[column].split()[0]
-        if wrong := set(map(type, content)) - TYPES[kind]:
-            raise ValueError(f"the column {column!r} of {table!r} must hold {kind}, not {wrong.pop().__name__}")
-    return found
+    cursor = db.execute(f"SELECT {names} FROM {table} {tail}", values)
+    while rows := cursor.fetchmany(BLOCK):
+        found = dict(zip(kinds, zip(*rows, strict=True), strict=True))
+        for column, content in found.items():
+            kind = kinds[column].split()[0]
+            if wrong := set(map(type, content)) - TYPES[kind]:
+                raise ValueError(f"the column {column!r} of {table!r} must hold {kind}, not {wrong.pop().__name__}")
+        yield found
 
 
 @contextmanager

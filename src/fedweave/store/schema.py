@@ -12,7 +12,7 @@ import numpy as np
 from fedweave.core.records import Array, Failure
 from fedweave.core.settings import BadInput
 from fedweave.core.typed_json import parse_json
-from fedweave.store.database import check_schema, read_columns
+from fedweave.store.database import check_schema, read_blocks, read_columns
 
 ROUNDS = {
     "round": "INTEGER PRIMARY KEY", "clock": "REAL", "seconds": "REAL", "device_seconds": "REAL",
@@ -81,7 +81,8 @@ def insert_rows(db: sqlite3.Connection, table: str, rows: Any) -> None:
 def round_columns(db: sqlite3.Connection) -> dict[str, Array]:
     """Return the rows per round as arrays; measures are columns too."""
     found = read_columns(db, "rounds", ROUNDS)
-    lists = [_numbers(text) for text in found["class_accuracy"]]
+    parsed = {text: _numbers(text) for text in set(found["class_accuracy"])}  # mostly that of no evaluation
+    lists = [parsed[text] for text in found["class_accuracy"]]
     classes = max(map(len, lists), default=0)  # a round without evaluation has an empty list
     filled = [each or [None] * classes for each in lists]
     out = _arrays(found, ROUNDS)
@@ -98,7 +99,10 @@ def _numbers(text: str) -> list[float | None]:
 
 def client_columns(db: sqlite3.Connection, table: str) -> dict[str, Array]:
     """Return the rows per round and client as arrays: of ``clients`` that were asked, or ``client_scores``."""
-    out = _arrays(read_columns(db, table, TABLES[table]), TABLES[table])
+    kinds = TABLES[table]
+    none = _arrays(dict.fromkeys(kinds, ()), kinds)
+    blocks = [none, *(_arrays(block, kinds) for block in read_blocks(db, table, kinds))]
+    out = {column: np.concatenate([block[column] for block in blocks]) for column in none}
     if (out["client"] >= MOST_CLIENTS).any():
         raise ValueError(f"the column 'client' of {table!r} must be below {MOST_CLIENTS:,}")
     return out
@@ -117,6 +121,9 @@ def _measures(db: sqlite3.Connection, rounds: Array) -> dict[str, Array]:
     """Return the measures as columns, NaN in rounds without a value."""
     where, out = {r: i for i, r in enumerate(rounds.tolist())}, dict[str, Array]()
     for round, name, value in zip(*read_columns(db, "measures", MEASURES).values(), strict=True):
-        if round in where:
-            out.setdefault(name, np.full(rounds.size, np.nan))[where[round]] = value
+        if round not in where:
+            continue
+        if name not in out:
+            out[name] = np.full(rounds.size, np.nan)
+        out[name][where[round]] = value
     return out

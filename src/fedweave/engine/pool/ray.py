@@ -16,15 +16,13 @@ from importlib.util import find_spec
 from threading import Lock
 from typing import Any, Literal
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput, brief
-from fedweave.data.columns import each
 from fedweave.engine.pool.protocol import Build, Call, WorkerDied
 from fedweave.engine.pool.ray_cluster import about_here, check_machine, connected, leave
-from fedweave.engine.pool.shared_data import SHARED
+from fedweave.engine.pool.shared_data import SHARED, contiguous
 from fedweave.engine.pool.worker import Answer, Serving, answered, packed, result_of
 from fedweave.local.client_data import ClientData
 
@@ -62,13 +60,12 @@ class Columns:
     def __init__(self) -> None:
         self._lock, self._stored = Lock(), dict[int, tuple[Any, Any]]()  # with the column, so that its id stays its own
 
-    def put(self, ray: Any, column: Any) -> Any:
-        """Return the reference to a column."""
+    def put(self, ray: Any, column: Any, plain: Any) -> Any:
+        """Return the reference to a column, stored in its ``plain`` form."""
         with self._lock:
             if id(column) not in self._stored:
                 if len(self._stored) >= MOST_COLUMNS:
                     self._stored.clear()
-                plain = each(column, np.ascontiguousarray)  # else copied in every process, not shared
                 self._stored[id(column)] = column, ray.put(plain)
             return self._stored[id(column)][1]
 
@@ -139,7 +136,8 @@ class RayActors(AbstractContextManager["RayActors"]):
         """Give every actor the trainer ``build(data)``; no more actors than a round has ``pieces``."""
         blob = packed(build)
         self.join()
-        stored = {name: self._columns.put(self._ray, getattr(data, name)) for name in SHARED}
+        plain = contiguous(data)  # else copied in every process, not shared
+        stored = {name: self._columns.put(self._ray, getattr(data, name), plain[name]) for name in SHARED}
         self._given = (self._ray.put(blob), self._ray.put(data._replace(**stored)))
         self._free, self._coming = [], {actor.load.remote(*self._given): actor for actor in self._actors}
         self._stillborn = 0

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from fedweave.core.records import Array
 from fedweave.data.columns import arrays, each
+from fedweave.data.ragged import Ragged
 from fedweave.local.client_data import ClientData
 from fedweave.tables.files import storing
 
-SHARED = ("x", "y", "test_x", "test_y")
+SHARED = ("x", "y", "test_x", "test_y", "parts", "test_parts")
 ALIGNMENT = 64
 
 
@@ -29,9 +30,19 @@ class Place(NamedTuple):
         return content[self.begin : self.begin + size].view(self.dtype).reshape(self.shape)
 
 
+def contiguous(data: ClientData) -> dict[str, Any]:
+    """Return the columns that processes share, in arrays without gaps."""
+    positions = {name: Ragged.of(getattr(data, name)) for name in ("parts", "test_parts")}
+    return {
+        name: each(column, np.ascontiguousarray)
+        for name, column in (data._asdict() | positions).items()
+        if name in SHARED
+    }
+
+
 def lay_out(data: ClientData) -> tuple[IO[bytes], ClientData]:
-    """Return a file with the arrays of samples, and ``data`` with their places in it instead of them."""
-    columns = {name: each(getattr(data, name), np.ascontiguousarray) for name in SHARED}
+    """Return a file with the arrays of samples and positions, and ``data`` with their places in it instead of them."""
+    columns = contiguous(data)
     with storing(None, sum(array.nbytes for column in columns.values() for _, array in arrays(column))):
         file = tempfile.TemporaryFile(prefix="fedweave-")  # noqa: SIM115 - closed by the caller
 
