@@ -18,8 +18,8 @@ from fedweave.core.settings import BadInput
 from fedweave.core.spec import describe
 from fedweave.data import Dataset
 from fedweave.data.deal import Shares, covered, label_counts
-from fedweave.engine.machine import processor, versions
 from fedweave.data.ragged import Ragged
+from fedweave.engine.machine import processor, versions
 from fedweave.engine.pool.protocol import Pool
 from fedweave.engine.simulator import Simulator
 from fedweave.engine.torch_simulator import torch_simulator
