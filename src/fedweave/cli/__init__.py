@@ -1,3 +1,13 @@
 """The command line."""
 
-from fedweave.cli.app import main as main
+from __future__ import annotations
+
+from fedweave.cli.loading import load_ahead, uncollected
+
+
+def main() -> None:
+    """Run the command line; whoever will train needs torch, whose library loads meanwhile."""
+    load_ahead()
+    with uncollected():
+        from fedweave.cli import app
+    app.main()
