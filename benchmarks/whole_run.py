@@ -4,10 +4,10 @@ W1 and W2 as in rounds.py, with 1,000 test images; MNIST: 100 clients, 10 of the
 CNN; each evaluated every round. Wall seconds of the main process by what it does; "start" begins with the process, and
 "end" is from the last word to its end. With workers, evaluation beside training counts as training.
 
---start: seconds of `fedweave run` on digits with one round, of `list` and of `--help`, against another checkout; also
-in processor seconds, which other programs on the machine disturb less.
+--start: seconds of `fedweave run` on digits with one round, of `list` and of `--help`, against another checkout.
 --overlap: the MNIST run with evaluation every round against its training alone (evaluated after the last round only).
-Both sides in one run, alternating; the figure is the median over turns of the ratio.
+Both sides in one run, alternating; the figure is the median over turns of the ratio, also in
+processor seconds, which other programs on the machine disturb less.
 
 Use: python benchmarks/whole_run.py [--work W1] [--workers 1]
      python benchmarks/whole_run.py --start --against ../another-checkout [--turns 7]
@@ -17,6 +17,7 @@ Use: python benchmarks/whole_run.py [--work W1] [--workers 1]
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import resource
@@ -28,6 +29,8 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import psutil
 
 MADE = """
 import numpy as np
@@ -96,7 +99,9 @@ class Clock:
 def watched(begin: float, words: list[str]) -> None:
     """Do the command in this process and print the seconds of its parts."""
     clock, sys.argv = Clock(begin), ["fedweave", *words]
-    from fedweave.cli import main
+    from fedweave.cli import loading, program
+
+    loading.load_ahead()  # as the program does first: what follows would otherwise be in its way
 
     def wrap(module: str) -> None:
         for path, part in PARTS[module].items():
@@ -120,12 +125,14 @@ def watched(begin: float, words: list[str]) -> None:
         app._training = training
         wrap("fedweave.cli.app")
 
-    prepare_parts()
-    try:
-        main()
-    finally:
+    def say() -> None:
         clock.turn("end")
         print(json.dumps([clock.parts, time.time()]), file=sys.stderr, flush=True)
+
+    atexit.register(say)
+    with loading.uncollected():
+        prepare_parts()
+    program()
 
 
 def profile(name: str, workers: int) -> dict[str, float]:
@@ -180,17 +187,28 @@ def overlap(turns: int, workers: int) -> dict[str, Any]:
     words = [word.removeprefix("--").replace("-", "_") for word in WORKS["MNIST"].split()]
     given = dict(zip(words[::2], words[1::2], strict=True)) | {"workers": str(workers)}
     sides = {"every_round": "1", "training_alone": given["rounds"]}
-    taken: dict[str, list[float]] = {side: [] for side in sides}
+    taken: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
     (first,), _ = experiments_of(["fedavg"], given)
     with workers_of(first) as pool:
         for turn in range(turns + 1):
             for side in list(sides)[:: 1 if turn % 2 else -1]:
                 (experiment,), _ = experiments_of(["fedavg"], given | {"evaluate_every": sides[side]})
+                before = _processor_seconds()
                 result = run_with(experiment, None, None, None, pool)
-                taken[side] += [float(result.rounds["wall_seconds"][-1])] * (turn > 0)
-    ratio = [a / b for a, b in zip(*taken.values(), strict=True)]
-    medians = {f"{side}_s": median(seconds) for side, seconds in taken.items()}
-    return {"turns": turns, "workers": workers, **medians, "ratio": median(ratio), "range": [min(ratio), max(ratio)]}
+                seconds = float(result.rounds["wall_seconds"][-1]), _processor_seconds() - before
+                taken[side] += [seconds] * (turn > 0)
+    figures: dict[str, Any] = {"turns": turns, "workers": workers}
+    for i, unit in enumerate(("", "_processor")):
+        ratio = [a[i] / b[i] for a, b in zip(*taken.values(), strict=True)]
+        figures |= {f"{side}{unit}_s": median(s[i] for s in found) for side, found in taken.items()}
+        figures |= {f"ratio{unit}": median(ratio), f"range{unit}": [min(ratio), max(ratio)]}
+    return figures
+
+
+def _processor_seconds() -> float:
+    """Return what this process and its workers have used."""
+    here = psutil.Process()
+    return sum(sum(process.cpu_times()[:2]) for process in (here, *here.children(recursive=True)))
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 
 from fedweave.cli.loading import load_ahead, uncollected
 
@@ -26,7 +27,8 @@ def program() -> None:
         code = e.code if isinstance(e.code, int) else 0 if e.code is None else 1
     except BaseException as e:
         sys.excepthook(type(e), e, e.__traceback__)
-    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] - as multiprocessing's children do
+    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue] - both as multiprocessing's children do
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     for stream in filter(None, (sys.stdout, sys.stderr)):  # one that was closed from the start is None
         try:
             stream.flush()
