@@ -16,6 +16,7 @@ import psutil
 from torch import nn
 
 import fedweave as fw
+from fedweave.core.randomness import Stream, rng_for
 from fedweave.engine.pool import zygote
 from fedweave.engine.pool.processes import Workers
 from fedweave.local.client_data import ClientData
@@ -46,7 +47,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     digits = fw.data.load("digits")
-    parts = fw.partition.IID(4).split(digits, fw.randomness.rng_for(0, 0, fw.randomness.Stream.PARTITION)).train
+    parts = fw.partition.IID(4).split(digits, rng_for(0, 0, Stream.PARTITION)).train
     data = ClientData(
         x=digits.x,
         y=digits.y,

@@ -1,5 +1,5 @@
 """``python -m fedweave`` is the command line."""
 
-from fedweave.cli.app import main
+from fedweave.cli import program
 
-main()
+program()

@@ -492,3 +492,30 @@ def test_a_page_that_cannot_be_written_is_one_sentence(compared, tmp_path):
     fedweave, *_ = compared
     code, _, err = fedweave("report", "c", "--html", LONG)
     assert (code, err.count("\n")) == (2, 1), err
+
+
+def test_the_program_ends_with_its_code_and_all_of_its_output(tmp_path):
+    """It ends without taking itself apart, which must lose neither output nor errors."""
+    program = [sys.executable, "-m", "fedweave"]
+    listed = subprocess.run([*program, "list", "--json"], capture_output=True, text=True, check=True)
+    assert "methods" in json.loads(listed.stdout)
+    wrong = subprocess.run([*program, "run", "fedavgg"], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("error: There is no method 'fedavgg'. Did you mean 'fedavg'?")
+    words = ["run", "fedavg", "--data", "digits", "--rounds", "1", "--workers", "2", "--json", "--out", "r"]
+    ran = subprocess.run([*program, *words], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert json.loads(ran.stdout)["rounds"] == 1
+    if os.path.exists("/dev/full"):
+        with open("/dev/full", "w") as full:
+            assert subprocess.run([*program, "list"], stdout=full, stderr=subprocess.DEVNULL, check=False).returncode
+
+
+def test_names_of_the_package_are_found_when_they_are_used():
+    """Importing it is quick; what its names stand for is imported with their first use, and torch by what trains."""
+    code = (
+        "import sys, fedweave as fw; assert 'numpy' not in sys.modules and 'torch' not in sys.modules\n"
+        "for name in dir(fw): assert getattr(fw, name) is not None\n"
+        "assert fw.partition is sys.modules['fedweave.data.partition'] and not hasattr(fw, 'nothing')\n"
+        "assert fw.run is sys.modules['fedweave.runs.loop'].run and 'matplotlib' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

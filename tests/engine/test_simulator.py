@@ -269,8 +269,7 @@ def test_two_simulators_may_take_turns(two):
 def test_busy_workers_are_ended_too():
     with Workers(2) as workers:
         torch_simulator(conv, data(), SGD(), 0, workers).evaluate(initial_vector(conv()))
-        workers._send(workers._links[0], ("model", initial_vector(conv())))
-        workers._send(workers._links[0], (attempt, (jobs_of((4, 10_000_000, 7)), False)))
+        workers._send(workers._links[0], (attempt, (jobs_of((4, 10_000_000, 7)), False), initial_vector(conv())))
         processes = list(workers._processes)
         workers._stop(patience=0)
     assert all(p.returncode is not None for p in processes)

@@ -51,6 +51,7 @@ RUNS: dict[str, tuple[str, dict[str, str]]] = {  # what each one puts at stake i
     "latency": ("latency_optimal", {**WORLD, "rounds": "8"}),
     "delta": ("fedpracdelta", WORLD),
     "dropout": ("feddd", {**WORLD, "system": "wireless", "tables": "disk"}),
+    "workers": ("fedyogi", {**WORLD, "data": "digits", "workers": "2"}),  # evaluated beside the next round
 }
 CHOSEN = list(RUNS) if THOROUGH else ["scaffold", "aware"]
 

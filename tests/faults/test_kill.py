@@ -39,6 +39,19 @@ def test_a_kill_at_every_point(name, zygote, whole, tmp_path):
     assert set(POINTS) - reached <= never | once
 
 
+@pytest.mark.parametrize("point", ["trained", "recorded"])
+def test_a_kill_while_workers_evaluate_a_round_and_train_the_next(point, zygote, tmp_path):
+    """When a round has trained, the one before is not recorded yet, or just so."""
+    assert zygote("workers", tmp_path / "whole") == 0
+    assert zygote("workers", tmp_path / "run", strike={"point": point, "nth": 3, "how": "SIGKILL"}) == KILLED
+    with closing(RunFolder.open(tmp_path / "run", write=False)) as store:
+        state = store.load_state(tables=None)
+        assert state is not None
+        assert state.round == (1 if point == "trained" else 2)
+    assert zygote("workers", tmp_path / "run") == 0
+    assert_same(tmp_path / "run", tmp_path / "whole")
+
+
 @pytest.mark.parametrize("point", POINTS if THOROUGH else POINTS[::3])
 def test_killed_again_while_resuming(point, zygote, whole, tmp_path):
     """Three kills in a row, each resume struck at the same point; then one that is let alone."""

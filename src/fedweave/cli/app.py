@@ -24,6 +24,7 @@ from fedweave.cli import plan as plan_command
 from fedweave.cli import reproduce as reproduce_command
 from fedweave.cli import verify as verify_command
 from fedweave.cli.flower import flower
+from fedweave.cli.loading import uncollected
 from fedweave.cli.options import OPTIONS, Json, Typed, as_option, experiments_of, help_text
 from fedweave.cli.progress import Show
 from fedweave.cli.signals import heeding, resumable, stop, stopped
@@ -235,8 +236,9 @@ app.command(flower)
 def _training() -> tuple[ModuleType, ModuleType]:
     """Import what runs and compares, which takes seconds, only once the input is known to be good."""
     try:
-        from fedweave.runs import compare as comparing
-        from fedweave.runs import loop as running
+        with uncollected():
+            from fedweave.runs import compare as comparing
+            from fedweave.runs import loop as running
     except ModuleNotFoundError as e:
         if e.name not in ("torch", "cloudpickle"):
             raise

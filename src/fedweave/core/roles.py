@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -292,6 +292,9 @@ class Prober(Protocol):
         ...
 
 
+Scores = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+
+
 class Engine(Prober, Protocol):
     """Where clients run: the only place with processes and I/O."""
 
@@ -301,6 +304,10 @@ class Engine(Prober, Protocol):
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:
         """Return accuracy, loss and class_accuracy of ``x`` on the common test set."""
+        ...
+
+    def evaluate_later(self, x: Array) -> Scores:
+        """Return the same, or how to get it once the next round has trained: its workers evaluate beside it."""
         ...
 
     def evaluate_clients(self, x: Array, ids: Array) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 from fedweave.client.bytes import download_bytes, upload_bytes
 from fedweave.client.participate import Kept, participate
 from fedweave.core.records import NO_FAILURES, Array, Assignment, Failure, Failures, Population, Replies
-from fedweave.core.roles import Upload
+from fedweave.core.roles import Scores, Upload
 from fedweave.engine.links import add_transfer_time, draw_arrivals
 from fedweave.engine.pool.protocol import Build, Call, Pool
 from fedweave.local.client_data import ClientData
@@ -38,6 +38,14 @@ class Received(NamedTuple):
     failed: tuple[Failure, ...] = ()
 
 
+class _Later(NamedTuple):
+    """An evaluation that waits for the next calls at its model."""
+
+    x: Array
+    calls: list[Call]
+    found: dict[int, Sums]  # by slice; empty until all of them are there
+
+
 class Simulator:
     """Trains cohorts and measures models; the numbers do not depend on the pool."""
 
@@ -57,6 +65,7 @@ class Simulator:
         self.trainer, self.layout, self.seed, self.models = trainer, trainer.layout, trainer.seed, trainer.models
         self._upload, self._skip = upload or Everything(), skip
         self._pool, self._build, self._data = pool, build, data
+        self._later: _Later | None = None
 
     def train(self, assignment: Assignment) -> Replies:
         """Train the cohort. Clients whose answers will be lost are not trained: it would change nothing."""
@@ -131,10 +140,31 @@ class Simulator:
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:
         """Return accuracy, loss and class_accuracy of ``x`` on the common test set."""
+        return self._finished(dict(self._each(x, self._slices())))
+
+    def evaluate_later(self, x: Array) -> Scores:
+        """Return the same, or how to get it: workers do it beside the next calls at ``x``, which are handed out first.
+
+        So nobody is idle while the last of a round train.
+        """
+        if self._pool is None or not self._pool.worthwhile:
+            return self.evaluate(x)
+        later = self._later = _Later(x, self._slices(), {})
+        return lambda: self._scores(later)
+
+    def _scores(self, later: _Later) -> Mapping[str, Any]:
+        if not later.found:  # nobody has called at this model since
+            self._later = None
+            later.found.update(self._each(later.x, later.calls))
+        return self._finished(later.found)
+
+    def _slices(self) -> list[Call]:
         n = self.trainer.test_size
-        calls: list[Call] = [(_evaluate, (i, min(i + EVALUATION_BATCH, n))) for i in range(0, n, EVALUATION_BATCH)]
-        slices: list[Sums] = [sums for _, sums in sorted(self._each(x, calls), key=lambda pair: pair[0])]
-        return {"accuracy": np.nan, "class_accuracy": np.zeros(0), **self.trainer.task.finish(add_up(slices))}
+        return [(_evaluate, (i, min(i + EVALUATION_BATCH, n))) for i in range(0, n, EVALUATION_BATCH)]
+
+    def _finished(self, slices: Mapping[int, Sums]) -> Mapping[str, Any]:
+        found = self.trainer.task.finish(add_up([slices[n] for n in range(len(slices))]))
+        return {"accuracy": np.nan, "class_accuracy": np.zeros(0), **found}
 
     def evaluate_clients(self, x: Array, ids: Array) -> Array:
         """Return the task's primary metric of ``x`` on each one's own test samples; nan for those who have none."""
@@ -144,13 +174,27 @@ class Simulator:
         """Yield (position, result) of the calls at ``x``, done here or by the pool."""
         pool = self._pool
         if pool is not None and pool.worthwhile and self._load(pool, len(calls)):
-            yield from pool.map(x, calls)
+            yield from self._map(pool, x, calls)
             return
         begin = time.perf_counter()
         for n, (work, arguments) in enumerate(calls):
             yield n, work(self.trainer, x, *arguments)
         if pool is not None and len(calls) > 1:  # a round of one piece would gain nothing from workers
             pool.patience -= time.perf_counter() - begin
+
+    def _map(self, pool: Pool, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
+        """Yield (position, result) of the calls; whatever is to be evaluated at the same model is done behind them."""
+        later, self._later = self._later, None
+        if later is None or not np.array_equal(later.x, x):
+            yield from pool.map(x, calls)
+            return
+        slices: dict[int, Sums] = {}
+        for n, result in pool.map(x, [*calls, *later.calls]):
+            if n < len(calls):
+                yield n, result
+            else:
+                slices[n - len(calls)] = result
+        later.found.update(slices)
 
     def _load(self, pool: Pool, pieces: int) -> bool:
         """Return whether the pool has this simulator's trainer, after giving it to the pool if it had not."""

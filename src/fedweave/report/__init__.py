@@ -8,12 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedweave.core.crash_points import crash_point
-from fedweave.report.page import page as page
 from fedweave.report.summary import compare_rows as compare_rows
 from fedweave.report.terminal import client_table as client_table
 from fedweave.report.terminal import terminal_table as terminal_table
 from fedweave.runs.results import Result
 from fedweave.tables.files import write_file
+
+
+def page(results: Sequence[Result], title: str | None = None) -> str:
+    """Return the report as HTML: no script, no network, readable from a file, on a phone and on paper."""
+    from fedweave.report import html  # loads matplotlib, which a table does not need
+
+    return html.page(results, title)
 
 
 def write(results: Sequence[Result], path: str | Path) -> Path:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedweave.core.records import Array, Population, ServerState
+from fedweave.core.roles import Scores
 from fedweave.round import measures
 from fedweave.runs.session import Session
 
@@ -17,18 +18,18 @@ COLUMNS = ("accuracy", "loss", "class_accuracy")  # metrics that are columns of 
 class Evaluation(NamedTuple):
     """What was found; empty where nothing was due."""
 
-    test: Mapping[str, Any]  # the task's metrics on the common test set
-    measured: dict[str, float]  # the columns that only some runs have
+    test: Scores  # the task's metrics on the common test set; they may still be under way
+    measured: dict[str, float]  # the columns that only some runs have, but for those
     clients: Mapping[str, Array]  # rows of the table client_scores
 
 
 def evaluate(session: Session, after: ServerState, population: Population) -> Evaluation:
     """Evaluate what the experiment wants to know of the model after this round."""
-    e, engine, test, measured = session.experiment, session.engine, {}, dict[str, float]()
+    e, engine, measured = session.experiment, session.engine, dict[str, float]()
+    test: Scores = {}
     if _due(e.evaluate_every, after, e.rounds):
         if "test" in e.evaluate:
-            test = engine.evaluate(after.x)
-            measured |= {name: value for name, value in test.items() if name not in COLUMNS}  # the task's own
+            test = engine.evaluate_later(after.x)
         if "train" in e.evaluate:
             everyone = np.arange(population.size)
             measured["objective"] = float(population.weight @ engine.losses(after.x, everyone))

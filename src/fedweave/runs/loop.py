@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from fedweave.core.crash_points import crash_point
 from fedweave.core.determinism import deterministic
-from fedweave.core.records import ServerState, State
+from fedweave.core.records import ServerState
 from fedweave.core.settings import BadInput
 from fedweave.engine.pool.choose import choose_pool
 from fedweave.engine.pool.protocol import Pool
 from fedweave.local.torch.device import choose_device
-from fedweave.round import Round, measures, run_round
-from fedweave.runs.evaluation import evaluate
+from fedweave.round import Round, run_round
 from fedweave.runs.experiment import Experiment, check_experiment
 from fedweave.runs.factories import own_model
 from fedweave.runs.plain import from_plain, to_plain
+from fedweave.runs.recorder import OnRound, Recorder
 from fedweave.runs.results import Result, summarise
-from fedweave.runs.rows import audit_lines, client_rows, round_row
 from fedweave.runs.same_run import different, mind_machine, refuse_another, refuse_another_start, refuse_edited
 from fedweave.runs.session import Session, prepare, refuse_foreign_state
 from fedweave.runs.start import started
 from fedweave.store.database import reading
 from fedweave.store.run_folder import RunFolder
 
-OnRound = Callable[[Mapping[str, Any]], None]  # called with the row of every finished round
 Watch = Callable[[str, Experiment], OnRound]  # called with name and experiment when a run begins
 
 
@@ -145,62 +140,21 @@ def rounds(experiment: Experiment) -> Iterator[tuple[ServerState, Round]]:
 def go_on(session: Session, state: ServerState, store: RunFolder, watch: Watch | None) -> Result:
     """Do the rounds that are left, from this state, and return what the whole run came to."""
     on_round = watch and watch(session.experiment.method.name, session.experiment)
-    past, best = store.columns("rounds"), state.best
-    totals = {c: past[c][-1].item() if past[c].size else 0 for c in ("bytes_up", "bytes_down", "wall_seconds")}
+    record = Recorder(session, state, store, on_round)
     try:
-        with deterministic():
-            begin = time.perf_counter()
+        with deterministic(), record:
             for after, happened in iterate(session, state):
-                row = _record(session, state, after, happened, store, totals, begin)
-                best = _better(best, row, after, session.manifest.get("task"))
-                state = after._replace(best=best)
-                store.save(state, always=session.every_round)
-                if on_round:
-                    on_round(row)
+                record.add(after, happened)
                 del happened
-                begin = time.perf_counter()
     except KeyboardInterrupt:
-        raise Interrupted(store.folder, state.round) from None
+        raise Interrupted(store.folder, record.state.round) from None
     finally:
         try:  # whatever happened, the finished rounds are kept
-            store.save(state, always=True)
-            result = _result(store, to_plain(session.experiment), session.manifest, state, session.own_model)
+            store.save(record.state, always=True)
+            result = _result(store, to_plain(session.experiment), session.manifest, record.state, session.own_model)
         finally:
             store.close()
     return result
-
-
-def _better(best: State, row: Mapping[str, Any], after: ServerState, task: Mapping[str, Any] | None) -> State:
-    """Return the best model so far, of which this round's is one if it was evaluated."""
-    value = float(row.get(task["primary"], np.nan)) if task else np.nan
-    if not np.isfinite(value):
-        return best
-    if best and not (value > best["value"] if task and task["higher_is_better"] else value < best["value"]):
-        return best
-    return {"x": after.x, "round": np.array(after.round), "value": np.array(value)}
-
-
-def _record(
-    session: Session,
-    before: ServerState,
-    after: ServerState,
-    happened: Round,
-    store: RunFolder,
-    totals: dict[str, Any],
-    begin: float,
-) -> dict[str, Any]:
-    """Evaluate and measure a round that began at this moment, and add its rows to the store; return the first."""
-    crash_point("stepped")
-    found = evaluate(session, after, happened.view.population)
-    measured = measures.of_parts(session.method, after, happened) | found.measured
-    totals["wall_seconds"] += time.perf_counter() - begin
-    row = {**round_row(before, after, happened, found.test, totals), **measured}
-    crash_point("evaluated")
-    store.add(row, client_rows(after.round, happened), happened.failures(), found.clients)
-    if session.experiment.audit:
-        store.note(after.round, audit_lines(after, happened))
-    crash_point("recorded")
-    return row
 
 
 def _result(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,9 @@ def round_row(
     before: ServerState,
     after: ServerState,
     happened: Round,
-    scores: Mapping[str, Any],
     totals: dict[str, Any],
 ) -> dict[str, Any]:
+    """Return a round's row but for the scores of its model."""
     cohort, replies = happened.cohort, happened.replies
     totals["bytes_up"] += int(replies.bytes_up.sum())
     totals["bytes_down"] += happened.bytes_down
@@ -29,13 +28,13 @@ def round_row(
         "clock": after.clock,
         "seconds": after.clock - before.clock,
         "device_seconds": float(replies.seconds.sum()),
-        "accuracy": scores.get("accuracy", np.nan),
-        "loss": scores.get("loss", np.nan),
+        "accuracy": np.nan,
+        "loss": np.nan,
         "train_loss": float(heard.mean()) if heard.size else np.nan,
         "asked": cohort.ids.size,
         "received": int(replies.received.sum()),
         "refused": len(happened.refused),
-        "class_accuracy": scores.get("class_accuracy", np.zeros(0)),
+        "class_accuracy": np.zeros(0),
         "abandoned": int(bool(happened.abandoned)),
         **totals,
     }

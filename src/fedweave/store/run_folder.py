@@ -46,7 +46,7 @@ class RunFolder:
         schema.create_tables(self._db, write)
         self._tables = Tables(folder)
         self._audit = Audit(folder) if folder else None
-        self._next_save = time.monotonic() + SAVE_SECONDS
+        self._next_save, self._saved = time.monotonic() + SAVE_SECONDS, -1
 
     @classmethod
     def create(cls, folder: Path | None, experiment: Mapping[str, Any], manifest: Mapping[str, Any]) -> RunFolder:
@@ -126,7 +126,8 @@ class RunFolder:
     def save(self, state: ServerState, *, always: bool = False) -> None:
         """Make everything up to ``state`` durable, if the last save was long enough ago."""
         begin = time.monotonic()
-        if not always and begin < self._next_save:
+        saved = state.round == self._saved and not self._db.in_transaction  # and nothing was added since
+        if saved or (not always and begin < self._next_save):
             return
         if self.folder is not None:
             self._write(self.folder, state)
@@ -136,7 +137,7 @@ class RunFolder:
                 self._db.execute("COMMIT")
             crash_point("committed")
             self._forget_old()
-        now = time.monotonic()
+        self._saved, now = state.round, time.monotonic()
         self._next_save = now + max(SAVE_SECONDS, (now - begin) * (1 / SAVE_SHARE - 1))
 
     def _write(self, folder: Path, state: ServerState) -> None:

@@ -8,6 +8,7 @@ leaves this machine and user.
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 
 from fedweave.core.records import Array
 from fedweave.engine.pool import zygote
+from fedweave.engine.pool.mailbox import Mailbox
 from fedweave.engine.pool.protocol import Build, Call, WorkerDied
 from fedweave.engine.pool.shared_data import lay_out
 from fedweave.engine.pool.worker import Unsendable, packed, result_of
@@ -35,7 +37,7 @@ class Workers(AbstractContextManager["Workers"]):
         self.asked = not patience  # a number that the user chose, not "auto"
         self.holds: Any = None  # the ``build`` whose trainer they have now
         self._processes: list[zygote.Process] = []
-        self._links: list[Any] = []
+        self._links: list[Mailbox] = []
         self._given: tuple[Build, ClientData] | None = None  # with the links, for more workers
 
     def __str__(self) -> str:
@@ -73,7 +75,7 @@ class Workers(AbstractContextManager["Workers"]):
             while len(self._processes) < min(self.count, pieces):
                 process, link = zygote.start()
                 self._processes.append(process)
-                self._links.append(link)
+                self._links.append(Mailbox(link))
             for link in self._links:
                 self._send(link, ("load", (blob, places)), file.fileno())
             for link in self._links:
@@ -95,8 +97,7 @@ class Workers(AbstractContextManager["Workers"]):
         todo = iter(enumerate(calls))
         doing: dict[Any, int] = {}
         for link, (i, call) in zip(self._links, todo, strict=False):
-            self._send(link, ("model", x))
-            self._send(link, call)
+            self._send(link, (*call, x))  # which it keeps for the calls that follow
             doing[link] = i
         while doing:
             for link in wait(list(doing)):
@@ -106,20 +107,20 @@ class Workers(AbstractContextManager["Workers"]):
                     self._send(link, following[1])
                 yield done, result
 
-    def _send(self, link: Any, call: Call | tuple[str, Any], descriptor: int | None = None) -> None:
+    def _send(self, link: Any, call: tuple[Any, ...], descriptor: int | None = None) -> None:
         try:
-            link.send_bytes(packed(call))
+            link.send(call, packed)
             if descriptor is not None:
-                send_handle(link, descriptor, None)
+                send_handle(link.link, descriptor, None)
         except (BrokenPipeError, ConnectionError):
             raise self._died(link) from None
 
     def _receive(self, link: Any) -> Any:
         try:
-            answer = link.recv()
+            answer, contents = link.receive()
         except (EOFError, ConnectionError):
             raise self._died(link) from None
-        return result_of(answer)
+        return result_of(pickle.loads(answer, buffers=contents))
 
     def _died(self, link: Any) -> WorkerDied:
         process = self._processes[self._links.index(link)]

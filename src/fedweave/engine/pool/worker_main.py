@@ -10,6 +10,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 
+from fedweave.engine.pool.mailbox import Mailbox
 from fedweave.engine.pool.shared_data import mapped
 from fedweave.engine.pool.worker import Serving, answered, unpacked
 from fedweave.local.client_data import ClientData
@@ -18,20 +19,20 @@ from fedweave.local.client_data import ClientData
 def main(descriptor: int) -> None:
     """Serve the pipe at file ``descriptor``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's affair; it closes the pipe
-    link, serving, x = Connection(descriptor), Serving(), None
+    serving, x = Serving(), None
     with suppress(EOFError, BrokenPipeError, ConnectionError):
+        mail = Mailbox.joined(Connection(descriptor))
         while True:
-            ok, call = answered(unpacked, link.recv_bytes())
+            ok, call = answered(unpacked, *mail.receive())
             if not ok:
-                link.send((ok, call))
+                mail.send((ok, call))
                 continue
-            work, arguments = call
-            if work == "model":
-                x = arguments
-            elif work == "load":
-                link.send(answered(_load, serving, recv_handle(link), *arguments))
+            work, arguments, *model = call
+            if work == "load":
+                mail.send(answered(_load, serving, recv_handle(mail.link), *arguments))
             else:
-                link.send(answered(serving.call, x, work, arguments))
+                (x,) = model or (x,)
+                mail.send(answered(serving.call, x, work, arguments))
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] - as multiprocessing's children do
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # it may be closed, or gone

@@ -1,0 +1,88 @@
+"""Messages between the main process and a worker: large arrays go through shared memory, the rest through a pipe."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from multiprocessing.reduction import recv_handle, send_handle
+from typing import Any
+
+import numpy as np
+
+from fedweave.core.records import Array
+
+LARGE = 2**14  # bytes of an array; the pipe is as fast for smaller ones
+
+
+class Mailbox:
+    """One end of a pipe. The ends take turns: whoever has sent a message reads the answer before the next.
+
+    So both can use the same memory, a file without a name, where the system has such files.
+    """
+
+    def __init__(self, link: Any):
+        """Use this pipe; the other end is one that is ``joined``."""
+        self.link, self._new = link, True
+        self._shared = os.memfd_create("fedweave") if hasattr(os, "memfd_create") else None
+        self.fileno = link.fileno  # to wait for it
+
+    @classmethod
+    def joined(cls, link: Any) -> Mailbox:
+        """Return the other end, which shares the memory of this one."""
+        mail = cls(link)
+        mail._forget()
+        mail._new, mail._shared = False, recv_handle(link) if link.recv() else None
+        return mail
+
+    def send(self, value: Any, dumps: Callable[..., bytes] = pickle.dumps) -> None:
+        """Send something, pickled by ``dumps``."""
+        if self._new:
+            self.link.send(self._shared is not None)
+            if self._shared is not None:
+                send_handle(self.link, self._shared, None)
+            self._new = False
+        large: list[memoryview] = []
+
+        def stays(buffer: pickle.PickleBuffer) -> bool:
+            """Take a large array out of the message, and return whether it stays in it."""
+            content = buffer.raw()
+            if self._shared is None or content.nbytes < LARGE:
+                return True
+            large.append(content)
+            return False
+
+        head = dumps(value, protocol=5, buffer_callback=stays)
+        self._write(large)
+        self.link.send(([content.nbytes for content in large], head))
+
+    def _write(self, contents: list[memoryview]) -> None:
+        begin, shared = 0, self._shared
+        if shared is None or not contents:
+            return
+        if os.fstat(shared).st_size < (size := sum(content.nbytes for content in contents)):
+            os.ftruncate(shared, size)
+        for content in contents:
+            end = begin + content.nbytes
+            while begin < end:  # the system copies at most 2 GB at a time
+                begin += os.pwrite(shared, content[begin - end :], begin)
+
+    def receive(self) -> tuple[bytes, list[Array]]:
+        """Return what the other end sent: the pickle, and copies of the contents that were taken out of it."""
+        sizes, head = self.link.recv()
+        contents, begin = [np.empty(size, np.uint8) for size in sizes], 0
+        for content in contents:
+            end = begin + content.nbytes
+            while begin < end:
+                begin += os.preadv(self._shared or 0, [content[begin - end :].data], begin)
+        return head, contents
+
+    def close(self) -> None:
+        """Close the pipe, so that the other end ends, and forget the memory."""
+        self.link.close()
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._shared is not None:
+            os.close(self._shared)
+        self._shared = None
