@@ -8,6 +8,7 @@ leaves this machine and user.
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 
 from fedweave.core.records import Array
 from fedweave.engine.pool import zygote
+from fedweave.engine.pool.messages import Message, pack, receive, send
 from fedweave.engine.pool.protocol import Build, Call, WorkerDied
 from fedweave.engine.pool.shared_data import lay_out
 from fedweave.engine.pool.worker import Unsendable, packed, result_of
@@ -74,8 +76,9 @@ class Workers(AbstractContextManager["Workers"]):
                 process, link = zygote.start()
                 self._processes.append(process)
                 self._links.append(link)
+            load = pack(("load", (blob, places)), packed)
             for link in self._links:
-                self._send(link, ("load", (blob, places)), file.fileno())
+                self._send(link, load, file.fileno())
             for link in self._links:
                 self._receive(link)
 
@@ -94,8 +97,9 @@ class Workers(AbstractContextManager["Workers"]):
             self.load(*self._given, len(calls))
         todo = iter(enumerate(calls))
         doing: dict[Any, int] = {}
+        model = pack(("model", x))  # once for all of them
         for link, (i, call) in zip(self._links, todo, strict=False):
-            self._send(link, ("model", x))
+            self._send(link, model)
             self._send(link, call)
             doing[link] = i
         while doing:
@@ -106,9 +110,9 @@ class Workers(AbstractContextManager["Workers"]):
                     self._send(link, following[1])
                 yield done, result
 
-    def _send(self, link: Any, call: Call | tuple[str, Any], descriptor: int | None = None) -> None:
+    def _send(self, link: Any, call: Message | Call | tuple[str, Any], descriptor: int | None = None) -> None:
         try:
-            link.send_bytes(packed(call))
+            send(link, call if isinstance(call, Message) else pack(call, packed))
             if descriptor is not None:
                 send_handle(link, descriptor, None)
         except (BrokenPipeError, ConnectionError):
@@ -116,10 +120,10 @@ class Workers(AbstractContextManager["Workers"]):
 
     def _receive(self, link: Any) -> Any:
         try:
-            answer = link.recv()
+            body, arrays = receive(link)
         except (EOFError, ConnectionError):
             raise self._died(link) from None
-        return result_of(answer)
+        return result_of(pickle.loads(body, buffers=arrays))
 
     def _died(self, link: Any) -> WorkerDied:
         process = self._processes[self._links.index(link)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
@@ -47,21 +47,21 @@ class Unsendable(BadInput):
         )
 
 
-def packed(value: Any) -> bytes:
+def packed(value: Any, **options: Any) -> bytes:
     """Pickle something for a training process, with the classes and functions of the main module."""
     main = sys.modules.get("__mp_main__")
     if main is not None and main.__name__ == "__mp_main__":  # the main module, as children of multiprocessing call it
         cloudpickle.register_pickle_by_value(main)
     try:
-        return cloudpickle.dumps(value)
+        return cloudpickle.dumps(value, **options)
     except Exception as e:
         raise Unsendable.because(e) from None
 
 
-def unpacked(message: bytes) -> Any:
+def unpacked(message: bytes, buffers: Sequence[memoryview] = ()) -> Any:
     """Return what was packed by the run that this process belongs to."""
     try:
-        return pickle.loads(message)
+        return pickle.loads(message, buffers=buffers)
     except Exception as e:
         raise Unsendable.because(e) from None
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 
+from fedweave.engine.pool.messages import pack, receive, send
 from fedweave.engine.pool.shared_data import mapped
 from fedweave.engine.pool.worker import Serving, answered, unpacked
 from fedweave.local.client_data import ClientData
@@ -21,17 +22,17 @@ def main(descriptor: int) -> None:
     link, serving, x = Connection(descriptor), Serving(), None
     with suppress(EOFError, BrokenPipeError, ConnectionError):
         while True:
-            ok, call = answered(unpacked, link.recv_bytes())
+            ok, call = answered(unpacked, *receive(link))
             if not ok:
-                link.send((ok, call))
+                send(link, pack((ok, call)))
                 continue
             work, arguments = call
             if work == "model":
                 x = arguments
             elif work == "load":
-                link.send(answered(_load, serving, recv_handle(link), *arguments))
+                send(link, pack(answered(_load, serving, recv_handle(link), *arguments)))
             else:
-                link.send(answered(serving.call, x, work, arguments))
+                send(link, pack(answered(serving.call, x, work, arguments)))
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] - as multiprocessing's children do
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # it may be closed, or gone

@@ -83,9 +83,11 @@ class TorchTrainer:
         """Train one piece from the model ``x``: one after another, or in lockstep."""
         self.flat.module.train()
         if self.stack is None or not self.stack.suits(int(self._width(jobs).max())):
-            rows = [self._train_one(x, jobs, i) for i in range(jobs.client.size)]
-            y, loss, first, variance = (np.stack(column) for column in zip(*rows, strict=True))
-            return Trained(updates=y - x, loss=loss, first_gradient=first, variance=variance)
+            updates = np.empty((jobs.client.size, self.layout.dim), np.float32)
+            rows = [self._train_one(x, jobs, i, updates[i]) for i in range(jobs.client.size)]
+            updates -= x
+            loss, first, variance = np.array(rows).T
+            return Trained(updates=updates, loss=loss, first_gradient=first, variance=variance)
         return self._train_stacked(self.stack, x, jobs)
 
     def _train_stacked(self, stack: Stack, x: Array, jobs: Jobs) -> Trained:
@@ -115,7 +117,8 @@ class TorchTrainer:
         memory, column = torch.from_numpy(jobs.memory).to(y), torch.from_numpy(share).to(y)[:, None]
         return self.solver.begin_with_memory(y, memory, sent, column)
 
-    def _train_one(self, x: Array, jobs: Jobs, i: int) -> tuple[Array, float, float, float]:
+    def _train_one(self, x: Array, jobs: Jobs, i: int, out: Array) -> tuple[float, float, float]:
+        """Write the model of client i to ``out``; return its loss, first gradient's norm and variance."""
         (plan,) = batches(self.seed, jobs.take([i]), self.data.parts)
         steps, lr = int(jobs.steps[i]), float(jobs.lr[i])
         index = torch.from_numpy(plan.where).to(self.device)
@@ -139,7 +142,8 @@ class TorchTrainer:
                     d, state = solver.direction(state, g, y, start, lr, t)
                     y.sub_(d, alpha=lr)
                     total += loss
-        return flat.read(), float(total) / steps, first, float(spread.variance([steps])[0])
+        flat.read(out)
+        return float(total) / steps, first, float(spread.variance([steps])[0])
 
     def _change(self, jobs: Jobs, i: int) -> Change | None:
         """Return the transform of a client's training batches, which draws at the client's own address."""
