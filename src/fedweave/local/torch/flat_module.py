@@ -81,9 +81,10 @@ class FlatModule:
         image = self._images and isinstance(x, Tensor) and x.dim() == 4
         return x.contiguous(memory_format=torch.channels_last) if image else x
 
-    def gradient(self, loss: Tensor) -> Tensor:
-        """Return the gradient of ``loss`` in the inner order."""
-        return torch.cat([_inner(g) for g in torch.autograd.grad(loss, self._weights, materialize_grads=True)])
+    def gradient(self, loss: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the gradient of ``loss`` in the inner order, written to ``out`` if given."""
+        pieces = torch.autograd.grad(loss, self._weights, materialize_grads=True)
+        return torch.cat([_inner(g) for g in pieces], out=out)
 
     def outer(self, g: Tensor) -> Array:
         """Return a vector over the parameters in the order outside, zero for the buffers."""

@@ -125,7 +125,7 @@ class TorchTrainer:
         flat, solver = self.flat, self.solver
         flat.load(x if jobs.starts is None else jobs.starts[i])
         y = flat.parameters
-        first, spread = float("nan"), Spread(jobs.measure)
+        g, first, spread = None, float("nan"), Spread(jobs.measure)
         start, state = y.clone(), self._begin(y, jobs, i)
         total = torch.zeros((), dtype=torch.float32, device=self.device)
         noise = rng_for(self.seed, int(jobs.dispatch[i]), Stream.NOISE, int(jobs.client[i]))
@@ -135,7 +135,7 @@ class TorchTrainer:
                 if self.batch_norm:  # one sample has no spread: such a batch uses the running averages
                     flat.module.train(bool(plan.size[t] > 1))
                 loss = self._loss(self.train_set.take(index[t, : int(plan.size[t])], change))
-                g = flat.gradient(loss)
+                g = flat.gradient(loss, None if state else g)  # a solver may keep a gradient, but only in its state
                 first = float(g.norm()) if t == 0 else first
                 with torch.no_grad():
                     spread.add(g[None], t)
