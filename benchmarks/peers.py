@@ -116,10 +116,8 @@ def contest(name: str, peers: Sequence[str], turns: int, workers: int) -> dict[s
         np.save(folder / "y.npy", y)
         settings = {**work._asdict(), "folder": str(folder), "name": name}
         log = stack.enter_context(open(folder / "log", "w"))
-        ours, bare = (
-            fedweave_round(work, x, y, stack.enter_context(Workers(workers))),
-            bare_loop(work, x, y),
-        )
+        ours = fedweave_round(work, x, y, stack.enter_context(Workers(workers)))
+        bare = bare_loop(work, x, y)
         cohort = ours()
         sides: dict[str, Callable[[], float]] = {
             "fedweave": lambda: seconds(ours, 1),
@@ -130,11 +128,12 @@ def contest(name: str, peers: Sequence[str], turns: int, workers: int) -> dict[s
         for peer in peers:
             try:
                 there = Peer(peer, settings, log)
+                stack.callback(there.close)
+                there.round()
             except RuntimeError as e:
                 tail = (folder / "log").read_text().strip().splitlines()[-1:]
                 print(f"{peer} is skipped on {name}: {e} {' '.join(tail)}", flush=True)
                 continue
-            stack.callback(there.close)
             sides[peer], versions[peer] = there.round, there.versions
         rows = [{side: one_round() for side, one_round in sides.items()} for _ in range(turns + WARM_UP)][WARM_UP:]
     taken = {side: np.array([row[side] for row in rows]) for side in sides}

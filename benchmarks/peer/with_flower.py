@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
@@ -52,6 +53,9 @@ def main(grid: Grid, context: Context) -> None:
 
 
 if __name__ == "__main__":
-    resources = {"num_cpus": 1, "num_gpus": 0.0}
-    backend = {"client_resources": resources, "init_args": {"num_cpus": 2, "include_dashboard": False}}
-    run_simulation(server, app, WORK["clients"], backend_config=backend)
+    own = {"address": "local", "num_cpus": 2, "include_dashboard": False}  # no cluster that runs here already
+    backend = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": own}
+    try:
+        run_simulation(server, app, WORK["clients"], backend_config=backend)
+    finally:
+        os._exit(0)  # if the backend failed, the server would wait for requests for ever
