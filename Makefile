@@ -40,6 +40,7 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/rounds.py
+	$(BIN)/python benchmarks/messages.py
 	$(BIN)/python benchmarks/steps.py
 	$(BIN)/python benchmarks/bits.py --imitate
 	$(BIN)/python benchmarks/start.py

@@ -18,7 +18,8 @@ from typing import IO, Any, NamedTuple
 from fedweave.engine.pool.shared_data import ALIGNMENT
 from fedweave.tables.files import storing
 
-LARGE = 2**16 if sys.platform == "linux" else sys.maxsize  # bytes of an array that goes beside the pickle
+# Bytes of an array that goes beside the pickle; for smaller ones a pipe is faster (benchmarks/messages.py).
+LARGE = 2**20 if sys.platform == "linux" else sys.maxsize
 BESIDE = b"\0"  # begins a message with arrays beside it; pickles begin otherwise
 
 Dumps = Callable[..., bytes]  # pickle.dumps or the like

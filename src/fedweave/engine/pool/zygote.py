@@ -21,7 +21,7 @@ from fedweave.core.locks import ThreadLock
 
 FORKS = sys.platform == "linux"  # elsewhere system libraries may not survive a fork, and each worker is a new program
 IDLE_SECONDS = 120.0
-# Training allocates and frees large tensors at every step: in huge pages that costs a third. Only glibc reads it.
+# Training allocates large tensors at every step; in huge pages the system prepares them faster. Only glibc reads this.
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
