@@ -1,8 +1,8 @@
-"""A model to a worker and an update back: arrays beside the messages, in memory that both map, against pickles in a pipe.
+"""A model to a worker and an update back: arrays in memory that both processes map, against pickles in a pipe.
 
-Both sides in one run, alternating; a turn is one array there and as large a one back. Seconds are processor time of both
-processes, since waiting for a core is no cost of a message; the figure is the median over turns of the ratio beside /
-pickles, for arrays around ``fedweave.engine.pool.messages.LARGE`` and as large as a ResNet-18. Linux only.
+Both sides in one run, alternating; a turn is one array there and as large a one back. Seconds are processor time of
+both processes, since waiting for a core is no cost of a message; the figure is the median over turns of the ratio
+beside / pickles, for arrays around ``fedweave.engine.pool.messages.LARGE`` and as large as a ResNet-18. Linux only.
 Use: python benchmarks/messages.py [--turns 15]
 """
 
@@ -15,7 +15,6 @@ import pickle
 import sys
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
 
 import numpy as np
 from works import environment
@@ -26,15 +25,16 @@ SIZES = [2**14, 2**16, 2**18, 2**20, 2**22, 44_700_000]  # bytes
 LARGE = messages.LARGE
 
 
-def received(link: Connection) -> tuple[Any, float]:
-    """Return what the other end sent, every number of the array read once: the seconds it needed, and the sum."""
+def received(link: Connection) -> float:
+    """Read the array that the other end sent; return the processor seconds that it has taken so far."""
     body, arrays = messages.receive(link)
     array, there = pickle.loads(body, buffers=arrays)
-    return float(array.sum()), there
+    array.sum()
+    return there
 
 
 def serve(link: Connection) -> None:
-    """Answer every array with another one and the processor seconds that the answers before have taken."""
+    """Answer every array with another one and the processor seconds that this process has taken so far."""
     while True:
         try:
             body, arrays = messages.receive(link)
@@ -85,7 +85,7 @@ def _seconds(link: Connection, array: np.ndarray, several: int) -> float:
 
 def _there(link: Connection) -> float:
     messages.send(link, messages.pack((np.zeros(1), messages.LARGE)))
-    return received(link)[1]
+    return received(link)
 
 
 if __name__ == "__main__":
