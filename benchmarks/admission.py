@@ -10,7 +10,7 @@ import json
 import time
 
 import numpy as np
-from rounds import WORKS, fedweave_round, made_data, seconds
+from works import WORKS, fedweave_round, made_data, seconds
 
 from fedweave.core.records import Cohort, Replies
 from fedweave.engine.pool.processes import Workers

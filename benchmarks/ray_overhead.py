@@ -13,7 +13,7 @@ import os
 from contextlib import ExitStack
 
 import numpy as np
-from rounds import WORKS, fedweave_round, made_data, seconds
+from works import WORKS, fedweave_round, made_data, seconds
 
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.pool.ray import RayActors

@@ -1,10 +1,10 @@
 """Seconds per round against a bare eager PyTorch loop that takes the same steps: both sides in one run, alternating.
 
-W1: 100 clients × 200 images of 28×28, 10 sampled, 2 epochs of batch 20, a small CNN.
-W2: 1000 clients × 20 samples, 50 sampled, 5 epochs of batch 5, logistic regression.
+The workloads are those of works.py. The bare loop is given its best number of threads (1 or 2, whichever has the lower
+median) and the clients that fedweave has just sampled; a turn is one round of each; the figure is the median over turns
+of the ratio fedweave / bare. Use: python benchmarks/rounds.py [--turns 7] [--work W1 --work W8]
 
-The bare loop is given its best number of threads (1 or 2, whichever has the lower median); a turn is one round of each;
-the figure is the median over turns of the ratio fedweave / bare. Use: python benchmarks/rounds.py [--turns 7]
+--against-peers: W1 and W2 against other libraries too, in one run; see peers.py.
 
 --samplers: what practical importance sampling and practical DELTA cost beside uniform sampling, scores, local variances
 and weights included, in W1 and in one run. They draw without replacement here, so that all sides train as many clients;
@@ -17,145 +17,36 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
-from torch.nn import functional as F
+from peers import against_peers
+from works import WORKS, bare_loop, environment, fedweave_round, made_data, seconds
 
-from fedweave import methods, models
+from fedweave import methods
 from fedweave.aggregate import InverseProbability
-from fedweave.core.records import Population
-from fedweave.data.columns import Items
 from fedweave.engine.pool.processes import Workers
-from fedweave.engine.pool.protocol import Pool
-from fedweave.engine.torch_simulator import torch_simulator
-from fedweave.local.client_data import ClientData
-from fedweave.local.torch.flat_module import initial_vector
 from fedweave.method import Method
-from fedweave.round import first_state, run_round
 from fedweave.sample import PracticalDelta, PracticalIS
-
-
-class Work(NamedTuple):
-    """One workload."""
-
-    clients: int
-    samples: int
-    sampled: int
-    epochs: int
-    batch: int
-    model: str
-    lr: float = 0.05
-
-
-WORKS = {"W1": Work(100, 200, 10, 2, 20, "cnn_small"), "W2": Work(1000, 20, 50, 5, 5, "logistic")}
-
-
-def made_data(work: Work) -> tuple[np.ndarray, np.ndarray]:
-    """Return random images and labels, (clients, samples, ...): the time does not depend on what they show."""
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((work.clients, work.samples, 1, 28, 28), dtype=np.float32)
-    return x, rng.integers(0, 10, (work.clients, work.samples))
-
-
-def bare_loop(work: Work, x: np.ndarray, y: np.ndarray) -> Callable[[], None]:
-    """Return one round of FedAvg as anybody writes it in eager PyTorch."""
-    images, labels = torch.from_numpy(x), torch.from_numpy(y)
-    model: nn.Module = models.build(work.model, (1, 28, 28), 10)
-    weights = list(model.parameters())
-    optimizer, rng = torch.optim.SGD(weights, lr=work.lr), np.random.default_rng(1)
-    server = [w.detach().clone() for w in weights]
-
-    def one_round() -> None:
-        total = [torch.zeros_like(w) for w in server]
-        for client in rng.choice(work.clients, work.sampled, replace=False):
-            with torch.no_grad():
-                torch._foreach_copy_(weights, server)
-            xs, ys = images[client], labels[client]
-            for _ in range(work.epochs):
-                for batch in torch.randperm(work.samples).split(work.batch):
-                    optimizer.zero_grad()
-                    F.cross_entropy(model(xs[batch]), ys[batch]).backward()
-                    optimizer.step()
-            with torch.no_grad():
-                torch._foreach_add_(total, weights)
-        for w, t in zip(server, total, strict=True):
-            w.copy_(t / work.sampled)
-
-    return one_round
-
-
-class Stored:
-    """A map-style data set that returns stored images, as people write them."""
-
-    def __init__(self, x: np.ndarray, y: np.ndarray):
-        self.x, self.y = torch.from_numpy(x), y
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
-        return self.x[i], int(self.y[i])
-
-
-def fedweave_round(
-    work: Work, x: np.ndarray, y: np.ndarray, workers: Pool, method: Method | None = None, lazy: bool = False
-) -> Callable[[], None]:
-    """Return one round of a method, everything in it: sampling, training, admission, aggregation, step, learning."""
-    n = work.clients
-    parts = list(np.arange(n * work.samples).reshape(n, work.samples))
-    flat_x, flat_y = x.reshape(-1, 1, 28, 28), y.reshape(-1)
-    images: Any = Items(Stored(flat_x, flat_y)) if lazy else flat_x
-    data = ClientData(x=images, y=flat_y, test_x=images[:1], test_y=flat_y[:1], mean=(), std=(), parts=parts)
-    method = method or methods.fedavg(work.sampled)
-    model = lambda: models.build(work.model, (1, 28, 28), 10)  # noqa: E731
-    engine = torch_simulator(model, data, method.solver, 0, workers)
-    steps = work.epochs * -(-work.samples // work.batch)
-    one = np.ones(n)
-    population = Population(
-        weight=one / n,
-        samples=one * work.samples,
-        steps=np.full(n, steps),
-        batch_size=np.full(n, work.batch),
-        loss_rate=0 * one,
-        latency=one,
-        available=one > 0,
-    )
-    state = first_state(method, initial_vector(model()), population, engine.layout.parameters)
-
-    def one_round() -> None:
-        nonlocal state
-        state, _ = run_round(method, state, population, engine, work.lr, 0)
-
-    return one_round
-
-
-def seconds(function: Callable[[], None], threads: int) -> float:
-    """Return how long one call takes with this many torch threads in the main process."""
-    torch.set_num_threads(threads)
-    begin = time.perf_counter()
-    function()
-    return time.perf_counter() - begin
 
 
 def measure(name: str, turns: int, workers: int) -> dict[str, Any]:
     """Return medians over ``turns`` of the bare loop, of fedweave, and of their ratio."""
     work = WORKS[name]
     x, y = made_data(work)
-    bare = bare_loop(work, x, y)
+    bare, rows = bare_loop(work, x, y), list[tuple[float, ...]]()
     with Workers(workers) as processes:
         ours = fedweave_round(work, x, y, processes)
-        for warm in (bare, ours):
-            warm()
-            warm()
-        rows = [(seconds(bare, 1), seconds(bare, 2), seconds(ours, 1)) for _ in range(turns)]
-    one, two, mine = np.array(rows).T
+        cohort = np.arange(work.sampled)
+
+        def one_round() -> None:
+            nonlocal cohort
+            cohort = ours()
+
+        for _ in range(turns + 2):  # the first two warm up
+            rows.append((seconds(one_round, 1), seconds(bare, 1, cohort), seconds(bare, 2, cohort)))
+    mine, one, two = np.array(rows[2:]).T
     best = one if np.median(one) < np.median(two) else two  # the better setting, not the luckier turn
     ratio = mine / best
     return {
@@ -167,7 +58,21 @@ def measure(name: str, turns: int, workers: int) -> dict[str, Any]:
         "fedweave_s": float(np.median(mine)),
         "ratio": float(np.median(ratio)),
         "ratio_range": [float(ratio.min()), float(ratio.max())],
+        "aim": work.aim,
     }
+
+
+def table(figures: list[dict[str, Any]]) -> str:
+    """Return the figures of all workloads, readable."""
+    lines = [f"{'':4}{'bare, 1 thread':>16}{'2 threads':>12}{'fedweave':>12}{'ratio':>8}{'range':>15}{'aim':>7}"]
+    for f in figures:
+        times = [f"{f[side] * 1e3:.1f} ms" for side in ("bare_1_thread_s", "bare_2_threads_s", "fedweave_s")]
+        low, high = f["ratio_range"]
+        lines.append(
+            f"{f['work']:4}{times[0]:>16}{times[1]:>12}{times[2]:>12}{f['ratio']:>8.3f}"
+            f"{f'{low:.3f}-{high:.3f}':>15}{f['aim'] or '-':>7}"
+        )
+    return "\n".join(lines)
 
 
 def samplers(turns: int, workers: int) -> dict[str, Any]:
@@ -211,21 +116,28 @@ def contest(sides: dict[str, dict[str, Any]], turns: int, workers: int) -> dict[
 
 
 def main() -> None:
-    """Measure and print one JSON object per workload."""
+    """Measure and print one JSON object per workload, then a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", choices=WORKS, action="append", help="only this workload")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--samplers", action="store_true", help="practical samplers against uniform, W1")
     parser.add_argument("--lazy", action="store_true", help="a lazy data set against arrays, W1")
+    parser.add_argument("--against-peers", action="store_true", help="other libraries too, W1 and W2")
     options = parser.parse_args()
-    print(f"load average before: {os.getloadavg()[0]:.2f}, cores: {os.cpu_count()}", flush=True)
+    print(json.dumps(environment()), flush=True)
+    if options.against_peers:
+        against_peers(options.work or ["W1", "W2"], options.turns, options.workers)
+        return
     for chosen, side in ((options.samplers, samplers), (options.lazy, lazy)):
         if chosen:
             print(json.dumps(side(options.turns, options.workers)), flush=True)
             return
+    figures = list[dict[str, Any]]()
     for name in options.work or WORKS:
-        print(json.dumps(measure(name, options.turns, options.workers)), flush=True)
+        figures.append(measure(name, options.turns, options.workers))
+        print(json.dumps(figures[-1]), flush=True)
+    print(table(figures))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from fedweave.runs.processor import processor
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from threadpoolctl import threadpool_limits
@@ -51,7 +52,6 @@ from fedweave.fleet.wire.seal import sealed
 from fedweave.fleet.wire.tensors import Tensors
 from fedweave.local.torch.flat_module import FlatModule, initial_vector
 from fedweave.runs.loop import deterministic
-from fedweave.runs.processor import processor
 from fedweave.tables import spool
 from fedweave.tables.rows import Rows, Where
 

@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 import psutil
+from fedweave.runs.processor import processor
 
 import fedweave as fw
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.engine.simulator import Simulator
 from fedweave.runs.loop import workers_of
-from fedweave.runs.processor import processor
 from fedweave.runs.session import prepare, versions
 
 MILLION, PER_ROUND = 10**6, 1000

@@ -24,12 +24,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedweave import models
+from fedweave.engine.machine import processor
 from fedweave.local.client_data import ClientData
 from fedweave.local.solvers import SGD
 from fedweave.local.torch.flat_module import initial_vector
 from fedweave.local.torch.trainer import TorchTrainer
 from fedweave.local.trainer import Jobs
-from fedweave.engine.machine import processor
 
 
 def vgg() -> nn.Module:

@@ -19,6 +19,7 @@ from fedweave.core.settings import BadInput
 from fedweave.engine.links import draw_arrivals
 from fedweave.engine.pool import zygote
 from fedweave.engine.pool.choose import choose_pool
+from fedweave.engine.pool.mailbox import LARGE
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.pool.protocol import WorkerDied
 from fedweave.engine.simulator import Simulator
@@ -34,6 +35,13 @@ from worlds import N, cohort, data, dense, everyone, population
 
 def conv():
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(144, 10))
+
+
+def large():
+    """A model whose vector goes to the workers and back beside the messages."""
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 120), nn.Tanh(), nn.Linear(120, 10)
+    )
 
 
 def small():
@@ -94,7 +102,11 @@ def test_a_round_is_cut_alike_for_any_number_of_workers(count, monkeypatch):
     assert sorted(clients) == [[0], [3], [6, 4, 1], [7, 5, 2]]
 
 
-@pytest.mark.parametrize("model", [dense, conv, small])
+def test_the_large_model_is_large():
+    assert initial_vector(large()).nbytes > LARGE > initial_vector(conv()).nbytes
+
+
+@pytest.mark.parametrize("model", [dense, conv, large, small])
 def test_one_two_and_four_workers_give_the_same_bits(model, two, threads):
     four = train_model(model, 4) if model is conv else train_with(Workers(4, patience=1e9), model)
     (one, score), *others = train_model(model, 1), train_with(two, model), four
@@ -106,7 +118,7 @@ def test_one_two_and_four_workers_give_the_same_bits(model, two, threads):
     assert one.updates.any(axis=1).all()
 
 
-@pytest.mark.parametrize("model", [dense, conv])
+@pytest.mark.parametrize("model", [dense, conv, large])
 def test_probes_and_variances_are_the_same_for_any_number_of_workers(model, two, threads):
     torch.manual_seed(0)
     x, asked, ids = initial_vector(model()), ClientContext(measure=True), np.array([1, 4, 6])

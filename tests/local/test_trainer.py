@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedweave.core.roles import Solver
 from fedweave.local.batches import batches
 from fedweave.local.solvers import SGD, Adam, Prox
 from fedweave.local.torch.flat_module import FlatModule, initial_vector
@@ -144,6 +145,27 @@ def test_prox_zero_is_sgd_bit_for_bit(model):
     data = image_data()
     (plain, x), (pulled, _) = trainer_of(model, data, SGD()), trainer_of(model, data, Prox(0.0))
     assert np.array_equal(plain.train(x, FIRST)[0], pulled.train(x, FIRST)[0])
+
+
+class Lagged(Solver):
+    """Steps along this gradient and the one before, which it keeps as it is or as a copy."""
+
+    def __init__(self, copies):
+        self.copies = copies
+
+    def begin(self, y):
+        return ()
+
+    def direction(self, state, g, y, x, lr, t):
+        return g + state[0] if state else 1 * g, (1 * g if self.copies else g,)
+
+
+def test_a_solver_may_keep_a_gradient():
+    found = []
+    for copies in (False, True):
+        trainer, x = trainer_of(Own, image_data(), Lagged(copies))
+        found.append(trainer.train(x, FIRST).updates)
+    assert np.array_equal(*found)
 
 
 def test_prox_keeps_clients_nearer():

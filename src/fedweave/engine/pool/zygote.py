@@ -21,6 +21,8 @@ from fedweave.core.locks import ThreadLock
 
 FORKS = sys.platform == "linux"  # elsewhere system libraries may not survive a fork, and each worker is a new program
 IDLE_SECONDS = 120.0
+# Training allocates large tensors at every step; in huge pages the system prepares them faster. Only glibc reads this.
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
@@ -194,7 +196,9 @@ def _program(name: str, descriptor: int, *arguments: str) -> subprocess.Popen[by
     # The child inherits the signal mask, so Ctrl-C never reaches it.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=_environment(), pass_fds=[descriptor])
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, env={**HUGE_PAGES, **_environment()}, pass_fds=[descriptor]
+        )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

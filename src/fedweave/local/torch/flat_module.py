@@ -62,9 +62,13 @@ class FlatModule:
             for counter, initial in self._counters:  # num_batches_tracked and the like start again
                 counter.copy_(initial)
 
-    def read(self) -> Array:
-        """Return the module as a flat vector."""
-        return torch.cat([v.detach().reshape(-1) for v in self._views]).cpu().numpy()
+    def read(self, out: Array | None = None) -> Array:
+        """Return the module's values as a flat vector, written to ``out`` if given."""
+        out = np.empty(self.layout.dim, np.float32) if out is None else out
+        with torch.no_grad():
+            for tensor, view in zip(_tensors(self.layout, out), self._views, strict=True):
+                tensor.copy_(view)
+        return out
 
     def inner(self, vector: Array) -> Tensor:
         """Return the trained part of a flat vector in the inner order."""
@@ -77,9 +81,10 @@ class FlatModule:
         image = self._images and isinstance(x, Tensor) and x.dim() == 4
         return x.contiguous(memory_format=torch.channels_last) if image else x
 
-    def gradient(self, loss: Tensor) -> Tensor:
-        """Return the gradient of ``loss`` in the inner order."""
-        return torch.cat([_inner(g) for g in torch.autograd.grad(loss, self._weights, materialize_grads=True)])
+    def gradient(self, loss: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the gradient of ``loss`` in the inner order, written to ``out`` if given."""
+        pieces = torch.autograd.grad(loss, self._weights, materialize_grads=True)
+        return torch.cat([_inner(g) for g in pieces], out=out)
 
     def outer(self, g: Tensor) -> Array:
         """Return a vector over the parameters in the order outside, zero for the buffers."""
@@ -92,10 +97,15 @@ class FlatModule:
 
 def named_tensors(layout: Layout, x: Array) -> dict[str, Tensor]:
     """Return the tensors of a flat vector by name, as a model uses them."""
-    pieces = zip(layout.names, torch.from_numpy(x).split(layout.sizes), layout.shapes, strict=True)
-    tensors = {name: piece.view(shape) for name, piece, shape in pieces}
+    tensors = dict(zip(layout.names, _tensors(layout, x), strict=True))
     # Weights that do not sum to one can push a variance below zero.
     return {name: t.clamp(min=0) if name.endswith("running_var") else t for name, t in tensors.items()}
+
+
+def _tensors(layout: Layout, x: Array) -> list[Tensor]:
+    """Return the tensors of a flat vector, as views of it."""
+    pieces = torch.from_numpy(x).split(layout.sizes)
+    return [piece.view(shape) for piece, shape in zip(pieces, layout.shapes, strict=True)]
 
 
 def _view(piece: Tensor, shape: tuple[int, ...]) -> Tensor:

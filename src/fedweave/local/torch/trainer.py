@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Layout
 from fedweave.core.roles import Solver
-from fedweave.local.batches import batches
+from fedweave.local.batches import Batches, batches
 from fedweave.local.client_data import ClientData
 from fedweave.local.compiled.network import CompiledNetwork
 from fedweave.local.torch.flat_module import FlatModule
@@ -92,23 +92,22 @@ class TorchTrainer:
     def train(self, x: Array, jobs: Jobs) -> Trained:
         """Train one piece from the model ``x``, one client after another."""
         self.flat.module.train()
-        one = self._train_one if self.network is None else partial(self._train_compiled, self.network)
-        rows = [one(x, jobs, i) for i in range(jobs.client.size)]
-        y, loss, first, variance = (np.stack(column) for column in zip(*rows, strict=True))
-        return Trained(updates=y - x, loss=loss, first_gradient=first, variance=variance)
+        updates = np.empty((jobs.client.size, self.layout.dim), np.float32)
+        plans = batches(self.seed, jobs, self.data.parts)
+        rows = [self._train_one(x, jobs, i, plan, updates[i]) for i, plan in enumerate(plans)]
+        updates -= x
+        loss, first, variance = np.array(rows).T
+        return Trained(updates=updates, loss=loss, first_gradient=first, variance=variance)
 
-    def _train_compiled(
-        self, network: CompiledNetwork, x: Array, jobs: Jobs, i: int
-    ) -> tuple[Array, float, float, float]:
-        (plan,) = batches(self.seed, jobs.take([i]), self.data.parts)
-        y, steps, spread = (
-            np.array(x if jobs.starts is None else jobs.starts[i]),
-            int(jobs.steps[i]),
-            Spread(jobs.measure),
-        )
+    def _train_one(self, x: Array, jobs: Jobs, i: int, plan: Batches, out: Array) -> tuple[float, float, float]:
+        """Write the model of client i to ``out``; return its loss, first gradient's norm and variance."""
+        if self.network is None:
+            return self._train_module(x, jobs, i, plan, out)
+        out[:] = x if jobs.starts is None else jobs.starts[i]
+        steps, spread = int(jobs.steps[i]), Spread(jobs.measure)
         begin = partial(self._begin, jobs=jobs, only=i, inner=torch.from_numpy)
-        total, first = network.train(y, plan, self.solver, begin, float(jobs.lr[i]), spread)
-        return y, total / steps, first, float(spread.variance([steps])[0])
+        total, first = self.network.train(out, plan, self.solver, begin, float(jobs.lr[i]), spread)
+        return total / steps, first, float(spread.variance([steps])[0])
 
     def _begin(
         self, y: Tensor, jobs: Jobs, only: int, inner: Callable[[Array], Tensor] | None = None
@@ -120,14 +119,14 @@ class TorchTrainer:
         sent = None if jobs.broadcast is None else inner(jobs.broadcast)
         return self.solver.begin_with_memory(y, inner(jobs.memory[only]), sent, share)
 
-    def _train_one(self, x: Array, jobs: Jobs, i: int) -> tuple[Array, float, float, float]:
-        (plan,) = batches(self.seed, jobs.take([i]), self.data.parts)
+    def _train_module(self, x: Array, jobs: Jobs, i: int, plan: Batches, out: Array) -> tuple[float, float, float]:
+        """Do the same through autograd."""
         steps, lr = int(jobs.steps[i]), float(jobs.lr[i])
         index = torch.from_numpy(plan.where).to(self.device)
         flat, solver = self.flat, self.solver
         flat.load(x if jobs.starts is None else jobs.starts[i])
         y = flat.parameters
-        first, spread = float("nan"), Spread(jobs.measure)
+        g, first, spread = None, float("nan"), Spread(jobs.measure)
         start, state = y.clone(), self._begin(y, jobs, i)
         total = torch.zeros((), dtype=torch.float32, device=self.device)
         noise = rng_for(self.seed, int(jobs.dispatch[i]), Stream.NOISE, int(jobs.client[i]))
@@ -137,14 +136,15 @@ class TorchTrainer:
                 if self.batch_norm:  # one sample has no spread: such a batch uses the running averages
                     flat.module.train(bool(plan.size[t] > 1))
                 loss = self._loss(self.train_set.take(index[t, : int(plan.size[t])], change))
-                g = flat.gradient(loss)
+                g = flat.gradient(loss, None if state else g)  # a solver may keep a gradient, but only in its state
                 first = float(g.norm()) if t == 0 else first
                 with torch.no_grad():
                     spread.add(g[None], t)
                     d, state = solver.direction(state, g, y, start, lr, t)
                     y.sub_(d, alpha=lr)
                     total += loss
-        return flat.read(), float(total) / steps, first, float(spread.variance([steps])[0])
+        flat.read(out)
+        return float(total) / steps, first, float(spread.variance([steps])[0])
 
     def _change(self, jobs: Jobs, i: int) -> Change | None:
         """Return the transform of a client's training batches, which draws at the client's own address."""
