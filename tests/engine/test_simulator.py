@@ -45,7 +45,7 @@ def large():
 
 
 def small():
-    """Convolutions that train in lockstep, with so much work that a round is cut into several pieces."""
+    """Convolutions with so much work that a round is cut into several pieces."""
     first, second = nn.Conv2d(1, 40, 5, padding=2), nn.Conv2d(40, 21, 5, padding=2)
     return nn.Sequential(first, nn.ReLU(), nn.MaxPool2d(2), second, nn.Flatten(), nn.Linear(336, 10))
 
@@ -91,15 +91,19 @@ def train_with(processes, model, round=3, loss_rate=0.0, seed=0):
     return engine.train(worlds.assignment(engine, round, x, everyone(), population(loss_rate), 0.1)), engine.evaluate(x)
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_a_round_is_cut_alike_for_any_number_of_workers(count, monkeypatch):
-    """Six clients have batches of 7; two have less to train on, and batches of their own size."""
-    calls = []
-    monkeypatch.setattr(Simulator, "_each", lambda self, x, todo: calls.extend(todo) or iter(()))
-    engine = torch_simulator(small, data(), SGD(), 0, Workers(count, patience=1e9))
-    train(engine, 1, initial_vector(small()))
-    clients = [jobs.client.tolist() for _, (jobs, *_) in calls]
-    assert sorted(clients) == [[0], [3], [6, 4, 1], [7, 5, 2]]
+@pytest.mark.parametrize("model", [small, conv])
+def test_a_round_is_cut_alike_for_any_number_of_workers(model, monkeypatch):
+    def pieces(count):
+        calls = []
+        monkeypatch.setattr(Simulator, "_each", lambda self, x, todo: calls.extend(todo) or iter(()))
+        engine = torch_simulator(model, data(), SGD(), 0, Workers(count, patience=1e9))
+        train(engine, 1, initial_vector(model()))
+        return [jobs.client.tolist() for _, (jobs, *_) in calls]
+
+    one, *others = map(pieces, (1, 2, 4))
+    assert len(one) > 2
+    assert sorted(client for some in one for client in some) == list(range(N))
+    assert others == [one, one]
 
 
 def test_the_large_model_is_large():
