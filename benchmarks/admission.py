@@ -42,7 +42,7 @@ def main() -> None:
             one_round()
         for _ in range(turns):
             begin = time.perf_counter()
-            admit(replies, cohort, layout, longest=1000.0)
+            admit(replies, cohort, layout, max_length_ratio=1000.0)
             checked = time.perf_counter() - begin
             shares.append((checked, seconds(one_round, 1)))
     admission, whole = np.array(shares).T

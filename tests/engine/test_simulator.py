@@ -40,7 +40,7 @@ def conv():
 def large():
     """A model whose vector goes to the workers and back beside the messages."""
     return nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 120), nn.Tanh(), nn.Linear(120, 10)
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 1700), nn.Tanh(), nn.Linear(1700, 10)
     )
 
 
