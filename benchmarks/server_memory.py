@@ -34,7 +34,6 @@ from typing import Any
 
 import numpy as np
 import psutil
-from fedweave.runs.processor import processor
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from threadpoolctl import threadpool_limits
@@ -44,6 +43,7 @@ import fedweave as fw
 from fedweave import flower
 from fedweave.aggregate import Aware
 from fedweave.core.records import Cohort, Layout, Population, Replies, View
+from fedweave.engine.machine import processor
 from fedweave.fleet.client import identity
 from fedweave.fleet.local.grid import LocalGrid
 from fedweave.fleet.wire.answer import Answer, answer

@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 import psutil
-from fedweave.runs.processor import processor
 
 import fedweave as fw
 from fedweave.core.randomness import Stream, rng_for
+from fedweave.engine.machine import processor
 from fedweave.engine.simulator import Simulator
 from fedweave.runs.loop import workers_of
 from fedweave.runs.session import prepare, versions

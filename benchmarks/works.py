@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from fedweave.runs.processor import processor
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedweave import methods, models
 from fedweave.core.records import Array, Population
 from fedweave.data.columns import Items
+from fedweave.engine.machine import processor
 from fedweave.engine.pool.protocol import Pool
 from fedweave.engine.torch_simulator import torch_simulator
 from fedweave.local.client_data import ClientData
