@@ -2,8 +2,8 @@
 
 Times are of one core (the process's own seconds, beside those of the clock): a given M for 10⁴, 10⁵ and 10⁶ clients,
 and the whole plan for 100 clients against the exhaustive grid, each over uniform gaps and log-normal latencies and α
-from small to large. --check: 200 instances of ten clients against the best of 50 starts of SLSQP, 200 of three clients against a
-grid of the simplex, and 1,000 of up to 100 clients against uniform and norm selection.
+from small to large. --check: 200 instances of ten clients against the best of 50 starts of SLSQP, 200 of three clients
+against a grid of the simplex, and 1,000 of up to 100 clients against uniform and norm selection.
 Use: python benchmarks/latency_plan.py [--check]
 """
 
