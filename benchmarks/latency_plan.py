@@ -1,9 +1,9 @@
 """The latency planner: how long it takes, and with --check whether anything better is found by other means.
 
-Times are of one core (the process's own seconds, beside those of the clock): a given M for 10⁴ and 10⁵ clients, and the
-whole plan for 100 clients against the exhaustive grid, each over uniform gaps and log-normal latencies and α from small
-to large. --check: 200 instances of ten clients against the best of 50 starts of SLSQP, 200 of three clients against a
-grid of the simplex, and 1,000 of up to 100 clients against uniform and norm selection.
+Times are of one core (the process's own seconds, beside those of the clock): a given M for 10⁴, 10⁵ and 10⁶ clients,
+and the whole plan for 100 clients against the exhaustive grid, each over uniform gaps and log-normal latencies and α
+from small to large. --check: 200 instances of ten clients against the best of 50 starts of SLSQP, 200 of three clients
+against a grid of the simplex, and 1,000 of up to 100 clients against uniform and norm selection.
 Use: python benchmarks/latency_plan.py [--check]
 """
 
@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare with other solvers instead of timing")
     checks = [against_slsqp, against_grid, against_simple]
-    times = [whole_plan, lambda: given_size(10**4), lambda: given_size(10**5)]
+    times = [whole_plan, *(partial(given_size, 10**power) for power in (4, 5, 6))]
     print(f"load average before: {os.getloadavg()[0]:.2f}, cores: {os.cpu_count()}", flush=True)
     for measure in checks if parser.parse_args().check else times:
         print(json.dumps(measure()), flush=True)

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -152,19 +152,17 @@ def rounds() -> dict[str, Any]:
     return {"rounds": found, "flat": found[-1]["server_ms"] / found[1]["server_ms"], "peak_mb": peak_mb()}
 
 
-def curves() -> list[dict[str, Any]]:
-    """Return the server's time against the number of clients, of those asked and of parameters, and its exponents."""
+def curves() -> Iterator[dict[str, Any]]:
+    """Yield the server's time against the number of clients, of those asked and of parameters, and its exponents."""
     ways = {
         "N": [(n, 100, 4) for n in (10**3, 10**4, 10**5, 10**6)],
         "K": [(10**5, k, 4) for k in (10, 100, 10**3, 10**4)],
-        "D": [(10**3, 100, d) for d in (10**2, 10**3, 10**4, 10**5)],
+        "D": [(200, 100, d) for d in (10**2, 10**3, 10**4, 10**5)],
     }
-    found = list[dict[str, Any]]()
     for letter, points in ways.items():
         curve = [fresh("point", *map(str, p)) for p in points]
         (a, before), (b, last) = ((p[letter], p["server_ms"]) for p in curve[-2:])
-        found.append({"against": letter, "curve": curve, "exponent": math.log(last / before) / math.log(b / a)})
-    return found
+        yield {"against": letter, "curve": curve, "exponent": math.log(last / before) / math.log(b / a)}
 
 
 def fresh(what: str, *arguments: str) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
+AT_A_TIME = 2**22  # numbers that are copied to be summed up
+
 
 @dataclass(frozen=True, eq=False)
 class Ragged(Sequence[Array]):
@@ -48,11 +50,12 @@ class Ragged(Sequence[Array]):
 
     def means(self, rows: Array) -> Array:
         """Return the mean (N, …) of the rows at each array's numbers, in double precision."""
-        found = np.full((len(self), *rows.shape[1:]), np.nan)
+        found, width = np.full((len(self), *rows.shape[1:]), np.nan), rows[:1].size
         for size in np.unique(self.sizes[self.sizes > 0]):  # arrays of one length together
-            some = np.flatnonzero(self.sizes == size)
-            where = self.values[self.offsets[some, None] + np.arange(size)]
-            found[some] = rows[where].mean(1, dtype=float)
+            alike = np.flatnonzero(self.sizes == size)
+            for some in np.array_split(alike, -(-alike.size * int(size) * width // AT_A_TIME)):
+                where = self.values[self.offsets[some, None] + np.arange(size)]
+                found[some] = rows[where].mean(1, dtype=float)
         return found
 
     def __len__(self) -> int:
