@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Layout
 from fedweave.core.roles import Solver
+from fedweave.data.ragged import Ragged
 from fedweave.local.batches import Batches, batches
 from fedweave.local.client_data import ClientData
 from fedweave.local.compiled.network import CompiledNetwork
@@ -51,6 +52,7 @@ class TorchTrainer:
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
             torch.backends.cudnn.allow_tf32 = False
         self.data, self.solver, self.seed = data, solver, seed
+        self._sizes = Ragged.of(data.parts).sizes
         self.task = task or default_for(data.y)
         self.train_set = Samples(data.x, data.y, data.mean, data.std, self.device)
         self.test_set = Samples(data.test_x, data.test_y, data.mean, data.std, self.device)
@@ -78,15 +80,11 @@ class TorchTrainer:
 
     def pieces(self, jobs: Jobs) -> list[Array]:
         """Return the rows that train in one call, those with the most work first."""
-        work, most = jobs.steps * self._width(jobs), jobs.client.size
+        work, most = jobs.steps * np.minimum(jobs.batch_size, self._sizes[jobs.client]), jobs.client.size
         if self.network is not None:  # small clients: as many in a piece as are worth a worker
             work = work * self.network.plan.work
             most = min(PIECES, int(work.sum()) // WORTHWHILE)
         return cut_into_pieces(work, jobs.lr, most)
-
-    def _width(self, jobs: Jobs) -> Array:
-        """Return how many samples each client's batches have (c,): no more than it owns."""
-        return np.minimum(jobs.batch_size, [self.data.parts[client].size for client in jobs.client])
 
     @one_thread()
     def train(self, x: Array, jobs: Jobs) -> Trained:
