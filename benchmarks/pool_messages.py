@@ -4,7 +4,7 @@ The workers do not train: each call brings the jobs of its clients and takes upd
 parameters, two calls), W1 (10 × 21,840, two) and a network of 11 million parameters (2 clients, two). Both sides in one
 run, alternating; wall and the main process's processor milliseconds a round, medians, and the median of the ratios.
 
-Use: python benchmarks/mailbox.py [--turns 51]
+Use: python benchmarks/pool_messages.py [--turns 51]
 """
 
 from __future__ import annotations
@@ -81,6 +81,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    import mailbox  # functions of the main program would be sent by value, which costs more than all the rest
+    import pool_messages  # functions of the main program would be sent by value, which costs more than all the rest
 
-    mailbox.main()
+    pool_messages.main()
