@@ -18,12 +18,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from fedweave.runs.processor import processor
 
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.simulator import Received
 from fedweave.local.client_data import ClientData
 from fedweave.local.trainer import Jobs
-from fedweave.runs.processor import processor
 
 WORKS = {"W2": (50, 7_850), "W1": (10, 21_840), "11 million": (2, 11_000_000)}
 

@@ -107,6 +107,17 @@ def test_a_convolution_is_its_definition():
     assert np.allclose(network._gradient[-w.size - 1 : -1], 2 * out @ y.reshape(5, -1) / 5, atol=1e-4)
 
 
+@given(chains(), st.integers(1, 20), st.integers(0, 2**31))
+@settings(max_examples=30, deadline=None)
+def test_outputs_are_those_of_the_module(chain, batch, seed):
+    model, shape = chain
+    x = torch.from_numpy(np.random.default_rng(seed).standard_normal((batch, *shape)).astype(np.float32))
+    network = network_of(model, shape, Regression())
+    with torch.no_grad():
+        expected = model(x)
+    assert torch.allclose(network.outputs(initial_vector(model), x), expected, rtol=1e-4, atol=1e-5)
+
+
 def odd_dense():
     return nn.Sequential(nn.Flatten(), nn.Linear(144, 13), nn.ReLU(), nn.Linear(13, 4))
 

@@ -287,41 +287,47 @@ def backward(net, numbers, p, g, a, offset, where, samples):
         d, other = other, d
 
 
+@_inner
+def gather(numbers, a, x, bytes, scale, shift, batch, begin, samples):
+    """Copy samples to where the first layer reads them; bytes are scaled."""
+    n = max(x.shape[1], bytes.shape[1])
+    for s in range(samples):
+        row = batch[begin + s]
+        start, step = (s, samples) if numbers[IMAGES] else (s * n, 1)
+        if bytes.size:
+            for f in range(n):
+                a[start + f * step] = bytes[row, f] * scale[f] + shift[f]
+        else:
+            for f in range(n):
+                a[start + f * step] = x[row, f]
+
+
 _flat, _whole, _table = types.float32[::1], types.int64[::1], types.int64[:, ::1]
-_data = [
-    types.Array(kind, axes, "C", readonly=True)
-    for kind, axes in ((types.float32, 2), (types.uint8, 2), (types.int64, 1))
-]
-_arguments = (_table, _whole, _flat, _flat, _flat, _whole, _flat, *_data, _flat, _flat, _flat, _table, _whole)
+_kinds = (types.float32, 2), (types.uint8, 2), (types.int64, 1)
+_data = (types.Array(kind, axes, "C", readonly=True) for kind, axes in _kinds)  # samples may be shared and mapped
+_arrays = (_table, _whole, _flat, _flat, _flat, _whole, _flat, *_data, _flat, _flat, _flat, _table, _whole)
+_signature = types.UniTuple(types.float64, 2)(*_arrays, types.float32, types.boolean, _flat)
 
 
-@njit(
-    types.UniTuple(types.float64, 2)(*_arguments, types.float32, types.boolean),
-    cache=True,
-    error_model="numpy",
-    nogil=True,
-)
-def train(net, numbers, p, g, a, offset, where, x, bytes, labels, values, scale, shift, batches, sizes, lr, move):
+@njit(_signature, cache=True, error_model="numpy", nogil=True)
+def train(net, numbers, p, g, a, offset, where, x, bytes, labels, values, scale, shift, batches, sizes, lr, move, out):
     """Take a step p ← p − lr g on each batch; return the sum of the losses and the length of the first gradient.
 
     The samples are the rows of ``x``, or scaled ones of ``bytes``. With one batch and ``move`` off only the gradient is
-    left in ``g``.
+    left in ``g``. With room for them in ``out`` only the network's outputs are written there, batch by batch.
     """
-    total, square, n = 0.0, 0.0, max(x.shape[1], bytes.shape[1])
+    total, square, done = 0.0, 0.0, 0
     for t in range(len(sizes)):
         fill(g, 0, ZERO, g.size)
         for begin in range(0, sizes[t], numbers[FIT]):
             samples = min(numbers[FIT], sizes[t] - begin)
-            for s in range(samples):
-                row = batches[t, begin + s]
-                start, step = (s, samples) if numbers[IMAGES] else (s * n, 1)
-                if bytes.size:
-                    for f in range(n):
-                        a[start + f * step] = bytes[row, f] * scale[f] + shift[f]
-                else:
-                    for f in range(n):
-                        a[start + f * step] = x[row, f]
+            gather(numbers, a, x, bytes, scale, shift, batches[t], begin, samples)
             forward(net, numbers, p, a, offset, where, samples)
+            if out.size:
+                for i in range(samples * numbers[OUTPUTS]):
+                    out[done + i] = a[numbers[OUT] + i]
+                done += samples * numbers[OUTPUTS]
+                continue
             total += head(numbers, a, samples, labels, values, batches[t], begin, 1 / sizes[t])
             backward(net, numbers, p, g, a, offset, where, samples)
         if t == 0:

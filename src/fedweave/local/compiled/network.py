@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedweave.core.records import Array, Layout
 from fedweave.core.roles import Solver
 from fedweave.local.batches import Batches
-from fedweave.local.compiled.table import CLASSIFY, ONES, Plan, chain_of, lay_out
+from fedweave.local.compiled.table import CLASSIFY, ONES, OUTPUTS, Plan, chain_of, lay_out
 from fedweave.local.solvers import SGD
 from fedweave.local.torch.samples import Samples
 from fedweave.local.torch.variance import Spread
@@ -40,9 +40,8 @@ class CompiledNetwork:
         self._labels = labels.astype(np.int64, copy=False) if classify else np.zeros(0, np.int64)
         self._values = NOTHING if classify else labels.astype(np.float32, copy=False)
         self._x, self._scaling = None, (NOTHING, NOTHING)
-        if isinstance(samples.x, Tensor) and samples.x.dtype == (
-            torch.float32 if samples.scale is None else torch.uint8
-        ):
+        kind = torch.float32 if samples.scale is None else torch.uint8
+        if isinstance(samples.x, Tensor) and samples.x.dtype == kind:
             self._x, shape = samples.x.flatten(1).contiguous().numpy(), samples.x.shape[1:]
             if samples.scale is not None:
                 scale, shift = (np.ascontiguousarray(t.expand(shape).reshape(-1).numpy()) for t in samples.scale)
@@ -72,11 +71,9 @@ class CompiledNetwork:
         if found is None or tuple(n for layer in found[0] for n in layer.names) != layout.names:
             return None
         chain, outputs = found
-        if (
-            not layout.names
-            or len(outputs) != 1
-            or not (_labels_fit(samples.y, outputs[0]) if classify else outputs == (1,))
-        ):
+        if not layout.names or len(outputs) != 1:
+            return None
+        if not (_labels_fit(samples.y, outputs[0]) if classify else outputs == (1,)):
             return None
         plan = lay_out(chain, prod(shape), classify)
         return cls(plan, samples, layout.dim) if plan.work <= WORK else None
@@ -106,15 +103,30 @@ class CompiledNetwork:
         rows, every = x.flatten(1).contiguous().numpy(), np.arange(index.size)
         return self._call(y, rows, every[None], np.array([index.size]), index=index)
 
+    def outputs(self, y: Array, x: Tensor) -> Tensor:
+        """Return what the network with parameters ``y`` says of samples (n, outputs)."""
+        rows, every = x.flatten(1).contiguous().numpy(), np.arange(len(x))
+        out = np.empty((len(x), int(self.plan.numbers[OUTPUTS])), np.float32)
+        self._call(np.array(y), rows, every[None], np.array([len(x)]), index=every[:0], out=out.reshape(-1))
+        return torch.from_numpy(out)
+
     def _call(
-        self, y: Array, x: Array, batches: Array, sizes: Array, lr: float | None = None, index: Array | None = None
+        self,
+        y: Array,
+        x: Array,
+        batches: Array,
+        sizes: Array,
+        lr: float | None = None,
+        index: Array | None = None,
+        out: Array = NOTHING,
     ) -> tuple[float, float]:
+        """Call the kernel on samples ``x``; ``index``: which samples they are, if they are not all."""
         labels, values = (c if index is None or not c.size else c[index] for c in (self._labels, self._values))
         rows, raw = (x, NO_BYTES) if x.dtype == np.float32 else (NO_ROWS, x)
         return self._train(
             self.plan.net, self.plan.numbers, y, self._gradient, self._room, self._offset, self._where,
             rows, raw, labels, values, *self._scaling, np.ascontiguousarray(batches), sizes,
-            np.float32(lr or 0), lr is not None,
+            np.float32(lr or 0), lr is not None, out,
         )  # fmt: skip
 
 

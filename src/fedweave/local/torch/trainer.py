@@ -196,14 +196,20 @@ class TorchTrainer:
         part = torch.from_numpy(np.asarray(self.data.parts[client])).to(self.device)
         pieces = (self.train_set.take(index) for index in part.split(EVALUATION_BATCH))
         with self._measuring(client):
-            return sum(float(self._loss(batch, "sum")) for batch in pieces) / len(part)
+            return sum(float(self._loss(batch, "sum", x)) for batch in pieces) / len(part)
 
     def _measuring(self, number: int) -> AbstractContextManager[None]:
         """Have layers that draw also when a model is measured do so at the address of this client or sample."""
         return drawing_from(rng_for(self.seed, 0, Stream.MEASURE, number))
 
-    def _loss(self, batch: Batch, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
-        return self.task.reduced_loss(run(self.flat.module, self.flat.fit(batch.x)), batch, reduction)
+    def _loss(self, batch: Batch, reduction: Literal["mean", "sum"] = "mean", x: Array | None = None) -> Tensor:
+        return self.task.reduced_loss(self._outputs(batch, x), batch, reduction)
+
+    def _outputs(self, batch: Batch, x: Array | None = None) -> Any:
+        """Return what the model that is loaded says; if it is ``x`` and needs no gradient, the kernels may say it."""
+        if x is not None and self.network is not None:
+            return self.network.outputs(x, batch.x)
+        return run(self.flat.module, self.flat.fit(batch.x))
 
     @one_thread()
     @torch.no_grad()
@@ -212,7 +218,7 @@ class TorchTrainer:
         self.flat.load(x)
         self.flat.module.eval()
         with self._measuring(begin):
-            return self._sums(torch.arange(begin, end, device=self.device))
+            return self._sums(x, torch.arange(begin, end, device=self.device))
 
     @one_thread()
     @torch.no_grad()
@@ -228,12 +234,12 @@ class TorchTrainer:
         self.flat.module.eval()
         with self._measuring(client):
             slices = torch.from_numpy(part).to(self.device).split(EVALUATION_BATCH)
-            return add_up([self._sums(index) for index in slices])
+            return add_up([self._sums(x, index) for index in slices])
 
-    def _sums(self, index: Tensor) -> Sums:
-        """Return the task's sums over these test samples, by the model that is loaded."""
+    def _sums(self, x: Array, index: Tensor) -> Sums:
+        """Return the task's sums over these test samples, by the model ``x``, which is loaded."""
         batch = self.test_set.take(index)
-        sums = self.task.measure(run(self.flat.module, self.flat.fit(batch.x)), batch)
+        sums = self.task.measure(self._outputs(batch, x), batch)
         return {name: (_plain(total), _plain(weight)) for name, (total, weight) in sums.items()}
 
 
