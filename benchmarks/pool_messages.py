@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from fedweave.runs.processor import processor
+from fedweave.engine.machine import processor
 
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.simulator import Received

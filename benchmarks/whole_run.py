@@ -221,7 +221,7 @@ def main() -> None:
     parser.add_argument("--against", type=Path, help="another checkout of fedweave")
     parser.add_argument("--overlap", action="store_true", help="evaluation every round against training alone")
     given = parser.parse_args()
-    from fedweave.runs.processor import processor
+    from fedweave.engine.machine import processor
 
     facts: dict[str, Any] = {"processor": processor(), "cores": os.cpu_count(), "load_before": os.getloadavg()[0]}
     if given.start:

@@ -31,7 +31,8 @@ def _batches(part: Array, steps: int, batch_size: int, rng: np.random.Generator)
     per_pass = -(-n // b)
     passes = -(-steps // per_pass)
     order = np.zeros((passes, per_pass * b), np.int64)
-    order[:, :n] = rng.permuted(np.broadcast_to(part, (passes, n)), axis=1)
-    size = np.full(per_pass, b)
-    size[-1] = n - (per_pass - 1) * b
-    return Batches(order.reshape(-1, b)[:steps], np.tile(size, passes)[:steps])
+    order[:, :n] = part
+    rng.permuted(order[:, :n], axis=1, out=order[:, :n])
+    size = np.full(passes * per_pass, b)
+    size[per_pass - 1 :: per_pass] = n - (per_pass - 1) * b
+    return Batches(order.reshape(-1, b)[:steps], size[:steps])

@@ -52,7 +52,6 @@ class TorchTrainer:
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
             torch.backends.cudnn.allow_tf32 = False
         self.data, self.solver, self.seed = data, solver, seed
-        self._sizes = Ragged.of(data.parts).sizes
         self.task = task or default_for(data.y)
         self.train_set = Samples(data.x, data.y, data.mean, data.std, self.device)
         self.test_set = Samples(data.test_x, data.test_y, data.mean, data.std, self.device)
@@ -80,7 +79,9 @@ class TorchTrainer:
 
     def pieces(self, jobs: Jobs) -> list[Array]:
         """Return the rows that train in one call, those with the most work first."""
-        work, most = jobs.steps * np.minimum(jobs.batch_size, self._sizes[jobs.client]), jobs.client.size
+        parts, clients, most = self.data.parts, jobs.client, jobs.client.size
+        sizes = parts.sizes[clients] if isinstance(parts, Ragged) else np.array([parts[c].size for c in clients])
+        work = jobs.steps * np.minimum(jobs.batch_size, sizes)
         if self.network is not None:  # small clients: as many in a piece as are worth a worker
             work = work * self.network.plan.work
             most = min(PIECES, int(work.sum()) // WORTHWHILE)

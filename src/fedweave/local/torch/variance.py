@@ -11,6 +11,9 @@ from torch import Tensor
 from fedweave.core.records import Array
 
 
+NOTHING = torch.zeros(0)
+
+
 class Spread:
     """Sums ‖g_t − mean‖² over the steps of each row by Welford's recursion, exact where all gradients are equal.
 
@@ -20,7 +23,7 @@ class Spread:
 
     def __init__(self, wanted: bool):
         self.wanted = wanted
-        self._mean = self._total = torch.zeros(0)
+        self._mean = self._total = NOTHING
 
     def add(self, g: Tensor, t: int, active: int = 1) -> None:
         """Take in the gradients of step t, of which the first ``active`` rows count; later steps may have fewer."""
