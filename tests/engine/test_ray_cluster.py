@@ -166,6 +166,7 @@ def test_a_node_that_goes_between_two_rounds_is_no_fault_of_the_work(cluster, po
 def test_without_any_node_left_the_run_ends_with_one_sentence(cluster, pool, waiting, tmp_path, monkeypatch):
     monkeypatch.setattr(ours, "START_SECONDS", 2.0)
     (tmp_path / "done").touch()
+    pool.join()  # which it did, unless this is its first test
     for node in list(cluster.worker_nodes):
         cluster.remove_node(node)
     with pytest.raises(WorkerDied, match=r"No Ray actor has started within 2 s: .* its machines are gone"):

@@ -345,7 +345,7 @@ def test_another_processor_or_trainer_continues_a_run_and_is_named(tiny, tmp_pat
     file = tmp_path / "run" / "manifest.json"
     manifest = json.loads(file.read_text())
     assert manifest["processor"] == whole.manifest["processor"] == processor()
-    assert manifest["trainer"] == "TorchTrainer on cpu"
+    assert manifest["trainer"] == "TorchTrainer with compiled kernels on cpu"
     here = re.escape(json.dumps(manifest["processor"]["vectors"]))
     manifest["processor"]["vectors"], manifest["trainer"] = "AVX1024", "AbacusTrainer"
     file.write_text(json.dumps(manifest))
