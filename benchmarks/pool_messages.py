@@ -18,8 +18,8 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from fedweave.engine.machine import processor
 
+from fedweave.engine.machine import processor
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.simulator import Received
 from fedweave.local.client_data import ClientData

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from fedweave.core.records import Array
 
-
 NOTHING = torch.zeros(0)
 
 
