@@ -72,12 +72,11 @@ def add_product(y, y0, y_row, rows, count, w, w0, w_row, w_tap, x, x0, offset, t
 @_inner
 def add_inner_products(out, out0, out_a, out_b, a, a0, a_row, a_line, a_rows, b, b0, b_line, offset, b_rows, lines, n):
     """out[j, k] += Σ a[j, r, v] b[offset[k] + r, v] over r < lines and v < n, for j < a_rows and k < b_rows."""
-    k = 0
-    while k < b_rows:
-        ks, j = 3 if b_rows - k >= 3 else 1, 0
-        while j < a_rows:
-            js = A_ROWS if a_rows - j >= A_ROWS else 1
-            o, a1 = out0 + j * out_a + k * out_b, a0 + j * a_row
+    j = 0
+    while j < a_rows:  # few rows of a stay in the nearest cache while all of b pass by
+        js, k, a1 = A_ROWS if a_rows - j >= A_ROWS else 1, 0, a0 + j * a_row
+        while k < b_rows:
+            ks, o = 3 if b_rows - k >= 3 else 1, out0 + j * out_a + k * out_b
             if js > 1 and ks > 1:
                 _many_3(out, o, out_a, out_b, a, a1, a_row, a_line, b, b0, b_line, offset, k, lines, n)
             elif js > 1:
@@ -86,8 +85,8 @@ def add_inner_products(out, out0, out_a, out_b, a, a0, a_row, a_line, a_rows, b,
                 _one_3(out, o, out_a, out_b, a, a1, a_row, a_line, b, b0, b_line, offset, k, lines, n)
             else:
                 _one_1(out, o, out_a, out_b, a, a1, a_row, a_line, b, b0, b_line, offset, k, lines, n)
-            j += js
-        k += ks
+            k += ks
+        j += js
 
 
 @_inner
@@ -302,6 +301,20 @@ def gather(numbers, a, x, bytes, scale, shift, batch, begin, samples):
                 a[start + f * step] = x[row, f]
 
 
+@_inner
+def squared_length(g):
+    """Return Σ g², in four sums that do not wait for each other."""
+    a, b, c, d, whole = 0.0, 0.0, 0.0, 0.0, g.size // 4 * 4
+    for i in range(0, whole, 4):
+        a += np.float64(g[i]) ** 2
+        b += np.float64(g[i + 1]) ** 2
+        c += np.float64(g[i + 2]) ** 2
+        d += np.float64(g[i + 3]) ** 2
+    for i in range(whole, g.size):
+        a += np.float64(g[i]) ** 2
+    return (a + b) + (c + d)
+
+
 _flat, _whole, _table = types.float32[::1], types.int64[::1], types.int64[:, ::1]
 _kinds = (types.float32, 2), (types.uint8, 2), (types.int64, 1)
 _data = (types.Array(kind, axes, "C", readonly=True) for kind, axes in _kinds)  # samples may be shared and mapped
@@ -331,8 +344,7 @@ def train(net, numbers, p, g, a, offset, where, x, bytes, labels, values, scale,
             total += head(numbers, a, samples, labels, values, batches[t], begin, 1 / sizes[t])
             backward(net, numbers, p, g, a, offset, where, samples)
         if t == 0:
-            for i in range(g.size):
-                square += np.float64(g[i]) ** 2
+            square = squared_length(g)
         if move:
             for i in range(g.size):
                 p[i] -= lr * g[i]
