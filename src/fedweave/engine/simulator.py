@@ -113,7 +113,8 @@ class Simulator:
         for some in pieces:
             of_some = None if budget is None else budget[some], None if kept is None else kept.take(some)
             calls.append((work, (jobs.take(some), self._upload, *of_some, self._skip)))
-        for n, piece in self._each(assignment.x, calls):
+        together = isinstance(pieces[0], slice)  # not worth a worker
+        for n, piece in self._here(assignment.x, calls) if together else self._each(assignment.x, calls):
             yield pieces[n] if everyone and isinstance(pieces[n], slice) else rows[pieces[n]], piece
 
     def gradients(self, x: Array, ids: Array) -> Array:
@@ -177,10 +178,12 @@ class Simulator:
             yield from self._map(pool, x, calls)
             return
         begin = time.perf_counter()
-        for n, (work, arguments) in enumerate(calls):
-            yield n, work(self.trainer, x, *arguments)
+        yield from self._here(x, calls)
         if pool is not None and len(calls) > 1:  # a round of one piece would gain nothing from workers
             pool.patience -= time.perf_counter() - begin
+
+    def _here(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
+        return ((n, work(self.trainer, x, *arguments)) for n, (work, arguments) in enumerate(calls))
 
     def _map(self, pool: Pool, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
         """Yield (position, result) of the calls; whatever is to be evaluated at the same model is done behind them."""

@@ -95,7 +95,10 @@ class Trainer(Protocol):
         ...
 
     def pieces(self, jobs: Jobs) -> Sequence[Array | slice]:
-        """Return the rows that train together, each row once: from jobs and network alone, so for any pool alike."""
+        """Return the rows that train together, each row once: from jobs and network alone, so for any pool alike.
+
+        ``[ALL_ROWS]`` is a round that is not worth a worker.
+        """
         ...
 
     def train(self, x: Array, jobs: Jobs) -> Trained:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from importlib.util import find_spec
@@ -24,12 +24,12 @@ from fedweave.local.torch.pieces import PIECES, cut_into_pieces
 from fedweave.local.torch.samples import Change, Samples, run
 from fedweave.local.torch.threads import drawing_from, one_thread
 from fedweave.local.torch.variance import Spread
-from fedweave.local.trainer import EVALUATION_BATCH, Jobs, Trained
+from fedweave.local.trainer import ALL_ROWS, EVALUATION_BATCH, Jobs, Trained
 from fedweave.tasks import Task, default_for
 from fedweave.tasks.task import Batch, Sums, add_up
 from fedweave.upload.codec import ClientModel, ModelFleet
 
-WORTHWHILE = 2**23  # multiplications of a piece: longer than its way to a worker and back
+WORTHWHILE = 2**26  # multiplications of a piece: much longer than its way to a worker and back
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -77,7 +77,7 @@ class TorchTrainer:
         """How many test samples there are."""
         return self.test_set.size
 
-    def pieces(self, jobs: Jobs) -> list[Array]:
+    def pieces(self, jobs: Jobs) -> Sequence[Array | slice]:
         """Return the rows that train in one call, those with the most work first."""
         parts, clients, most = self.data.parts, jobs.client, jobs.client.size
         sizes = parts.sizes[clients] if isinstance(parts, Ragged) else np.array([parts[c].size for c in clients])
@@ -85,6 +85,8 @@ class TorchTrainer:
         if self.network is not None:  # small clients: as many in a piece as are worth a worker
             work = work * self.network.plan.work
             most = min(PIECES, int(work.sum()) // WORTHWHILE)
+            if most < 2 and not np.count_nonzero(jobs.lr != jobs.lr[0]):
+                return [ALL_ROWS]
         return cut_into_pieces(work, jobs.lr, most)
 
     @one_thread()
