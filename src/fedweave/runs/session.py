@@ -180,7 +180,7 @@ def describe_task(task: Task) -> dict[str, Any]:
 def refuse_foreign_state(session: Session, state: ServerState) -> None:
     """Refuse a stored state that cannot be one of this experiment; the states of own parts may change their shapes."""
     names = zip(("sampler", "aggregator", "server", "upload"), session.method.stateful, strict=True)
-    parts = {name for name, part in names if type(part).__module__.startswith("fedweave.")}
+    parts = {name for name, part in names if not is_foreign(part)}
     counted = {"refused": np.zeros(session.base.size)} if state.refusals else {}
     if other := misfit(state, session.start._replace(refusals=counted), {"clients", "refusals", *parts}):
         raise BadInput(f"The state of round {state.round} is not of this experiment: {other} has another shape.")
