@@ -122,11 +122,8 @@ class Guarded(NamedTuple):
 
 def guarded(method: Method) -> Method | Guarded:
     """Return the parts as a round uses them: as they are where all are the library's, else behind a guard."""
-    return guard(method) if method.foreign else method
-
-
-def guard(method: Method) -> Guarded:
-    """Return the parts of a method behind a guard, whoever wrote them."""
+    if not method.foreign:
+        return method
     return Guarded(
         sampler=GuardedSampler(method.sampler),
         aggregator=GuardedAggregator(method.aggregator),

@@ -86,7 +86,7 @@ class Static(System):
     The defaults are FedACS I.3.1 (T = 1, 3, …, 39 and 1 − q = 0.60, 0.62, …, 0.98 for 20 clients).
     """
 
-    work: tuple[Work, Work] = (1, 39)
+    work: tuple[PositiveInt, PositiveInt] = (1, 39)
     loss_rate: tuple[Rate, Rate] = (0.40, 0.02)
     unit: Unit = "steps"
     step_seconds: StepSeconds = 0.1
