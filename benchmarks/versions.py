@@ -5,7 +5,7 @@ round and as `fw.run` does it, with evaluation and records. Each side
 is a process of its own that prepares its experiments once; a turn is a few rounds of each side, in another order every
 turn; the figure is the median over turns of the ratio this / other, in processor seconds.
 
-Use: python benchmarks/versions.py --against ../another-checkout [--turns 15]
+Use: python benchmarks/versions.py --against ../another-checkout [--turns 15] [--only quadratics]
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", type=Path, help="another checkout of fedweave")
     parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--only", default="", help="workloads with this word in their names")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     if given.against is None:
@@ -120,9 +121,9 @@ def main() -> None:
         sides.append(subprocess.Popen([sys.executable, __file__], env=environment, **pipes))
     for side in sides:
         assert side.stdout.readline().strip() == "ready", "a side could not be prepared"
-    found: dict[str, list[list[float]]] = {name: [] for name in ROUNDS}
+    found: dict[str, list[list[float]]] = {name: [] for name in ROUNDS if given.only in name}
     for turn in range(given.turns):
-        for name in ROUNDS:
+        for name in found:
             seconds = [0.0, 0.0]
             for i in (0, 1) if turn % 2 else (1, 0):
                 sides[i].stdin.write(name + "\n")

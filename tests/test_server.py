@@ -73,5 +73,5 @@ def test_coordinates_do_not_mix_and_state_is_not_changed_in_place(server):
 def test_buffers_follow_the_direction_without_the_optimizer():
     layout = Layout(names=("w", "running_mean"), shapes=((2,), (1,)), parameters=2)
     x, d = np.zeros(3, np.float32), np.array([1, 1, 1], np.float32)
-    moved, _ = advance(Descent(0.1), {}, x, d, layout)
+    moved, _ = advance(Descent(0.1).step, {}, x, d, layout)
     assert moved == pytest.approx([0.1, 0.1, 1.0])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 
 from pydantic import Field
 
 from fedweave.aggregate.linear import Mean
 from fedweave.core.paths import FileName
 from fedweave.core.roles import Aggregator, Pacing, Sampler, ServerOptimizer, Solver, Upload
-from fedweave.core.settings import BadInput, brief, settings, undeclared
+from fedweave.core.settings import BadInput, brief, is_foreign, settings, undeclared
 from fedweave.core.spec import kinds
 from fedweave.local.solvers import SGD
 from fedweave.pacing import Synchronous
@@ -31,9 +32,19 @@ class Method:
     name: FileName = "custom"  # also of its folder in a comparison
 
     @property
+    def parts(self) -> tuple[Sampler, Solver, Aggregator, ServerOptimizer, Upload, Pacing]:
+        """All parts, in the order of a round."""
+        return self.sampler, self.solver, self.aggregator, self.server, self.upload, self.pacing
+
+    @property
     def stateful(self) -> tuple[Sampler, Aggregator, ServerOptimizer, Upload]:
         """The parts that keep a state at the server, in the order in which they are saved."""
         return self.sampler, self.aggregator, self.server, self.upload
+
+    @cached_property
+    def foreign(self) -> bool:
+        """Whether a part, or one that a part contains, is not the library's: rounds then guard what parts do."""
+        return any(is_foreign(part) for part in self.parts)
 
     @property
     def widened(self) -> Method:
@@ -45,7 +56,7 @@ class Method:
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit, from the facts they declare."""
-        for part in (self.sampler, self.solver, self.aggregator, self.server, self.upload, self.pacing):
+        for part in self.parts:
             if why := undeclared(part):
                 raise ValueError(why)
         if self.solver.memory_kind != self.aggregator.memory_kind:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
 from fedweave.core.records import Array, Layout, State
-from fedweave.core.returned import check_pair, check_vector
 from fedweave.core.roles import ServerOptimizer
 from fedweave.core.settings import NonNegativeFactor, PositiveFactor, settings
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-def advance(server: ServerOptimizer, state: State, x: Array, direction: Array, layout: Layout) -> tuple[Array, State]:
+Step = Callable[[State, Array, Array], tuple[Array, State]]  # ServerOptimizer.step
+
+
+def advance(step: Step, state: State, x: Array, direction: Array, layout: Layout) -> tuple[Array, State]:
     """Step the parameters; buffers (running averages) only follow the direction, so that they never overshoot."""
     p, direction = layout.parameters, direction.astype(x.dtype, copy=False)  # an aggregator may compute in float64
-    moved, state = check_pair(server.step(state, x[:p], direction[:p]), server, "step", "the new model and the state")
-    moved = check_vector(moved, p, server, "step").astype(x.dtype, copy=False)
+    moved, state = step(state, x[:p], direction[:p])
+    moved = moved.astype(x.dtype, copy=False)
     return np.concatenate([moved, x[p:] + direction[p:]]) if p < x.size else moved, state
 
 

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 import worlds
-from fedweave.aggregate import InverseProbability, Mean
 from fedweave.core.records import Layout
 from fedweave.core.settings import BadInput
-from fedweave.method import Method
-from fedweave.round.admission import admit, check_cohort
+from fedweave.round.admission import admit
+from fedweave.round.guard import check_cohort
 from fedweave.sample import Everyone, PowerOfChoice
 
 LAYOUT = Layout(names=("conv.weight", "bias", "scale"), shapes=((2, 3), (4,), ()), parameters=11)  # D = 6 + 4 + 1
@@ -87,9 +86,9 @@ def test_an_empty_cohort_passes():
 FIVE = worlds.equal_clients(5, available=np.array([True, True, True, False, True]))
 
 
-def odd(ids, aggregator=None, **fields):
-    """Let a method see a cohort as some sampler might return it."""
-    return check_cohort(worlds.cohort(ids, **fields), Method(Everyone(), aggregator=aggregator or Mean()), FIVE)
+def odd(ids, **fields):
+    """Check a cohort as some sampler might return it."""
+    return check_cohort(worlds.cohort(ids, **fields), Everyone(), FIVE)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +103,8 @@ def odd(ids, aggregator=None, **fields):
         ({"ids": [1], "count": np.full(1, np.nan)}, "whole numbers"),
         ({"ids": [1], "count": np.ones(1)}, "whole numbers"),
         ({"ids": [3]}, "available clients only"),
-        ({"ids": [1], "expected": np.full(1, np.nan), "aggregator": InverseProbability()}, "law_known"),
-        ({"ids": [1], "expected": np.zeros(1), "aggregator": InverseProbability()}, "law_known"),
+        ({"ids": [1], "expected": np.full(1, np.nan)}, "law_known"),
+        ({"ids": [1], "expected": np.zeros(1)}, "law_known"),
     ],
 )
 def test_a_cohort_that_makes_no_sense_is_explained(cohort, words):
@@ -116,12 +115,11 @@ def test_a_cohort_that_makes_no_sense_is_explained(cohort, words):
 
 def test_what_is_no_cohort_is_explained():
     with pytest.raises(ValueError, match="must return a Cohort"):
-        check_cohort([1, 2], Method(Everyone()), FIVE)
+        check_cohort([1, 2], Everyone(), FIVE)
 
 
 def test_only_a_sampler_without_a_known_law_may_leave_it_out():
-    greedy = Method(PowerOfChoice(2))
-    assert check_cohort(worlds.cohort([1, 4], expected=np.nan), greedy, FIVE).ids.tolist() == [1, 4]
+    assert check_cohort(worlds.cohort([1, 4], expected=np.nan), PowerOfChoice(2), FIVE).ids.tolist() == [1, 4]
     with pytest.raises(BadInput, match=r"Everyone\.draw must return positive numbers as expected"):
         odd([1, 4], expected=np.nan)
 

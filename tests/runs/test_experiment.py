@@ -128,7 +128,7 @@ def small(**changes):
             {"method": lambda: fw.Method(fw.sample.Uniform(3), fw.solvers.SGD(weight_decay=1e300))},
             "'weight_decay' parameter of SGD must be",
         ),
-        ({"system": fw.system.Dynamic(unit="epochs", slow_work=(1, 10**8), fast_work=(1, 10**8))}, "At most 1000000"),
+        ({"batch_size": 1, "system": fw.system.Dynamic(unit="epochs", fast_work=(10**6, 10**6))}, "At most 1000000"),
         ({"system": fw.system.Static(work=(1, 10**8))}, "Static.population must return 'steps' from 1 to 1000000"),
     ],
 )

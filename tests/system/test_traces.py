@@ -102,8 +102,11 @@ def test_a_client_that_does_not_exist_is_refused_from_the_first_round(trace, lin
         ("client,steps\n0,0\n", ["2: the column 'steps' must be a whole number from 1 to 1000000. Got '0' instead."]),
         ("client,loss_rate\n0,1\n", ["2: the column 'loss_rate' must be a number in [0, 1). Got '1' instead."]),
         ("client,loss_rate\n0,nan\n", ["2: the column 'loss_rate' must be a number in [0, 1). Got 'nan' instead."]),
-        ("client,seconds\n0,0\n", ["2: the column 'seconds' must be a number > 0. Got '0' instead."]),
-        ("client,seconds\n0,inf\n", ["2: the column 'seconds' must be a number > 0. Got 'inf' instead."]),
+        ("client,seconds\n0,0\n", ["2: the column 'seconds' must be a number > 0, at most 1e+15. Got '0' instead."]),
+        (
+            "client,seconds\n0,inf\n",
+            ["2: the column 'seconds' must be a number > 0, at most 1e+15. Got 'inf' instead."],
+        ),
         ("client,steps\n0,1,9\n", ["2: there is a cell beyond the last column. Got '9'."]),
         (
             "client,steps,seconds\n0,1,1\nx,-1,1\n1,1,\n,2,b\n",
@@ -111,7 +114,7 @@ def test_a_client_that_does_not_exist_is_refused_from_the_first_round(trace, lin
                 "3: the column 'client' must be a whole number >= 0. Got 'x' instead.",
                 "3: the column 'steps' must be a whole number from 1 to 1000000. Got '-1' instead.",
                 "5: the column 'client' is empty.",
-                "5: the column 'seconds' must be a number > 0. Got 'b' instead.",
+                "5: the column 'seconds' must be a number > 0, at most 1e+15. Got 'b' instead.",
             ],
         ),
         (

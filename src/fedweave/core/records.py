@@ -18,6 +18,7 @@ Array = NDArray[Any]
 State = Mapping[str, Any]  # what a part remembers between rounds: arrays and Rows by name, stored without pickle
 
 MOST_STEPS = 1_000_000  # of one participation: the positions of all its samples lie in memory
+MOST_SECONDS = 1e15  # of one participation: a clock adds them up
 
 
 class Table(Protocol):

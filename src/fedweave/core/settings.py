@@ -6,6 +6,7 @@ import difflib
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import is_dataclass
 from functools import wraps
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
@@ -108,6 +109,13 @@ def undeclared(part: Any) -> str:
         return ""
     name = type(part).__name__
     return f"{name} must be declared with @fedweave.settings, so that it is frozen, checked and kept with the run."
+
+
+def is_foreign(part: Any) -> bool:
+    """Return whether a part, or one that it contains, is not the library's."""
+    fields = getattr(part, "__dataclass_fields__", {})
+    own = type(part).__module__.startswith("fedweave.")
+    return not own or any(is_foreign(inner) for name in fields if is_dataclass(inner := getattr(part, name)))
 
 
 def _explained(init: Callable[..., None], caller: str, fields: list[str]) -> Callable[..., None]:

@@ -109,7 +109,7 @@ class Simulator:
         ids = assignment.cohort.ids if everyone else assignment.cohort.ids[rows]
         jobs, budget = _jobs(assignment, ids), None if context.budget is None else context.budget[rows]
         kept = None if context.kept is None else Kept(context.kept[ids], context.kept.written[ids])
-        pieces, calls = self.trainer.pieces(jobs), list[Call]()
+        pieces, calls = self.trainer.pieces(jobs), []
         for some in pieces:
             of_some = None if budget is None else budget[some], None if kept is None else kept.take(some)
             calls.append((work, (jobs.take(some), self._upload, *of_some, self._skip)))
@@ -225,7 +225,7 @@ def _jobs(assignment: Assignment, ids: Array) -> Jobs:
 
 def _merge(assignment: Assignment, pieces: Iterator[tuple[Array | slice, Received]]) -> Received:
     """Return what was received of the whole cohort, from pieces with their rows; the rows of the others are empty."""
-    k, x, context, failed = assignment.cohort.ids.size, assignment.x, assignment.context, list[Failure]()
+    k, x, context, failed = assignment.cohort.ids.size, assignment.x, assignment.context, []
     updates, nothing = Spool((k, x.size), x.dtype), np.full(k, np.nan)
     columns: dict[str, Array] = {"loss": nothing, "first_gradient": nothing.copy()}
     if context.measure:

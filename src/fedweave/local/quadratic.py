@@ -82,20 +82,21 @@ class QuadraticTrainer:
     def train(self, x: Array, jobs: Jobs) -> Trained:
         """Return what the clients arrive at, exactly."""
         ids, lr, start = jobs.client, float(jobs.lr[0]), x if jobs.starts is None else jobs.starts
+        away = self.problem.optimum[ids] - start
         if jobs.memory is not None:
             updates = self._walk(x, start, jobs, lr)
         else:
-            updates = self._moved(start, ids, jobs.steps, lr)
+            updates = self._moved(away, ids, jobs.steps, lr)
             updates = updates if jobs.starts is None else updates + (start - x)  # the way there is a part of it
-        gradient = self.gradients(start, ids)
-        first = np.sqrt(np.einsum("ki,ki->k", gradient, gradient))
+        pull = self._curved(away, ids)  # minus the gradient
+        first = np.sqrt(np.einsum("ki,ki->k", pull, pull))
         nothing = np.full(ids.size, np.nan)
         variance = np.zeros(ids.size) if jobs.measure else nothing  # no data is drawn
         return Trained(updates=updates, loss=nothing, first_gradient=first, variance=variance)
 
-    def _moved(self, x: Array, ids: Array, steps: Array, lr: float) -> Array:
-        """Return how far these clients get from one point (d,), or each from its own (k, d)."""
-        away, (h, vectors) = self.problem.optimum[ids] - x, self.problem.eigen
+    def _moved(self, away: Array, ids: Array, steps: Array, lr: float) -> Array:
+        """Return how far these clients get that are so far away from their optima (k, d)."""
+        h, vectors = self.problem.eigen
         if self._plain and vectors is None:  # nothing but one power per client
             return (1 - (1 - lr) ** steps)[:, None] * away
         if self._plain:  # no table needed, and a calibrated world asks for another lr every round
@@ -109,7 +110,8 @@ class QuadraticTrainer:
 
     def reach(self, clients: Array, steps: Array, lr: float) -> Array:
         """Return k_T (k,), how far these clients get of the way to their optimum, along the first axis."""
-        return self._moved(self.problem.optimum[clients] - 1.0, clients, steps, lr)[:, 0]
+        optimum = self.problem.optimum[clients]
+        return self._moved(optimum - (optimum - 1.0), clients, steps, lr)[:, 0]
 
     def _walk(self, x: Array, start: Array, jobs: Jobs, lr: float) -> Array:
         """Return the updates of clients that remember, step by step: each one's problem is bent its own way."""
@@ -144,7 +146,11 @@ class QuadraticTrainer:
 
     def gradients(self, x: Array, clients: Array) -> Array:
         """Return these clients' gradients (k, d) H (x − x*), at one point or at a point of each."""
-        away, H = x - self.problem.optimum[clients], self.problem.curvature
+        return self._curved(x - self.problem.optimum[clients], clients)
+
+    def _curved(self, away: Array, clients: Array) -> Array:
+        """Return H times a vector of each of these clients (k, d)."""
+        H = self.problem.curvature
         return away if H is None else np.einsum("kij,kj->ki", H[clients], away)
 
     def variances(self, x: Array, dispatch: int, clients: Array, batch_size: Array) -> Array:

@@ -15,11 +15,10 @@ from fedweave.core.records import (
     ServerState,
     View,
 )
-from fedweave.core.returned import check_pair, check_vector
 from fedweave.method import Method
-from fedweave.round.admission import admit, check_closed, check_state, not_finite
+from fedweave.round.admission import admit, not_finite
+from fedweave.round.guard import guarded
 from fedweave.round.memories import commit_memories, total_bytes_down
-from fedweave.round.read_only import read_only, read_only_replies, read_only_state
 from fedweave.round.rules import NO_RULES, Rules, refusals_after, why_abandoned
 from fedweave.server import advance
 
@@ -60,21 +59,16 @@ def absorb(
     method: Method, state: ServerState, assignment: Assignment, replies: Replies, rules: Rules = NO_RULES
 ) -> tuple[ServerState, Round]:
     """Return the state after the round, and what happened in it."""
-    cohort, view = assignment.cohort, assignment.view
-    replies = check_closed(method.pacing.close(replies, cohort), replies, method.pacing)
+    parts, cohort, view = guarded(method), assignment.cohort, assignment.view
+    replies = parts.pacing.close(replies, cohort)
     crash_point("trained")
     replies, refused = admit(replies, cohort, view.layout, rules.max_length_ratio)
-    replies = read_only_replies(replies)
-    found = method.aggregator.combine(read_only_state(state.aggregator), view, cohort, replies)
-    direction, aggregator = check_pair(found, method.aggregator, "combine", "the direction and the state")
-    check_vector(direction, state.x.size, method.aggregator, "combine")
+    direction, aggregator = parts.aggregator.combine(state.aggregator, view, cohort, replies)
     crash_point("combined")
-    x, server = advance(method.server, read_only_state(state.server), view.x, read_only(direction), view.layout)
-    sampler = method.sampler.learn(read_only_state(state.sampler), view, cohort, replies)
-    upload = method.upload.learn(read_only_state(state.upload), view, cohort, replies)
-    for part, kept in zip(method.stateful, (sampler, aggregator, server, upload), strict=True):
-        check_state(kept, part)
-    clients = commit_memories(state.clients, cohort, replies, method.upload.refreshes(view.round))
+    x, server = advance(parts.server.step, state.server, view.x, direction, view.layout)
+    sampler = parts.sampler.learn(state.sampler, view, cohort, replies)
+    upload = parts.upload.learn(state.upload, view, cohort, replies)
+    clients = commit_memories(state.clients, cohort, replies, parts.upload.refreshes(view.round))
     clock = state.clock + (float(replies.seconds.max()) if cohort.ids.size else 0.0)
     refusals = refusals_after(state.refusals, refused, view.population.size, rules)
     why = why_abandoned(replies, refused, rules) or not_finite(x, direction, method)

@@ -1,4 +1,4 @@
-"""What the server lets in: cohorts that make sense, and answers that fit and are finite; others are named, not used."""
+"""What the server lets in: answers that fit and are finite; others are named, not used."""
 
 from __future__ import annotations
 
@@ -9,96 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.core.records import Array, Cohort, Failure, Layout, Population, Replies
-from fedweave.core.returned import kind_of
-from fedweave.core.roles import Sampler
-from fedweave.core.settings import BadInput, brief
+from fedweave.core.records import Array, Cohort, Failure, Layout, Replies
+from fedweave.core.settings import brief
 from fedweave.core.vectors import all_finite, by_rows, release, squared_lengths
 from fedweave.method import Method
-from fedweave.tables.rows import Rows
-
-
-def check_cohort(cohort: Any, method: Method, population: Population) -> Cohort:
-    """Return the cohort that a sampler drew, or say in one sentence what is wrong with it."""
-    who = f"{type(method.sampler).__name__}.draw"
-    if not isinstance(cohort, Cohort):
-        raise BadInput(f"{who} must return a Cohort. It returned {brief(cohort)}.")
-    ids, count, expected = cohort.ids, cohort.count, cohort.expected
-    if not all(isinstance(v, np.ndarray) for v in (ids, count, expected)):
-        got = [kind_of(v) for v in (ids, count, expected)]
-        raise BadInput(f"{who} must return ids, count and expected as arrays. Got {brief(', '.join(got))}.")
-    if not (ids.shape == count.shape == expected.shape and ids.ndim == 1):
-        shapes = [v.shape for v in (ids, count, expected)]
-        raise BadInput(f"{who} must return ids, count and expected of one length. They have shapes {shapes}.")
-    if ids.dtype.kind not in "iu" or count.dtype.kind not in "iu" or expected.dtype.kind not in "fiu":
-        kinds = [str(v.dtype) for v in (ids, count, expected)]
-        raise BadInput(f"{who} must return whole numbers as ids and count, numbers as expected. Got {kinds}.")
-    if ids.size and (np.count_nonzero(ids[1:] <= ids[:-1]) or ids[0] < 0 or ids[-1] >= population.size):
-        raise BadInput(f"{who} must return distinct ids of 0 … {population.size - 1} in ascending order. Got {ids}.")
-    if np.count_nonzero(population.available[ids]) < ids.size:
-        absent = ids[~population.available[ids]]
-        raise BadInput(f"{who} must ask available clients only. It asks {absent.tolist()}, which are not available.")
-    if np.count_nonzero(count < 1):
-        raise BadInput(f"{who} must return counts of at least 1. Got {cohort.count}.")
-    if not isinstance(cohort.probed, int) or cohort.probed < 0:
-        raise BadInput(f"{who} must return a whole number from 0 as probed. Got {brief(cohort.probed)}.")
-    if method.sampler.law_known and np.count_nonzero((expected > 0) & (expected < np.inf)) < ids.size:
-        raise BadInput(
-            f"{who} must return positive numbers as expected, E[count]. Got {brief(expected)}. A sampler without a "
-            "known law sets law_known = False and goes with Mean()."
-        )
-    return cohort
-
-
-def check_required(sampler: Sampler) -> None:
-    """Say in one sentence what is wrong with the fields that a sampler needs of the replies."""
-    fields = sampler.required_fields()
-    if not isinstance(fields, tuple | list) or not all(isinstance(f, str) and f in Replies._fields for f in fields):
-        who = f"{type(sampler).__name__}.required_fields"
-        raise BadInput(f"{who} must return names of fields of Replies. It returned {brief(fields)}.")
-
-
-def check_budget(budget: Any, method: Method, cohort: Cohort) -> Array | None:
-    """Return what an upload allocated to the cohort, or say in one sentence what is wrong with it."""
-    if budget is None:
-        return None
-    who = f"{type(method.upload).__name__}.allocate"
-    try:
-        found = np.asarray(budget)
-    except ValueError:  # rows of different lengths
-        found = np.array(None)
-    if found.shape != cohort.ids.shape or found.dtype.kind not in "fiu" or not np.isfinite(found).all():
-        wanted = f"{cohort.ids.size} finite numbers, one for each of the cohort, or None"
-        raise BadInput(f"{who} must return {wanted}. Got {brief(budget)}.")
-    return found
-
-
-def check_closed(closed: Any, before: Replies, pacing: Any) -> Replies:
-    """Return the replies as a pacing left them, or say in one sentence what is wrong with them."""
-    if closed is before:
-        return closed
-    who = f"{type(pacing).__name__}.close"
-    if not isinstance(closed, Replies):
-        raise BadInput(f"{who} must return Replies. It returned {brief(closed)}.")
-    for name in ("received", "updates", "seconds"):
-        new, old = getattr(closed, name), getattr(before, name)
-        if not isinstance(new, np.ndarray) or new.shape != old.shape or new.dtype.kind != old.dtype.kind:
-            raise BadInput(f"{who} must return {name} as {kind_of(old)}. It returned {kind_of(new)}.")
-    if not ((closed.seconds >= 0) & (closed.seconds < np.inf)).all():
-        raise BadInput(f"{who} must return finite seconds, none below 0. It returned {brief(closed.seconds)}.")
-    return closed
-
-
-def check_state(state: Any, part: Any) -> None:
-    """Say in one sentence what is wrong with the state that a part hands back: it could not be stored."""
-    name = type(part).__name__
-    if not isinstance(state, Mapping):
-        raise BadInput(f"{name} must return its state as a dictionary of arrays by name. Got {brief(state)}.")
-    for key, value in state.items():
-        fine = isinstance(value, np.ndarray) and value.dtype.kind in "fiub" and value.dtype.itemsize <= 8
-        if not isinstance(key, str) or not key.isidentifier() or not (fine or isinstance(value, Rows)):
-            got = f"{kind_of(value)} as {brief(key)}"
-            raise BadInput(f"{name} must keep its state as arrays of numbers or Rows, each by a name. Got {got}.")
 
 
 def admit(

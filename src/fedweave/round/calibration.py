@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from fedweave.core.records import ServerState, View
-from fedweave.core.returned import check_vector
 from fedweave.core.settings import BadInput
 from fedweave.method import Method
-from fedweave.round.read_only import read_only_state
+from fedweave.round.guard import guarded
 
 
 def calibrated_lr(method: Method, state: ServerState, view: View) -> float:
@@ -16,11 +15,10 @@ def calibrated_lr(method: Method, state: ServerState, view: View) -> float:
 
     FedAvg moves η Σ ω (1 − q) ‖a‖₁ per unit gradient, the method η' Σ c ‖a‖₁, efforts at the nominal η (FedACS I.2).
     """
-    p = view.population
+    parts, p = guarded(method), view.population
     fedavg = float(p.weight @ (p.arrival_rate * view.effort))
-    law = check_vector(method.sampler.law(read_only_state(state.sampler), view), p.size, method.sampler, "law")
-    length = method.aggregator.step_length(view, law)
+    length = parts.aggregator.step_length(view, parts.sampler.law(state.sampler, view))
     if not isinstance(length, float) or not 0 < length < np.inf:
-        parts = f"{type(method.sampler).__name__} with {type(method.aggregator).__name__}"
-        raise BadInput(f"{method.name} cannot be calibrated: the step length of {parts} is not known.")
+        pair = f"{type(method.sampler).__name__} with {type(method.aggregator).__name__}"
+        raise BadInput(f"{method.name} cannot be calibrated: the step length of {pair} is not known.")
     return view.lr * fedavg / length

@@ -8,7 +8,7 @@ from fedweave.core.records import Array, Assignment, ClientContext, Cohort, Popu
 from fedweave.core.returned import check_vector
 from fedweave.core.roles import Solver
 from fedweave.method import Method
-from fedweave.round.read_only import read_only_state
+from fedweave.round.guard import guarded
 from fedweave.tables.rows import Rows
 
 
@@ -21,13 +21,14 @@ def empty_memories(method: Method, population: Population, x: Array) -> State:
 
 def client_context(method: Method, state: ServerState) -> ClientContext:
     """Return what clients start with besides the model; what is sent has the model's precision."""
-    broadcast, clients = method.aggregator.broadcast(read_only_state(state.aggregator)), state.clients
+    parts, clients = guarded(method), state.clients
+    broadcast = parts.aggregator.broadcast(state.aggregator)
     if broadcast is not None:
         check_vector(broadcast, state.x.size, method.aggregator, "broadcast")
     return ClientContext(
         broadcast=None if broadcast is None else broadcast.astype(state.x.dtype, copy=False),
         memory=clients.get("memory"),
-        measure="variance" in method.sampler.required_fields(),
+        measure="variance" in parts.sampler.required_fields(),
         kept=clients.get("kept"),
     )
 

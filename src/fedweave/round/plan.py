@@ -13,30 +13,26 @@ from fedweave.core.randomness import Stream, borrow
 from fedweave.core.records import Array, Assignment, ClientContext, Cohort, Population, Probes, ServerState, View
 from fedweave.core.roles import Prober
 from fedweave.method import Method
-from fedweave.round.admission import check_budget, check_cohort, check_required, check_state
 from fedweave.round.calibration import calibrated_lr
+from fedweave.round.guard import guarded
 from fedweave.round.memories import client_context, empty_memories
-from fedweave.round.read_only import read_only, read_only_record, read_only_state
+from fedweave.round.read_only import read_only, read_only_record
 from fedweave.round.rules import NO_RULES, Rules, without_quarantined
 
 
 def first_state(method: Method, x: Array, population: Population, parameters: int) -> ServerState:
     """Return the state before the first round."""
-    check_required(method.sampler)
-    population = read_only_record(population)
-    first = ServerState(
+    parts = guarded(method)
+    return ServerState(
         round=0,
         x=x,
         clock=0.0,
-        sampler=method.sampler.init(population),
-        aggregator=method.aggregator.init(population, x.size),
-        server=method.server.init(parameters),
+        sampler=parts.sampler.init(population),
+        aggregator=parts.aggregator.init(population, x.size),
+        server=parts.server.init(parameters),
         clients=empty_memories(method, population, x),
-        upload=method.upload.init(population),
+        upload=parts.upload.init(population),
     )
-    for part, kept in zip(method.stateful, (first.sampler, first.aggregator, first.server, first.upload), strict=True):
-        check_state(kept, part)
-    return first
 
 
 def plan(
@@ -50,13 +46,11 @@ def plan(
     rules: Rules = NO_RULES,
 ) -> Assignment:
     """Sample a cohort and allocate its work; the prober is asked only if a sampler asks."""
-    context = client_context(method, state)
+    parts, context = guarded(method), client_context(method, state)
     view = view_of(method, state, without_quarantined(population, state.refusals, rules), prober, lr, seed, context)
-    rng = borrow(seed, view.round, Stream.SAMPLER)
-    drawn = method.sampler.draw(read_only_state(state.sampler), view, rng)
-    cohort = read_only_record(check_cohort(drawn, method, view.population))
+    cohort = parts.sampler.draw(state.sampler, view, borrow(seed, view.round, Stream.SAMPLER))
     crash_point("sampled")
-    budget = check_budget(method.upload.allocate(read_only_state(state.upload), view, cohort), method, cohort)
+    budget = parts.upload.allocate(state.upload, view, cohort)
     view = replace(view, lr=calibrated_lr(method, state, view)) if calibrate else view
     view.probes.forget()  # an oracle's answers are as large as all clients' models
     return Assignment(view, cohort, context if budget is None else context._replace(budget=budget))
@@ -76,7 +70,7 @@ def view_of(
         View,
         round=state.round + 1,
         x=read_only(state.x),
-        population=read_only_record(population),
+        population=read_only_record(population) if method.foreign else population,
         layout=prober.layout,
         lr=lr,
         effort_of=partial(method.solver.effort, lr=lr),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedweave.core.records import MOST_STEPS, Population
+from fedweave.core.records import MOST_SECONDS, MOST_STEPS, Population
 from fedweave.core.returned import kind_of
 from fedweave.core.roles import System
 from fedweave.core.settings import BadInput, brief
@@ -73,7 +73,7 @@ COLUMNS = {
     "steps": Bounds("iu", 1.0, MOST_STEPS, f"from 1 to {MOST_STEPS}"),
     "batch_size": Bounds("iu", 1.0, MANY, "at least 1"),
     "loss_rate": Bounds("fiu", 0.0, 1.0, "from 0 to 1"),
-    "latency": Bounds("fiu", 0.0, 1e15, "finite and not negative"),
+    "latency": Bounds("fiu", 0.0, MOST_SECONDS, "finite and not negative"),
     "available": Bounds("b"),
     "model_bytes": Bounds("iuf"),
     "covered": Bounds("fiu"),

@@ -14,7 +14,7 @@ from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Layout, Population, ServerState
 from fedweave.core.returned import read_only_error
 from fedweave.core.roles import Engine
-from fedweave.core.settings import BadInput
+from fedweave.core.settings import BadInput, is_foreign
 from fedweave.core.spec import describe
 from fedweave.data import Dataset
 from fedweave.data.deal import Shares, covered, label_counts
@@ -91,11 +91,12 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         workers.join()
     size = engine.models.sizes(np.arange(base.size))
     coverage = None if data.labels is None else covered(data, shares.train)
-    base = read_only_record(replace(base, model_bytes=size, covered=coverage))
+    base, foreign = read_only_record(replace(base, model_bytes=size, covered=coverage)), is_foreign(experiment.system)
 
     def world(round: int) -> Population:
         try:
-            return check_population(experiment.system.population(base, round, seed), experiment.system, base)
+            population = experiment.system.population(base, round, seed)
+            return check_population(population, experiment.system, base) if round == 1 or foreign else population
         except Exception as error:
             if sentence := read_only_error(error, experiment.system):
                 raise sentence from error
@@ -179,7 +180,7 @@ def describe_task(task: Task) -> dict[str, Any]:
 def refuse_foreign_state(session: Session, state: ServerState) -> None:
     """Refuse a stored state that cannot be one of this experiment; the states of own parts may change their shapes."""
     names = zip(("sampler", "aggregator", "server", "upload"), session.method.stateful, strict=True)
-    parts = {name for name, part in names if type(part).__module__.startswith("fedweave.")}
+    parts = {name for name, part in names if not is_foreign(part)}
     counted = {"refused": np.zeros(session.base.size)} if state.refusals else {}
     if other := misfit(state, session.start._replace(refusals=counted), {"clients", "refusals", *parts}):
         raise BadInput(f"The state of round {state.round} is not of this experiment: {other} has another shape.")

@@ -129,7 +129,8 @@ class Uniform(Sampler):
         if not available.size:
             return empty_cohort()
         k = min(self.per_round, available.size)
-        ids = np.sort(rng.choice(available, k, replace=False))
+        ids = rng.choice(available, k, replace=False)
+        ids.sort()
         return Cohort(ids=ids, count=np.ones(k, np.int64), expected=np.full(k, k / available.size))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from fedweave.core.paths import check_path
-from fedweave.core.records import MOST_STEPS, Array, Population
+from fedweave.core.records import MOST_SECONDS, MOST_STEPS, Array, Population
 from fedweave.core.roles import System
 from fedweave.core.settings import BadInput, brief, nearest, settings
 
@@ -135,7 +135,7 @@ _CHECKS: dict[str, tuple[Callable[[str], float], Callable[[float], bool], str]] 
     "available": (int, lambda v: v in (0, 1), "0 or 1"),
     "steps": (int, lambda v: 1 <= v <= MOST_STEPS, f"a whole number from 1 to {MOST_STEPS}"),
     "loss_rate": (float, lambda v: 0 <= v < 1, "a number in [0, 1)"),
-    "seconds": (float, lambda v: 0 < v < np.inf, "a number > 0"),
+    "seconds": (float, lambda v: 0 < v <= MOST_SECONDS, f"a number > 0, at most {MOST_SECONDS:g}"),
 }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import AfterValidator, PositiveFloat
 
 from fedweave.core.randomness import Stream, rng_for
-from fedweave.core.records import Array, Population
+from fedweave.core.records import MOST_SECONDS, Array, Population
 from fedweave.core.roles import System
 from fedweave.core.settings import BadInput, settings
 from fedweave.system.worlds import check_range
@@ -36,6 +36,10 @@ def _add_links(base: Population, compute: Array, up: Array, down: Array) -> Popu
     if base.model_bytes is None:
         raise BadInput("A wireless world needs the size of the model. Give Population.model_bytes.")
     latency = compute + 8 * base.model_bytes / up + 8 * base.model_bytes / down
+    if not (latency <= MOST_SECONDS).all():
+        raise BadInput(
+            f"A participation takes at most {MOST_SECONDS:g} s. With these links one takes {latency.max():g} s."
+        )
     return replace(base, latency=latency, up_rate=up, down_rate=down)
 
 

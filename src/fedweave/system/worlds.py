@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from fedweave.core.randomness import Stream, borrow, rng_for
-from fedweave.core.records import MOST_STEPS, Array, Population
+from fedweave.core.records import MOST_SECONDS, MOST_STEPS, Array, Population
 from fedweave.core.roles import System
 from fedweave.core.settings import BadInput, settings
 
@@ -23,7 +23,9 @@ def check_range(ends: tuple[float, float]) -> tuple[float, float]:
 
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
-Counts = Annotated[tuple[PositiveInt, PositiveInt], AfterValidator(check_range)]
+Work = Annotated[int, Field(gt=0, le=MOST_STEPS)]
+Counts = Annotated[tuple[Work, Work], AfterValidator(check_range)]
+StepSeconds = Annotated[float, Field(gt=0, le=MOST_SECONDS / MOST_STEPS)]
 Rates = Annotated[tuple[Rate, Rate], AfterValidator(check_range)]
 Seconds = Annotated[tuple[NonNegativeFloat, PositiveFloat], AfterValidator(check_range)]
 Unit = Literal["steps", "epochs"]
@@ -87,7 +89,7 @@ class Static(System):
     work: tuple[PositiveInt, PositiveInt] = (1, 39)
     loss_rate: tuple[Rate, Rate] = (0.40, 0.02)
     unit: Unit = "steps"
-    step_seconds: PositiveFloat = 0.1
+    step_seconds: StepSeconds = 0.1
     replaces: ClassVar[tuple[str, ...]] = ("steps",)
 
     def population(self, base: Population, round: int, seed: int) -> Population:
@@ -113,7 +115,7 @@ class Dynamic(System):
     fast_work: Counts = (20, 30)
     fast_loss: Rates = (0.0, 0.1)
     unit: Unit = "steps"
-    step_seconds: PositiveFloat = 0.1
+    step_seconds: StepSeconds = 0.1
     replaces: ClassVar[tuple[str, ...]] = ("steps",)
 
     def population(self, base: Population, round: int, seed: int) -> Population:
@@ -140,7 +142,7 @@ class HybridPlus(System):
 
     epochs: Counts = (2, 5)
     smallest_batch: PositiveInt = 10
-    step_seconds: PositiveFloat = 0.1
+    step_seconds: StepSeconds = 0.1
     replaces: ClassVar[tuple[str, ...]] = ("steps", "batch_size")
 
     def population(self, base: Population, round: int, seed: int) -> Population:
