@@ -7,9 +7,12 @@ import pytest
 
 import fedweave as fw
 import worlds
+from fedweave.local.torch import trainer
 
 # Whoever starts the tests in the background may have Ctrl-C ignored, and programs that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# The rounds of the tests are small; those that have workers are to use them.
+trainer.WORTHWHILE = 2**10
 
 
 def pytest_collection_modifyitems(items):
