@@ -306,6 +306,18 @@ def test_labels_beyond_the_outputs_are_left_to_torch():
     assert network_of(odd_dense(), (1, 12, 12), y=np.array([4])) is None
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])
+def test_samples_may_be_a_view_of_others(kind):
+    """Every second sample of a data set, which lie apart, and labels of any kind."""
+    data = image_data()
+    plain = data._replace(x=data.x[::2].copy(), y=data.y[::2].copy(), parts=[np.arange(50)])
+    apart = plain._replace(x=data.x[::2], y=data.y.astype(kind)[::2])
+    (trainer, x), (other, _) = trainer_of(odd_cnn, plain), trainer_of(odd_cnn, apart)
+    assert other.network is not None
+    jobs = jobs_of((0, 9, 5))
+    assert np.array_equal(trainer.train(x, jobs).updates, other.train(x, jobs).updates)
+
+
 def test_one_layer_is_a_model():
     trainer, x = trainer_of(lambda: nn.Linear(6, 1), regression_data())
     assert trainer.network is not None

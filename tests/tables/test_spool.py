@@ -263,6 +263,7 @@ SCRIPT = """
 import os, signal, sys
 import fedweave as fw
 from fedweave.core import crash_points
+from fedweave.local.torch import trainer
 from fedweave.tables import spool
 
 def strike(point):
@@ -271,7 +272,7 @@ def strike(point):
             print("mapped" if os.environ["TMPDIR"] in lines.read() else "in memory", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
-spool.LARGE, crash_points.strike = 0, strike
+spool.LARGE, crash_points.strike, trainer.WORTHWHILE = 0, strike, 1
 fw.run(fw.Experiment(fw.methods.fedavg(4), "digits", fw.partition.IID(clients=6), workers=1))
 """
 

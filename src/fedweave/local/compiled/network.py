@@ -37,8 +37,8 @@ class CompiledNetwork:
         self._offset, self._where = np.zeros(plan.offsets, np.int64), np.zeros(plan.where, np.float32)
         self._room[plan.numbers[ONES] :] = 1  # nothing lies behind the ones, and nobody writes there
         labels, classify = samples.y.numpy(), bool(plan.numbers[CLASSIFY])
-        self._labels = labels.astype(np.int64, copy=False) if classify else np.zeros(0, np.int64)
-        self._values = NOTHING if classify else labels.astype(np.float32, copy=False)
+        self._labels = np.ascontiguousarray(labels, np.int64) if classify else np.zeros(0, np.int64)
+        self._values = NOTHING if classify else np.ascontiguousarray(labels, np.float32)
         self._x, self._scaling = None, (NOTHING, NOTHING)
         kind = torch.float32 if samples.scale is None else torch.uint8
         if isinstance(samples.x, Tensor) and samples.x.dtype == kind:
