@@ -29,7 +29,7 @@ def talk(shared, monkeypatch):
     if not shared:
         monkeypatch.delattr(os, "memfd_create", raising=False)
     ours, theirs = Pipe()
-    here, there = Mailbox(ours), []
+    here, there = Mailbox.opened(ours), []
     joining = threading.Thread(target=lambda: there.append(Mailbox.joined(theirs)))
     joining.start()
     here.send(None)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedweave.core.settings import BadInput
 from fedweave.local.compiled import table
 from fedweave.local.compiled.network import CompiledNetwork
 from fedweave.local.solvers import SGD, Adam
@@ -316,6 +317,83 @@ def test_samples_may_be_a_view_of_others(kind):
     assert other.network is not None
     jobs = jobs_of((0, 9, 5))
     assert np.array_equal(trainer.train(x, jobs).updates, other.train(x, jobs).updates)
+
+
+def lazy(items, **options):
+    """Return the data of the images in which the samples are these items."""
+    from fedweave.data.columns import Items
+
+    return image_data()._replace(x=Items(items, **options), mean=(), std=())
+
+
+def pictures():
+    data = image_data()
+    return [(torch.from_numpy(x / np.float32(255)), int(y)) for x, y in zip(data.x, data.y, strict=True)]
+
+
+def test_lazy_samples_of_another_shape_are_refused_in_one_sentence():
+    items = pictures()
+    trainer, x = trainer_of(odd_cnn, lazy([*items[:-1], (torch.zeros(1, 9, 16), 0)]))
+    assert trainer.network is not None
+    last = next(c for c, part in enumerate(trainer.data.parts) if len(items) - 1 in part)
+    with pytest.raises(BadInput, match=r"shape and type of the first, \(1, 12, 12\) .* Got \(1, 9, 16\)"):
+        trainer.train(x, jobs_of((last, 1, 200)))
+
+
+def test_labels_that_collate_makes_are_left_to_autograd():
+    def collate(found):
+        return torch.stack([x for x, _ in found]), torch.tensor([3 - y for _, y in found])
+
+    trainer, _ = trainer_of(odd_cnn, lazy(pictures(), collate=collate))
+    assert trainer.network is None
+
+
+class Noisy(SGD):
+    """Adds noise, drawn from torch's generator."""
+
+    def direction(self, state, g, y, x, lr, t):
+        return g + torch.randn_like(g), state
+
+
+class Blurred(list):
+    """Items that are augmented when they are read."""
+
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x + 0.1 * torch.rand(()), y
+
+
+@pytest.mark.parametrize("what", ["solver", "samples"])
+def test_what_draws_does_so_at_the_clients_address(what):
+    data = lazy(Blurred(pictures())) if what == "samples" else image_data()
+    trainer, x = trainer_of(odd_cnn, data, Noisy() if what == "solver" else None)
+    assert trainer.network is not None
+    first = trainer.train(x, jobs_of((0, 3, 5), (1, 3, 5))).updates
+    torch.rand(7)
+    before = torch.get_rng_state()
+    second = trainer.train(x, jobs_of((1, 3, 5), (0, 3, 5))).updates
+    assert np.array_equal(first, second[::-1])
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_another_device_is_refused_before_a_sample_is_taken(monkeypatch):
+    samples = Samples(np.zeros((1, 1, 12, 12), np.float32), np.zeros(1, np.int64), (), (), torch.device("cpu"))
+    samples.device = torch.device("cuda")
+    monkeypatch.setattr(samples, "take", None)
+    model = odd_dense()
+    assert CompiledNetwork.of(model, FlatModule(model).layout, samples, Classification()) is None
+
+
+def test_without_a_folder_for_its_cache_numba_compiles_all_the_same():
+    """Its cache is a convenience: where nothing can be written, every process compiles."""
+    program = """
+from numba.core import caching
+caching._CacheImpl._locator_classes = []
+from fedweave.local.compiled.layers import train
+print(len(train.signatures))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert run.stdout == "1\n", run.stderr
 
 
 def test_one_layer_is_a_model():

@@ -25,6 +25,10 @@ def program() -> None:
         main()
     except SystemExit as e:
         code = e.code if isinstance(e.code, int) else 0 if e.code is None else 1
+        if isinstance(e.code, str) and sys.stderr:
+            sys.stderr.write(f"{e.code}\n")  # as Python does
+    except KeyboardInterrupt:  # while modules are loaded; later the command itself takes care of it
+        code = 130
     except BaseException as e:
         sys.excepthook(type(e), e, e.__traceback__)
     threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue] - both as multiprocessing's children do

@@ -35,8 +35,8 @@ class Finished(NamedTuple):
 class Recorder(AbstractContextManager["Recorder"]):
     """Adds rounds to a store one after another: the row first, then the state.
 
-    Where workers evaluate a model beside the next round, it is recorded when that one has trained. So an interruption
-    loses the round that is being evaluated, as it always did.
+    Where workers evaluate a model beside the next round, it is recorded when that one has trained. An interruption
+    loses the round that is being evaluated; resuming repeats it.
     """
 
     def __init__(self, session: Session, state: ServerState, store: RunFolder, on_round: OnRound | None):

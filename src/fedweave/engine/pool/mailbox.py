@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from fedweave.core.records import Array
 
 LARGE = 2**14  # bytes of an array; the pipe is as fast for smaller ones
+KEPT = 2**26  # bytes of memory that are kept for the next message
 
 
 class Mailbox:
@@ -21,19 +23,25 @@ class Mailbox:
     So both can use the same memory, a file without a name, where the system has such files.
     """
 
-    def __init__(self, link: Any):
-        """Use this pipe; the other end is one that is ``joined``."""
-        self.link, self._new = link, True
-        self._shared = os.memfd_create("fedweave") if hasattr(os, "memfd_create") else None
+    def __init__(self, link: Any, shared: int | None):
+        """Use this pipe, and the memory at a descriptor, if there is any."""
+        self.link, self._shared, self._new = link, shared, False
         self.fileno = link.fileno  # to wait for it
 
     @classmethod
-    def joined(cls, link: Any) -> Mailbox:
-        """Return the other end, which shares the memory of this one."""
-        mail = cls(link)
-        mail._forget()
-        mail._new, mail._shared = False, recv_handle(link) if link.recv() else None
+    def opened(cls, link: Any) -> Mailbox:
+        """Return this end, which hands its memory to the other one with its first message."""
+        shared = None
+        with suppress(AttributeError, OSError):  # some systems have no such files, or do not allow them
+            shared = os.memfd_create("fedweave")
+        mail = cls(link, shared)
+        mail._new = True
         return mail
+
+    @classmethod
+    def joined(cls, link: Any) -> Mailbox:
+        """Return the other end, which shares the memory of the first."""
+        return cls(link, recv_handle(link) if link.recv() else None)
 
     def send(self, value: Any, dumps: Callable[..., bytes] = pickle.dumps) -> None:
         """Send something, pickled by ``dumps``."""
@@ -75,6 +83,8 @@ class Mailbox:
             end = begin + content.nbytes
             while begin < end:
                 begin += os.preadv(self._shared or 0, [content[begin - end :].data], begin)
+        if self._shared is not None and begin > KEPT:
+            os.ftruncate(self._shared, 0)
         return head, contents
 
     def close(self) -> None:

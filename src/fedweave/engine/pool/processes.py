@@ -75,7 +75,7 @@ class Workers(AbstractContextManager["Workers"]):
             while len(self._processes) < min(self.count, pieces):
                 process, link = zygote.start()
                 self._processes.append(process)
-                self._links.append(Mailbox(link))
+                self._links.append(Mailbox.opened(link))
             for link in self._links:
                 self._send(link, ("load", (blob, places)), file.fileno())
             for link in self._links:

@@ -11,11 +11,15 @@ All numbers of a step are in one array ``a`` that stays in a core's cache: a lar
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
+from zlib import crc32
 
 import numpy as np
 from llvmlite.binding import get_host_cpu_features
 from numba import njit, types
 
+from fedweave.local.compiled import table, vectors
 from fedweave.local.compiled.table import B, C, D, H, K, L, O, P, Q, V, W, X, Y
 from fedweave.local.compiled.table import CLASSIFY, FIRST, FIT, IMAGES, KIND, ONES, OTHER, OUT, OUTPUTS, ROOM, WHERE
 from fedweave.local.compiled.table import CONVOLUTION, LINEAR, PAD_H, PAD_V, PADDED, POOL, RELU, STEP_H, STEP_V
@@ -287,15 +291,15 @@ def backward(net, numbers, p, g, a, offset, where, samples):
 
 
 @_inner
-def gather(numbers, a, x, bytes, scale, shift, batch, begin, samples):
-    """Copy samples to where the first layer reads them; bytes are scaled."""
-    n = max(x.shape[1], bytes.shape[1])
+def gather(numbers, a, x, raw, scale, shift, batch, begin, samples):
+    """Copy samples to where the first layer reads them; raw bytes are scaled."""
+    n = max(x.shape[1], raw.shape[1])
     for s in range(samples):
         row = batch[begin + s]
         start, step = (s, samples) if numbers[IMAGES] else (s * n, 1)
-        if bytes.size:
+        if raw.size:
             for f in range(n):
-                a[start + f * step] = bytes[row, f] * scale[f] + shift[f]
+                a[start + f * step] = raw[row, f] * scale[f] + shift[f]
         else:
             for f in range(n):
                 a[start + f * step] = x[row, f]
@@ -322,30 +326,43 @@ _arrays = (_table, _whole, _flat, _flat, _flat, _whole, _flat, *_data, _flat, _f
 _signature = types.UniTuple(types.float64, 2)(*_arrays, types.float32, types.boolean, _flat)
 
 
-@njit(_signature, cache=True, error_model="numpy", nogil=True)
-def train(net, numbers, p, g, a, offset, where, x, bytes, labels, values, scale, shift, batches, sizes, lr, move, out):
-    """Take a step p ← p − lr g on each batch; return the sum of the losses and the length of the first gradient.
+def _entry(stamp: int) -> Any:
+    """Return the function that is called from outside; the stamp is a part of the key under which Numba keeps it."""
 
-    The samples are the rows of ``x``, or scaled ones of ``bytes``. With one batch and ``move`` off only the gradient is
-    left in ``g``. With room for them in ``out`` only the network's outputs are written there, batch by batch.
-    """
-    total, square, done = 0.0, 0.0, 0
-    for t in range(len(sizes)):
-        fill(g, 0, ZERO, g.size)
-        for begin in range(0, sizes[t], numbers[FIT]):
-            samples = min(numbers[FIT], sizes[t] - begin)
-            gather(numbers, a, x, bytes, scale, shift, batches[t], begin, samples)
-            forward(net, numbers, p, a, offset, where, samples)
-            if out.size:
-                for i in range(samples * numbers[OUTPUTS]):
-                    out[done + i] = a[numbers[OUT] + i]
-                done += samples * numbers[OUTPUTS]
-                continue
-            total += head(numbers, a, samples, labels, values, batches[t], begin, 1 / sizes[t])
-            backward(net, numbers, p, g, a, offset, where, samples)
-        if t == 0:
-            square = squared_length(g)
-        if move:
-            for i in range(g.size):
-                p[i] -= lr * g[i]
-    return total, math.sqrt(square)
+    def train(
+        net, numbers, p, g, a, offset, where, x, raw, labels, values, scale, shift, batches, sizes, lr, move, out
+    ):
+        """Take a step p ← p − lr g on each batch; return the sum of the losses and the length of the first gradient.
+
+        The samples are the rows of ``x``, or raw bytes, which are scaled. With one batch and ``move`` off only the
+        gradient is left in ``g``. With room for them in ``out`` only the network's outputs are written there.
+        """
+        total, square, done, _ = 0.0, 0.0, 0, stamp
+        for t in range(len(sizes)):
+            fill(g, 0, ZERO, g.size)
+            for begin in range(0, sizes[t], numbers[FIT]):
+                samples = min(numbers[FIT], sizes[t] - begin)
+                gather(numbers, a, x, raw, scale, shift, batches[t], begin, samples)
+                forward(net, numbers, p, a, offset, where, samples)
+                if out.size:
+                    for i in range(samples * numbers[OUTPUTS]):
+                        out[done + i] = a[numbers[OUT] + i]
+                    done += samples * numbers[OUTPUTS]
+                    continue
+                total += head(numbers, a, samples, labels, values, batches[t], begin, 1 / sizes[t])
+                backward(net, numbers, p, g, a, offset, where, samples)
+            if t == 0:
+                square = squared_length(g)
+            if move:
+                for i in range(g.size):
+                    p[i] -= lr * g[i]
+        return total, math.sqrt(square)
+
+    try:
+        return njit(_signature, cache=True, error_model="numpy", nogil=True)(train)
+    except RuntimeError:  # there is no folder that Numba can write to: compiled again in every process
+        return njit(_signature, error_model="numpy", nogil=True)(train)
+
+
+# Numba looks only at the file of the function itself to see whether what it keeps is of these sources.
+train = _entry(crc32(b"".join(Path(module.__file__).read_bytes() for module in (table, vectors))))

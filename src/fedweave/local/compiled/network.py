@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from fedweave.core.records import Array, Layout
 from fedweave.core.roles import Solver
+from fedweave.core.settings import BadInput, is_foreign
+from fedweave.data.columns import Items
 from fedweave.local.batches import Batches
 from fedweave.local.compiled.table import CLASSIFY, ONES, OUTPUTS, Plan, chain_of, lay_out
 from fedweave.local.solvers import SGD
@@ -29,10 +31,10 @@ Begin = Callable[[Tensor], tuple[Tensor, ...]]
 class CompiledNetwork:
     """Trains one client after another, each in one call."""
 
-    def __init__(self, plan: Plan, samples: Samples, dim: int):
+    def __init__(self, plan: Plan, samples: Samples, dim: int, shape: tuple[int, ...]):
         from fedweave.local.compiled.layers import train  # Numba is loaded where it is used
 
-        self.plan, self._samples, self._train = plan, samples, train
+        self.plan, self._samples, self._train, self._shape = plan, samples, train, shape
         self._gradient, self._room = np.zeros(dim, np.float32), np.zeros(plan.room, np.float32)
         self._offset, self._where = np.zeros(plan.offsets, np.int64), np.zeros(plan.where, np.float32)
         self._room[plan.numbers[ONES] :] = 1  # nothing lies behind the ones, and nobody writes there
@@ -54,11 +56,14 @@ class CompiledNetwork:
         It is needed for other layers than those of ``chain_of``, shared or frozen parameters, running averages, several
         inputs or outputs, and for tasks with another loss than the two that are written out.
         """
-        classify, first = type(task) is Classification, samples.take(torch.zeros(1, dtype=torch.int64))
+        classify = type(task) is Classification
         if not classify and type(task) is not Regression:
             return None
         if samples.device.type != "cpu" or not isinstance(samples.y, Tensor) or samples.y.dim() != 1:
             return None
+        if isinstance(samples.x, Items) and samples.x.collate is not None:  # it makes labels of its own
+            return None
+        first = samples.take(torch.zeros(1, dtype=torch.int64))
         if not isinstance(first.x, Tensor) or first.x.dtype != torch.float32:
             return None
         uses = sum(p.requires_grad for _, p in model.named_parameters(remove_duplicate=False))
@@ -76,7 +81,11 @@ class CompiledNetwork:
         if not (_labels_fit(samples.y, outputs[0]) if classify else outputs == (1,)):
             return None
         plan = lay_out(chain, prod(shape), classify)
-        return cls(plan, samples, layout.dim) if plan.work <= WORK else None
+        return cls(plan, samples, layout.dim, shape) if plan.work <= WORK else None
+
+    def draws_nothing(self, solver: Solver) -> bool:
+        """Return whether no code that may draw takes part: stored samples, and a solver of the library."""
+        return self._x is not None and not is_foreign(solver)
 
     def train(
         self, y: Array, batches: Batches, solver: Solver, begin: Begin, lr: float, spread: Spread
@@ -99,16 +108,22 @@ class CompiledNetwork:
         """Compute the gradient on these samples; return the loss and the gradient's length."""
         if self._x is not None:
             return self._call(y, self._x, index[None], np.array([index.size]))
-        x = self._samples.take(torch.from_numpy(index)).x  # lazy samples, or numbers of another type
-        rows, every = x.flatten(1).contiguous().numpy(), np.arange(index.size)
+        rows, every = self._rows(self._samples.take(torch.from_numpy(index)).x), np.arange(index.size)  # lazy samples
         return self._call(y, rows, every[None], np.array([index.size]), index=index)
 
     def outputs(self, y: Array, x: Tensor) -> Tensor:
         """Return what the network with parameters ``y`` says of samples (n, outputs)."""
-        rows, every = x.flatten(1).contiguous().numpy(), np.arange(len(x))
+        rows, every = self._rows(x), np.arange(len(x))
         out = np.empty((len(x), int(self.plan.numbers[OUTPUTS])), np.float32)
         self._call(np.array(y), rows, every[None], np.array([len(x)]), index=every[:0], out=out.reshape(-1))
         return torch.from_numpy(out)
+
+    def _rows(self, x: Tensor) -> Array:
+        """Return samples as the kernels read them, after making sure that they are what the table was made for."""
+        if x.shape[1:] != self._shape or x.dtype != torch.float32:
+            got, wanted = f"{tuple(x.shape[1:])} of {x.dtype}", f"{self._shape} of torch.float32"
+            raise BadInput(f"All samples must have the shape and type of the first, {wanted}. Got {got}.")
+        return x.flatten(1).contiguous().numpy()
 
     def _call(
         self,

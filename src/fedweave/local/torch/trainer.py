@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -107,7 +107,8 @@ class TorchTrainer:
         out[:] = x if jobs.starts is None else jobs.starts[i]
         steps, spread = int(jobs.steps[i]), Spread(jobs.measure)
         begin = partial(self._begin, jobs=jobs, only=i, inner=torch.from_numpy)
-        total, first = self.network.train(out, plan, self.solver, begin, float(jobs.lr[i]), spread)
+        with self._drawing(jobs, i):
+            total, first = self.network.train(out, plan, self.solver, begin, float(jobs.lr[i]), spread)
         return total / steps, first, float(spread.variance([steps])[0])
 
     def _begin(
@@ -130,9 +131,8 @@ class TorchTrainer:
         g, first, spread = None, float("nan"), Spread(jobs.measure)
         start, state = y.clone(), self._begin(y, jobs, i)
         total = torch.zeros((), dtype=torch.float32, device=self.device)
-        noise = rng_for(self.seed, int(jobs.dispatch[i]), Stream.NOISE, int(jobs.client[i]))
         change = self._change(jobs, i)
-        with drawing_from(noise):  # layers with randomness draw at the client's own address
+        with self._drawing(jobs, i):
             for t in range(steps):
                 if self.batch_norm:  # one sample has no spread: such a batch uses the running averages
                     flat.module.train(bool(plan.size[t] > 1))
@@ -146,6 +146,12 @@ class TorchTrainer:
                     total += loss
         flat.read(out)
         return float(total) / steps, first, float(spread.variance([steps])[0])
+
+    def _drawing(self, jobs: Jobs, i: int) -> AbstractContextManager[None]:
+        """Have layers, solvers and lazy samples that draw do so at the client's own address."""
+        if self.network is not None and self.network.draws_nothing(self.solver):
+            return nullcontext()
+        return drawing_from(rng_for(self.seed, int(jobs.dispatch[i]), Stream.NOISE, int(jobs.client[i])))
 
     def _change(self, jobs: Jobs, i: int) -> Change | None:
         """Return the transform of a client's training batches, which draws at the client's own address."""
