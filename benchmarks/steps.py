@@ -5,6 +5,8 @@ over turns of the ratio, for networks from the smallest up to the border beyond 
 (``fedweave.local.compiled.network.WORK``). Use: python benchmarks/steps.py [--turns 15] [--steps 5]
 
 --compile: seconds until the kernels are ready, compiled for the first time and read from Numba's cache.
+--cores: billions of floating-point operations a second of the kernels' matrix product, in one process and in as many at
+the same time as there are cores: whether virtual cores have multipliers of their own.
 """
 
 from __future__ import annotations
@@ -104,17 +106,47 @@ def compiling() -> dict[str, float]:
     return {f"{kind}_s": round(float(found), 2) for kind, found in zip(("compiled", "cached"), runs, strict=True)}
 
 
+PRODUCT = """
+import time
+import numpy as np
+from fedweave.local.compiled.layers import add_product
+rows, count, taps = (np.int64(n) for n in (200, 784, 64))
+x, w, y = (np.ones(n, np.float32) for n in (taps * count, rows * taps, rows * count))
+zero, one, offset, calls = np.int64(0), np.int64(1), np.arange(taps) * count, 0
+def call():
+    add_product(y, zero, count, rows, count, w, zero, taps, one, x, zero, offset, taps)
+call()
+begin = time.perf_counter()
+while time.perf_counter() - begin < 3:
+    call()
+    calls += 1
+print(2e-9 * rows * count * taps * calls / (time.perf_counter() - begin))
+"""
+
+
+def cores() -> dict[str, Any]:
+    """Return billions of operations a second, of one process and of all that run at the same time."""
+
+    def together(count: int) -> list[float]:
+        pipe = {"stdout": subprocess.PIPE, "text": True}
+        running = [subprocess.Popen([sys.executable, "-c", PRODUCT], **pipe) for _ in range(count)]
+        return [round(float(process.communicate()[0]), 1) for process in running]
+
+    return {"alone": together(1), "together": together(os.cpu_count() or 1)}
+
+
 def main() -> None:
     """Measure and print one JSON object per network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--cores", action="store_true", help="only the speed of one core and of all")
     parser.add_argument("--compile", action="store_true", help="only the time to compile")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(json.dumps({"processor": processor(), "load": os.getloadavg()[0]}), flush=True)
-    if options.compile:
-        print(json.dumps(compiling()), flush=True)
+    if options.compile or options.cores:
+        print(json.dumps(compiling() if options.compile else cores()), flush=True)
         return
     for name, shape, batch in NETWORKS:
         print(json.dumps(measure(name, shape, batch, options.steps, options.turns)), flush=True)
