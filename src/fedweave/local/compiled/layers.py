@@ -19,7 +19,6 @@ import numpy as np
 from llvmlite.binding import get_host_cpu_features
 from numba import njit, types
 
-from fedweave.local.compiled import table, vectors
 from fedweave.local.compiled.table import B, C, D, H, K, L, O, P, Q, V, W, X, Y
 from fedweave.local.compiled.table import CLASSIFY, FIRST, FIT, IMAGES, KIND, ONES, OTHER, OUT, OUTPUTS, ROOM, WHERE
 from fedweave.local.compiled.table import CONVOLUTION, LINEAR, PAD_H, PAD_V, PADDED, POOL, RELU, STEP_H, STEP_V
@@ -365,4 +364,5 @@ def _entry(stamp: int) -> Any:
 
 
 # Numba looks only at the file of the function itself to see whether what it keeps is of these sources.
-train = _entry(crc32(b"".join(Path(module.__file__).read_bytes() for module in (table, vectors))))
+_others = (Path(__file__).with_name(name) for name in ("table.py", "vectors.py"))
+train = _entry(crc32(b"".join(other.read_bytes() for other in _others)))
