@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedweave.core.settings import BadInput
+from fedweave.core.settings import settings as part
 from fedweave.local.compiled import table
 from fedweave.local.compiled.network import CompiledNetwork
 from fedweave.local.solvers import SGD, Adam
@@ -332,22 +333,46 @@ def pictures():
 
 
 def test_lazy_samples_of_another_shape_are_refused_in_one_sentence():
-    items = pictures()
-    trainer, x = trainer_of(odd_cnn, lazy([*items[:-1], (torch.zeros(1, 9, 16), 0)]))
+    items = [*pictures()[:-1], (torch.zeros(1, 9, 16), 0)]
+    trainer, x = trainer_of(odd_cnn, lazy(items)._replace(parts=[np.array([len(items) - 1])]))
     assert trainer.network is not None
-    last = next(c for c, part in enumerate(trainer.data.parts) if len(items) - 1 in part)
     with pytest.raises(BadInput, match=r"shape and type of the first, \(1, 12, 12\) .* Got \(1, 9, 16\)"):
-        trainer.train(x, jobs_of((last, 1, 200)))
+        trainer.train(x, jobs_of((0, 1, 1)))
 
 
-def test_labels_that_collate_makes_are_left_to_autograd():
+def test_labels_that_collate_makes_are_the_ones_that_count():
     def collate(found):
         return torch.stack([x for x, _ in found]), torch.tensor([3 - y for _, y in found])
 
-    trainer, _ = trainer_of(odd_cnn, lazy(pictures(), collate=collate))
-    assert trainer.network is None
+    items = pictures()
+    (collated, x), (plain, _) = (
+        trainer_of(odd_cnn, data) for data in (lazy(items, collate=collate), lazy(items)._replace(y=3 - image_data().y))
+    )
+    assert collated.network is not None
+    jobs = jobs_of((0, 3, 5))
+    assert np.array_equal(collated.train(x, jobs).updates, plain.train(x, jobs).updates)
 
 
+@pytest.mark.parametrize("labels", [lambda y: torch.eye(4)[y], lambda y: y.float()])
+def test_soft_labels_of_collate_are_left_to_autograd(labels):
+    def collate(found):
+        return torch.stack([x for x, _ in found]), labels(torch.tensor([y for _, y in found]))
+
+    assert trainer_of(odd_cnn, lazy(pictures(), collate=collate))[0].network is None
+
+
+@pytest.mark.parametrize("wrong", [lambda y: y[1:], lambda y: y + 4])
+def test_labels_of_collate_that_do_not_fit_are_refused_in_one_sentence(wrong):
+    def collate(found):
+        y = torch.tensor([y for _, y in found])
+        return torch.stack([x for x, _ in found]), y if len(y) == 1 else wrong(y)
+
+    trainer, x = trainer_of(odd_cnn, lazy(pictures(), collate=collate))
+    with pytest.raises(BadInput, match=r"A batch of 5 samples needs 5 whole numbers from 0 to 3 as targets"):
+        trainer.train(x, jobs_of((0, 3, 5)))
+
+
+@part
 class Noisy(SGD):
     """Adds noise, drawn from torch's generator."""
 
@@ -388,7 +413,7 @@ def test_without_a_folder_for_its_cache_numba_compiles_all_the_same():
     """Its cache is a convenience: where nothing can be written, every process compiles."""
     program = """
 from numba.core import caching
-caching._CacheImpl._locator_classes = []
+caching.CacheImpl._locator_classes = []
 from fedweave.local.compiled.layers import train
 print(len(train.signatures))
 """

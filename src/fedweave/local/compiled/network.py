@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from fedweave.core.records import Array, Layout
 from fedweave.core.roles import Solver
 from fedweave.core.settings import BadInput, is_foreign
-from fedweave.data.columns import Items
 from fedweave.local.batches import Batches
 from fedweave.local.compiled.table import CLASSIFY, ONES, OUTPUTS, Plan, chain_of, lay_out
 from fedweave.local.solvers import SGD
@@ -23,6 +22,7 @@ from fedweave.tasks import Classification, Regression, Task
 
 WORK = 2**25  # multiplications of a sample, beyond which the library's kernels are as fast
 PLAIN = SGD()
+NO_LABELS = np.zeros(0, np.int64)
 NOTHING, NO_ROWS, NO_BYTES = np.zeros(0, np.float32), np.zeros((0, 0), np.float32), np.zeros((0, 0), np.uint8)
 
 Begin = Callable[[Tensor], tuple[Tensor, ...]]
@@ -39,7 +39,7 @@ class CompiledNetwork:
         self._offset, self._where = np.zeros(plan.offsets, np.int64), np.zeros(plan.where, np.float32)
         self._room[plan.numbers[ONES] :] = 1  # nothing lies behind the ones, and nobody writes there
         labels, classify = samples.y.numpy(), bool(plan.numbers[CLASSIFY])
-        self._labels = np.ascontiguousarray(labels, np.int64) if classify else np.zeros(0, np.int64)
+        self._labels = np.ascontiguousarray(labels, np.int64) if classify else NO_LABELS
         self._values = NOTHING if classify else np.ascontiguousarray(labels, np.float32)
         self._x, self._scaling = None, (NOTHING, NOTHING)
         kind = torch.float32 if samples.scale is None else torch.uint8
@@ -61,9 +61,9 @@ class CompiledNetwork:
             return None
         if samples.device.type != "cpu" or not isinstance(samples.y, Tensor) or samples.y.dim() != 1:
             return None
-        if isinstance(samples.x, Items) and samples.x.collate is not None:  # it makes labels of its own
-            return None
         first = samples.take(torch.zeros(1, dtype=torch.int64))
+        if not isinstance(first.y, Tensor) or first.y.dim() != 1 or first.y.is_floating_point() == classify:
+            return None  # collated samples have targets of their own
         if not isinstance(first.x, Tensor) or first.x.dtype != torch.float32:
             return None
         uses = sum(p.requires_grad for _, p in model.named_parameters(remove_duplicate=False))
@@ -108,14 +108,15 @@ class CompiledNetwork:
         """Compute the gradient on these samples; return the loss and the gradient's length."""
         if self._x is not None:
             return self._call(y, self._x, index[None], np.array([index.size]))
-        rows, every = self._rows(self._samples.take(torch.from_numpy(index)).x), np.arange(index.size)  # lazy samples
-        return self._call(y, rows, every[None], np.array([index.size]), index=index)
+        batch = self._samples.take(torch.from_numpy(index))  # lazy; collated ones have their own labels
+        rows, answers = self._rows(batch.x), self._answers(batch.y, len(batch.x))
+        return self._call(y, rows, np.arange(len(rows))[None], np.array([len(rows)]), answers=answers)
 
     def outputs(self, y: Array, x: Tensor) -> Tensor:
         """Return what the network with parameters ``y`` says of samples (n, outputs)."""
         rows, every = self._rows(x), np.arange(len(x))
         out = np.empty((len(x), int(self.plan.numbers[OUTPUTS])), np.float32)
-        self._call(np.array(y), rows, every[None], np.array([len(x)]), index=every[:0], out=out.reshape(-1))
+        self._call(np.array(y), rows, every[None], np.array([len(x)]), out=out.reshape(-1))
         return torch.from_numpy(out)
 
     def _rows(self, x: Tensor) -> Array:
@@ -125,6 +126,16 @@ class CompiledNetwork:
             raise BadInput(f"All samples must have the shape and type of the first, {wanted}. Got {got}.")
         return x.flatten(1).contiguous().numpy()
 
+    def _answers(self, y: Tensor, count: int) -> tuple[Array, Array]:
+        """Return the labels and values of lazy samples, after making sure that there is a fitting one for each."""
+        classify, outputs = bool(self.plan.numbers[CLASSIFY]), int(self.plan.numbers[OUTPUTS])
+        if y.shape != (count,) or (classify and not _labels_fit(y, outputs)):
+            wanted = f"{count} whole numbers from 0 to {outputs - 1}" if classify else f"{count} numbers"
+            raise BadInput(f"A batch of {count} samples needs {wanted} as targets. Got {y.dtype}{tuple(y.shape)}.")
+        if classify:
+            return np.ascontiguousarray(y.numpy(), np.int64), NOTHING
+        return NO_LABELS, np.ascontiguousarray(y.numpy(), np.float32)
+
     def _call(
         self,
         y: Array,
@@ -132,11 +143,11 @@ class CompiledNetwork:
         batches: Array,
         sizes: Array,
         lr: float | None = None,
-        index: Array | None = None,
+        answers: tuple[Array, Array] | None = None,
         out: Array = NOTHING,
     ) -> tuple[float, float]:
-        """Call the kernel on samples ``x``; ``index``: which samples they are, if they are not all."""
-        labels, values = (c if index is None or not c.size else c[index] for c in (self._labels, self._values))
+        """Call the kernel on samples ``x`` with these labels and values, or with those of all samples."""
+        labels, values = answers or (self._labels, self._values)
         rows, raw = (x, NO_BYTES) if x.dtype == np.float32 else (NO_ROWS, x)
         return self._train(
             self.plan.net, self.plan.numbers, y, self._gradient, self._room, self._offset, self._where,
