@@ -24,6 +24,7 @@ import fedweave as fw
 from fedweave import flower
 from fedweave.core.records import Population
 from fedweave.core.roles import System
+from fedweave.local.torch import trainer
 
 CLIENTS, FORM, WORKERS = 10, "dirichlet:0.5", (1, 2, 3, 4, 8)
 LEVELS = {
@@ -109,6 +110,7 @@ def main() -> None:
     """Print which digests agree."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--imitate", action="store_true")
+    trainer.WORTHWHILE = 2**10  # rounds as small as these would not go to workers
     parser.add_argument("--no-ray", action="store_true")
     given = parser.parse_args()
     wrong = 0
