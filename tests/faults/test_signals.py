@@ -12,6 +12,7 @@ import pytest
 from fleet import POINTS, THOROUGH, WORLD
 
 import fedweave as fw
+from fedweave.cli import signals
 
 CODES = {"SIGINT": 130, "SIGTERM": 143}
 RUN = ["scaffold", *(word for name, value in WORLD.items() for word in (f"--{name.replace('_', '-')}", value))]
@@ -104,6 +105,17 @@ def test_signals_at_random_times(zygote, digests, tmp_path):
         if (tmp_path / folder / "compare.json").exists():
             assert code == 0 or f"fedweave resume {folder}\n" in err
             assert goes_on(zygote, folder, tmp_path) == digests[1]
+
+
+def test_an_interrupt_while_a_library_is_loaded_is_one(tmp_path, monkeypatch):
+    """C code that is interrupted while it is set up raises an ImportError, of which the interrupt is the cause."""
+    (tmp_path / "compare.json").touch()
+    with pytest.raises(ImportError), signals.resumable(tmp_path):
+        raise ImportError("initialization failed")
+    monkeypatch.setattr(signals, "stopped", [signal.SIGINT])
+    with pytest.raises(KeyboardInterrupt) as caught, signals.resumable(tmp_path):
+        raise ImportError("initialization failed")
+    assert caught.value.folder == tmp_path
 
 
 @pytest.mark.parametrize("by", CODES if THOROUGH else ["SIGINT"])

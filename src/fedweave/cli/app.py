@@ -27,7 +27,7 @@ from fedweave.cli.flower import flower
 from fedweave.cli.loading import uncollected
 from fedweave.cli.options import OPTIONS, Json, Typed, as_option, experiments_of, help_text
 from fedweave.cli.progress import Show
-from fedweave.cli.signals import heeding, resumable, stop, stopped
+from fedweave.cli.signals import heeding, resumable, stop, stopped, unmasked
 from fedweave.core import plugins
 from fedweave.core.settings import BadInput, nearest
 from fedweave.data import partition
@@ -295,7 +295,8 @@ def main() -> None:
         command, bound, unknown, _ = app.parse_known_args()
         if unknown:
             raise BadInput(*_unknown(unknown), *_also_wrong(bound.arguments))
-        command(*bound.args, **bound.kwargs)
+        with unmasked():
+            command(*bound.args, **bound.kwargs)
         code = 0
     except BadInput as e:
         code = _complain(*e.problems)

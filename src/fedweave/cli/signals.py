@@ -38,10 +38,22 @@ def heeding(watch: Watch) -> Watch:
 
 
 @contextmanager
+def unmasked() -> Generator[None]:
+    """Raise an interrupt as such where a library, while its C code is loaded, makes an ImportError of it."""
+    try:
+        yield
+    except ImportError as e:
+        if not stopped:
+            raise
+        raise KeyboardInterrupt from e
+
+
+@contextmanager
 def resumable(folder: Path) -> Generator[None]:
     """Attach the folder to a KeyboardInterrupt if the run can be resumed from it."""
     try:
-        yield
+        with unmasked():
+            yield
     except KeyboardInterrupt as e:
         if any(os.path.isfile(folder / name) for name in ("run.sqlite", "compare.json")):
             e.__dict__.setdefault("folder", folder)
