@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import platform
 import subprocess
 import sys
 from itertools import product
@@ -12,6 +11,7 @@ import pytest
 import torch
 from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
+from llvmlite.binding import get_host_cpu_features
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -143,7 +143,9 @@ def digest(model):
 OTHERS = ["-avx512f,-avx512vl,-avx512bw,-avx512dq", "-avx512f,-avx512vl,-avx512bw,-avx512dq,-avx2"]
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="processors are imitated downwards, on x86-64 only")
+@pytest.mark.skipif(
+    not get_host_cpu_features().get("avx2"), reason="imitated downwards, from processors with AVX2 or more"
+)
 @pytest.mark.parametrize("features", OTHERS if os.environ.get("FEDWEAVE_FAULTS") else OTHERS[:1])
 def test_the_kernels_have_the_same_bits_on_other_processors(features, tmp_path):
     """Sums are added in the order that the kernels write down, whatever vectors the processor has."""
