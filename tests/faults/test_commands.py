@@ -17,7 +17,7 @@ FILES = ["file opened", "file written", "file synced", "file renamed"]
 FOLDERS = ["folder made", "folder filled", "folder named"]
 OPTIONS = [word for name, value in {**WORLD, "rounds": "3"}.items() for word in (f"--{name.replace('_', '-')}", value)]
 COMPARE = ["compare", "fedavg", "scaffold", *OPTIONS, "--out", "c", "--json"]
-REPRODUCE = ["reproduce", "feddd/tiny", "--html", "page.html"]
+REPRODUCE = ["reproduce", "feddd/tiny", "--html", "page.html", "--record", "."]
 
 
 def test_every_command_has_points():
@@ -104,13 +104,23 @@ def test_a_killed_export(point, nth, to, zygote, undisturbed, tmp_path):
     assert tree(tmp_path / "c") == sorted([*files, *map(str, tables)])
 
 
-@pytest.mark.parametrize("point", ["sampled", *COMMAND_POINTS["reproduce"], *COMMAND_POINTS["report"], *FILES])
-def test_a_killed_reproduction(point, zygote, tmp_path):
-    """Its runs are not kept: the next one begins again."""
+@pytest.fixture(scope="module")
+def reproduced(zygote, tmp_path_factory):
+    """The page, the record and the kept runs of a reproduction that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("reproduced")
+    done(zygote, REPRODUCE, folder)
+    return folder
+
+
+@pytest.mark.parametrize("point", ["sampled", *COMMAND_POINTS["reproduce"], *FILES])
+def test_a_killed_reproduction(point, zygote, tmp_path, reproduced):
+    """Finished runs are kept; the next same command leaves the same files as if nothing had happened."""
     assert kill(zygote, REPRODUCE, tmp_path, point)
     done(zygote, REPRODUCE, tmp_path)
-    assert (tmp_path / "page.html").read_text().endswith("</html>\n")
-    assert tree(tmp_path) == ["page.html"]
+    files = tree(reproduced)
+    assert tree(tmp_path) == files
+    for name in ("page.html", "feddd-tiny.smoke.json"):
+        assert (tmp_path / name).read_bytes() == (reproduced / name).read_bytes()
 
 
 PROGRAM = """

@@ -20,7 +20,7 @@ import traceback
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import scipy.linalg
 
@@ -30,26 +30,34 @@ from fedweave.cli import app as cli
 from fedweave.cli.options import experiments_of
 from fedweave.core import crash_points
 from fedweave.models import nets
-from fedweave.papers import feddd
-from fedweave.papers.common import parallel
-from fedweave.papers.common.claims import Outcome
+from fedweave.papers.common import drawing, parallel
+from fedweave.papers.common.panels import curves
+from fedweave.papers.common.record import last
+from fedweave.papers.common.study import Measure, Study
 from fedweave.runs import compare as comparing
 from fedweave.runs.loop import load_result, resume, run
 
-assert all((comparing, nets, report, scipy.linalg))  # loaded before the first fork
+assert all((comparing, drawing, nets, report, scipy.linalg))  # loaded before the first fork
 run_folder.SAVE_SECONDS, run_folder.SAVE_SHARE = 0, 1  # a state after every round
 parallel.PROCESSES = 1  # a reproduction's runs are killed with it
 
 
-def tiny_item(scale: Any, on_progress: Any) -> Outcome:
-    """Stand for an item of a paper, with runs that take no time."""
+def tiny_arms(scale: Any) -> dict[str, Any]:
+    """Return experiments that take no time."""
     (experiment,), _ = experiments_of(["fedavg"], {"data": "quadratics", "partition": "iid", "rounds": "3"})
-    runs = parallel.run_seeds(run, {"fedavg": experiment}, 2, on_progress)["fedavg"]
-    return Outcome("feddd/tiny", scale, [], [], runs=runs)
+    return {"fedavg": experiment}
 
 
-papers.ITEMS["feddd/tiny"] = "for the fault suite"
-feddd.tiny = tiny_item
+tiny = Study(
+    name="feddd/tiny",
+    shows="for the fault suite",
+    arms=tiny_arms,
+    seeds={"smoke": 2, "laptop": 2, "paper": 2},
+    measures={"loss": Measure(last("loss"))},
+    panels=(curves("Loss", "loss"),),
+)
+cast(dict[str, Study], papers.studies())[tiny.name] = tiny
+os.environ["FEDWEAVE_CACHE"] = "cache"  # in the folder of each command
 
 
 def armed(point: str, nth: int, how: str) -> Any:

@@ -3,28 +3,28 @@
 import cloudpickle
 import pytest
 
-from fedweave import papers
+from fedweave.papers import earlier
 from fedweave.papers.common import parallel
 
 
 @pytest.fixture(autouse=True)
 def told_beforehand(monkeypatch):
     """Check of every item that is reproduced here that it has runs to draw where it was said to have some."""
-    real = papers.reproduce
+    real = earlier.reproduce
 
     def reproduce(item, *arguments):
         outcome = real(item, *arguments)
         ran = any(claim.verdict != "not run at this scale" for claim in outcome.claims) or outcome.notes
-        assert bool(outcome.runs) == papers.has_runs(item) or not ran
+        assert bool(outcome.runs) == earlier.has_runs(item) or not ran
         return outcome
 
-    monkeypatch.setattr(papers, "reproduce", reproduce)
+    monkeypatch.setattr(earlier, "reproduce", reproduce)
 
 
 @pytest.fixture(autouse=True)
 def one_process(monkeypatch):
     """Run in this process, but only what could be sent to another."""
-    real = parallel._numbered
+    real = parallel._keyed
 
     def as_sent(work, *rest):
         if hasattr(work, "shared"):  # what a test keeps for others stays here
@@ -32,4 +32,4 @@ def one_process(monkeypatch):
         return real(*cloudpickle.loads(cloudpickle.dumps((work, *rest))))
 
     monkeypatch.setattr(parallel, "PROCESSES", 1)
-    monkeypatch.setattr(parallel, "_numbered", as_sent)
+    monkeypatch.setattr(parallel, "_keyed", as_sent)

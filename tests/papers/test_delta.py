@@ -8,18 +8,18 @@ import pytest
 
 import fedweave as fw
 import worlds
-from fedweave import methods, papers
+from fedweave import methods
 from fedweave.aggregate import InverseProbability
 from fedweave.core.records import ClientContext
 from fedweave.core.settings import BadInput
 from fedweave.engine.pool.processes import Workers
-from fedweave.papers import delta
+from fedweave.papers import delta, earlier
 from fedweave.papers.delta import claims, combined, images, motivation, regression, setup
 from fedweave.papers.delta.setup import BENCHMARKS, Trajectory, largest_weight, run_and_measure
 from fedweave.round import run_round
 from fedweave.runs.session import prepare
 
-HERE = [i for i in papers.ITEMS if i.startswith("delta/")]
+HERE = [i for i in earlier.ITEMS if i.startswith("delta/")]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def here(monkeypatch, mnist5k):
 
 
 def test_the_toy_example_is_exact():
-    outcome = papers.reproduce("delta/fig3", "smoke")
+    outcome = earlier.reproduce("delta/fig3", "smoke")
     distance = {row["method"]: row["distance"] for row in outcome.rows}
     assert distance["feddelta"] == pytest.approx(0.5, abs=1e-12)
     assert distance["fedis"] == pytest.approx(np.sqrt(2), abs=1e-12)
@@ -71,7 +71,7 @@ OWN = ("table2/fashion",)  # has a test of its own below
 @pytest.mark.parametrize("item", [i for i in HERE if i.removeprefix("delta/") not in ALIKE + OWN])
 def test_every_item_runs_and_judges(item, here):
     seen = []
-    outcome = papers.reproduce(item, "smoke", lambda done, total: seen.append((done, total)))
+    outcome = earlier.reproduce(item, "smoke", lambda done, total: seen.append((done, total)))
     assert outcome.item == item
     assert len({tuple(row) for row in outcome.rows}) == 1, "a table has the same columns in every line"
     named = [tuple(v for v in row.values() if isinstance(v, str)) for row in outcome.rows]
@@ -89,7 +89,7 @@ def test_every_item_is_known():
 
 
 def test_table2_has_both_weightings_and_the_papers_numbers(here):
-    rows = papers.reproduce("delta/table2/fashion", "smoke").rows
+    rows = earlier.reproduce("delta/table2/fashion", "smoke").rows
     both = [("data", n) for n in (*images.NAMES, "fedavg_md")] + [("equal", n) for n in images.NAMES]
     assert [(r["weights"], r["method"]) for r in rows] == both
     assert rows[3]["paper"] == "72.10 ± 0.49"
@@ -102,11 +102,11 @@ def test_items_say_which_data_is_missing(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDWEAVE_DATA", str(tmp_path))
     monkeypatch.setenv("FEDWEAVE_OFFLINE", "1")
     for item in ("delta/table2", "delta/table3", "delta/table9", "delta/fig14", "delta/fig15"):
-        outcome = papers.reproduce(item, "smoke")
+        outcome = earlier.reproduce(item, "smoke")
         assert not outcome.rows
         assert {c.verdict for c in outcome.claims} == {"not run at this scale"}
     with pytest.raises(BadInput, match="delta/table2"):
-        papers.reproduce("delta/tabel2", "smoke")
+        earlier.reproduce("delta/tabel2", "smoke")
 
 
 def trajectory(accuracy, every=2, steps=3.0, largest_weight=0.5):

@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 
 import fedweave as fw
-from fedweave import papers
 from fedweave.core.settings import BadInput
+from fedweave.papers import earlier
 from fedweave.papers.common.scale import reduce_data
 from fedweave.papers.common.training import run_and_measure
 from fedweave.papers.fedacs.images import NAMES
 
 
 def test_figure4_only_fedacs_reaches_the_optimum():
-    outcome = papers.reproduce("fedacs/fig4", "smoke")
+    outcome = earlier.reproduce("fedacs/fig4", "smoke")
     assert {claim.verdict for claim in outcome.claims} == {"confirmed"}
     found = [(row["world"], row["method"]) for row in outcome.rows]
     assert sorted(found) == sorted(product(*(set(column) for column in zip(*found, strict=True)))), "all with all, once"
 
 
 def test_figure7_settles_on_the_closed_forms():
-    outcome = papers.reproduce("fedacs/fig7", "smoke")
+    outcome = earlier.reproduce("fedacs/fig7", "smoke")
     landing = [claim for claim in outcome.claims if "closed-form" in claim.text]
     assert [claim.verdict for claim in landing] == ["confirmed", "confirmed"]
     closed = {row["method"]: row["closed_form"] for row in outcome.rows if row["world"] == "static"}
@@ -32,11 +32,11 @@ def test_figure7_settles_on_the_closed_forms():
 
 def test_an_unknown_item_names_the_nearest():
     with pytest.raises(BadInput, match="fedacs/fig7"):
-        papers.reproduce("fedacs/fig77")
+        earlier.reproduce("fedacs/fig77")
 
 
 def test_table1_on_mnist_runs_every_method_and_does_not_judge_at_this_scale():
-    outcome = papers.reproduce("fedacs/table1/mnist", "smoke")
+    outcome = earlier.reproduce("fedacs/table1/mnist", "smoke")
     assert [row["method"] for row in outcome.rows] == [*NAMES, "fedacs_measured"]
     assert [row["paper"] for row in outcome.rows[:7]] == ["68", "93", "84", "115", "99", "—", "72"]
     assert {claim.verdict for claim in outcome.claims} == {"not run at this scale"}
@@ -49,14 +49,14 @@ def test_data_that_is_not_there_is_said_and_costs_nothing_else(monkeypatch):
         raise BadInput(f"{name} needs files.")
 
     monkeypatch.setattr("fedweave.papers.common.scale.load", missing)
-    outcome = papers.reproduce("fedacs/table5", "smoke")
+    outcome = earlier.reproduce("fedacs/table5", "smoke")
     assert not outcome.rows
     assert [claim.verdict for claim in outcome.claims] == ["not run at this scale"] * 3
     assert all("cifar10 needs files" in claim.evidence for claim in outcome.claims)
 
 
 def test_learned_links_come_close_to_known_ones():
-    outcome = papers.reproduce("fedacs/links", "smoke")
+    outcome = earlier.reproduce("fedacs/links", "smoke")
     assert [claim.verdict for claim in outcome.claims] == ["confirmed", "confirmed"]
     away = {(row["world"], row["method"]): row["averaged"] for row in outcome.rows}
     for world in ("static", "dynamic"):
@@ -65,7 +65,7 @@ def test_learned_links_come_close_to_known_ones():
 
 
 def test_effort_is_tried_with_both_deals():
-    outcome = papers.reproduce("fedacs/effort", "smoke")
+    outcome = earlier.reproduce("fedacs/effort", "smoke")
     assert [row["deal"] for row in outcome.rows] == ["same"] * 5 + ["different"] * 5
 
 

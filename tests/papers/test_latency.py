@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import fedweave as fw
-from fedweave import papers
 from fedweave.core.settings import BadInput
+from fedweave.papers import earlier
 from fedweave.papers.latency import estimated_alpha as latency_alpha
 from fedweave.papers.latency import estimators as latency_weights
 from fedweave.papers.latency import planning as latency
@@ -72,7 +72,7 @@ def test_the_loss_is_a_mean_of_five_rounds():
 
 @pytest.mark.usefixtures("few")
 def test_figure2_round_latency_and_rounds():
-    outcome = papers.reproduce("latency/fig2", "smoke")
+    outcome = earlier.reproduce("latency/fig2", "smoke")
     assert [claim.verdict for claim in outcome.claims] == ["confirmed"] * 4, outcome.claims
     same = [r for r in outcome.rows if (r["clients"], r["M/N"], r["varied"]) == (10, 1.0, "C")]
     assert len({round(r["round_seconds / C order"], 6) for r in same}) == 1
@@ -80,7 +80,7 @@ def test_figure2_round_latency_and_rounds():
 
 @pytest.mark.usefixtures("few")
 def test_figure3_nobody_is_faster_than_the_optimum():
-    outcome = papers.reproduce("latency/fig3", "smoke")
+    outcome = earlier.reproduce("latency/fig3", "smoke")
     verdicts = {claim.text: claim.verdict for claim in outcome.claims}
     assert verdicts["ours is the smallest, on every instance"] == "confirmed"
     assert verdicts["heavy tails promise more (beyond the paper)"] == "confirmed"
@@ -160,7 +160,7 @@ def test_table1_trains_once_and_prices_twice(kept):
 
 
 def test_table1_has_the_papers_numbers_and_says_what_it_cannot_run():
-    outcome = papers.reproduce("latency/table1", "laptop")
+    outcome = earlier.reproduce("latency/table1", "laptop")
     keys = [(r["data"], r["setting"], r["latencies"], r["method"]) for r in outcome.rows]
     assert len(set(keys)) == len(keys)
     paper = {(r["data"], r["setting"], r["method"]): r["paper ratio"] for r in outcome.rows if r["paper"]}
@@ -180,15 +180,15 @@ def test_table1_has_the_papers_numbers_and_says_what_it_cannot_run():
 
 
 def test_figures_4_to_6_and_the_estimators_run():
-    outcome = papers.reproduce("latency/fig5", "smoke")
+    outcome = earlier.reproduce("latency/fig5", "smoke")
     assert all(0 < r["loss at 100 %"] < 10 for r in outcome.rows)
     assert {c.verdict for c in outcome.claims} == {"not run at this scale"}
-    outcome = papers.reproduce("latency/alpha", "smoke")
+    outcome = earlier.reproduce("latency/alpha", "smoke")
     share = {(r["setting"], r["boldness"]): r["α"] for r in outcome.rows}
     assert share["iid", "10"] == pytest.approx(10)
     seconds = {(r["setting"], r["boldness"]): r["A(p)"] for r in outcome.rows}
     assert seconds["dir", "10"] < seconds["dir", "1"], "a bolder plan has shorter rounds"
-    outcome = papers.reproduce("latency/weights", "smoke")
+    outcome = earlier.reproduce("latency/weights", "smoke")
     total = {(r["law"], r["estimator"]): r["deviation of the weights' total"] for r in outcome.rows}
     assert total["ratio", "updates"] == pytest.approx(0, abs=1e-7)
     assert total["uniform", "updates"] > 0.05
@@ -200,7 +200,7 @@ def test_without_the_data_everything_says_so(monkeypatch):
 
     monkeypatch.setattr(latency_training, "_whole", load)
     for item in ("table1", "fig4", "fig6", "alpha", "weights"):
-        outcome = papers.reproduce(f"latency/{item}", "laptop")
+        outcome = earlier.reproduce(f"latency/{item}", "laptop")
         assert outcome.rows
         assert {c.verdict for c in outcome.claims} == {"not run at this scale"}
         assert all("is not here" in c.evidence for c in outcome.claims)

@@ -81,7 +81,7 @@ def list_(
         "partitions": partition.forms(),
         "systems": systems.info(),
         "tasks": tasks.info(),
-        "papers": papers.ITEMS,
+        "papers": papers.shown(),
     }
     known = {kind: plugins.info(kind, names) for kind, names in known.items()}
     chosen = {what: known[what]} if what else known

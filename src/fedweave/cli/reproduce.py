@@ -1,77 +1,177 @@
-"""The command ``fedweave reproduce``: reproduce a figure or table of a paper and judge its claims."""
+"""The command ``fedweave reproduce``: reproduce figures and tables of the papers and judge their claims."""
 
 from __future__ import annotations
 
 import json as json_text
 import os
+import re
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
 from fedweave import papers
+from fedweave.cli import reproduce_earlier
 from fedweave.cli.options import Json, help_text
 from fedweave.cli.progress import Count
 from fedweave.core.crash_points import crash_point
 from fedweave.core.settings import BadInput
-from fedweave.tables.files import writable
+from fedweave.tables.files import writable, write_file
 
 if TYPE_CHECKING:
-    from fedweave.papers.common.claims import Outcome
+    from fedweave.papers.common.judge import Judged
+    from fedweave.papers.common.study import Outcome, Study
 
 EXAMPLE = "Example: fedweave reproduce fedacs/fig7 --scale smoke"
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def reproduce(
-    item: Annotated[str, Parameter(metavar="ITEM")],
-    /,
-    *,
+    *items: Annotated[str, Parameter(metavar="ITEM")],
     scale: Annotated[
-        Literal["smoke", "laptop", "paper"], help_text("smoke: seconds; laptop: minutes; paper: as published. [smoke]")
+        Literal["smoke", "laptop", "paper"],
+        help_text("smoke: seconds; laptop: smaller than published, but faithful; paper: as published. [smoke]"),
     ] = "smoke",
-    html: Annotated[Path | None, help_text("Also write the runs as a page of curves, where an item has any.")] = None,
+    all_: Annotated[
+        bool, Parameter("--all", negative="", show_default=False, help="Every item of all papers.")
+    ] = False,
+    tune: Annotated[
+        bool,
+        Parameter(negative="", show_default=False, help="Also tune every method's learning rate: a column of its own."),
+    ] = False,
+    budget: Annotated[
+        str | None, help_text("Stop after so much time, such as 90m or 2h; finished runs are kept. [none]", "TIME")
+    ] = None,
+    html: Annotated[Path | None, help_text("Also write a page with figures, tables and verdicts.")] = None,
+    record: Annotated[Path | None, help_text("Also write each outcome as JSON to this folder.", "FOLDER")] = None,
     json: Json = False,
 ) -> None:
-    """Reproduce a figure or table of a paper, with a verdict on each of its claims: see `fedweave list papers`."""
-    if html is not None:
-        _check_page(item, html)
-    with Count(f"{item}, scale {scale}") as on_progress:
-        outcome = papers.reproduce(item, scale, on_progress)
+    """Reproduce figures and tables, with a verdict on each claim.
+
+    ITEM is a name of `fedweave list papers`, or the beginning of one: a paper, or a figure with all its settings. Runs
+    are kept in ~/.cache/fedweave/reproduce (FEDWEAVE_CACHE): an interrupted reproduction continues where it was.
+    """
+    if all_ == bool(items):
+        raise BadInput("Name the items to reproduce, or give --all for every item of all papers.")
+    deadline = time.monotonic() + parse_time(budget) if budget else float("inf")
+    for path in filter(None, (html,)):
+        if os.path.isdir(path) or not os.access(path.parent, os.W_OK):
+            raise BadInput(f"--html: {str(path)!r} cannot be written. Give a file in a folder that exists.")
+    if len(items) == 1 and items[0] in reproduce_earlier.ITEMS:
+        reproduce_earlier.reproduce(items[0], scale, html, json)
+        return
+    chosen = papers.select(list(papers.studies()) if all_ else list(items))
+    outcomes, left = _run(chosen, scale, deadline, tune, record, json)
     crash_point("reproduce: judged")
+    judged = _judge(outcomes)
     if json:
-        print(json_text.dumps(outcome.plain(), default=float, allow_nan=False))
-        _draw(outcome, html)
-        return
-    if outcome.rows:
-        table = Table(*outcome.rows[0], title=f"{outcome.item}, scale {outcome.scale}", title_justify="left")
-        for row in outcome.rows:
-            table.add_row(*("–" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
+        found = [{**o.plain(), "claims": [j.plain() for j in judged[o.study.name]]} for o in outcomes]
+        single = len(chosen) == 1 and found
+        print(json_text.dumps(found[0] if single else {"items": found, "left": left}, allow_nan=False))
+    if html is not None and outcomes:
+        from fedweave.papers.common.page import page
+
+        title = f"{chosen[0].name if len(chosen) == 1 else f'{len(outcomes)} items'}, scale {scale}"
+        with writable(html):
+            write_file(html, page(outcomes, judged, title).encode())
+    if not json:
+        for outcome in outcomes if len(outcomes) > 1 else ():
+            _print_claims(outcome.study.name, judged[outcome.study.name])
+        for name, why in left.items():
+            print(f"left: {name}: {why}")
+
+
+def _run(
+    chosen: Sequence[Study], scale: Any, deadline: float, tune: bool, record: Path | None, json: bool
+) -> tuple[list[Outcome], dict[str, str]]:
+    """Return what was reproduced, and why the rest was not; everything is printed as soon as it is there."""
+    from fedweave.papers.common.reproduction import OutOfTime
+
+    outcomes: list[Outcome] = []
+    left: dict[str, str] = {}
+    for study in chosen:
+        if time.monotonic() >= deadline:
+            left[study.name] = "the budget is used up"
+            continue
+        try:
+            if scale != "smoke":
+                _announce(study, scale)
+            with Count(f"{study.name}, scale {scale}") as on_progress:
+                outcome = papers.reproduce(study.name, scale, on_progress, deadline, tune)
+        except OutOfTime as e:
+            left[study.name] = f"the budget is used up: {e}, and kept"
+            continue
+        except BadInput as missing:
+            if len(chosen) == 1:
+                raise
+            left[study.name] = str(missing)
+            continue
+        outcomes.append(outcome)
+        if record is not None:
+            with writable(record):
+                papers.record(outcome, record)
+        if not json:
+            _print(outcome, alone=len(chosen) == 1)
+    return outcomes, left
+
+
+def _announce(study: Study, scale: Any) -> None:
+    """Print the settings side by side and the cost, before anything begins."""
+    from fedweave.papers.common.reproduction import estimate_seconds
+    from fedweave.papers.common.study import compare_settings, count_runs
+
+    console = Console(stderr=True)
+    table = Table("setting", "published", "laptop", "used", title=f"{study.name}, scale {scale}", title_justify="left")
+    for name, values in compare_settings(study, scale).items():
+        table.add_row(name, *(str(values[column]) for column in ("published", "laptop", "used")))
+    console.print(table)
+    seconds, cores = estimate_seconds(study, scale), os.cpu_count() or 1
+    cost = "unknown time" if seconds is None else f"about {_duration(seconds / cores)} on {cores} cores"
+    console.print(f"{count_runs(study, scale)} runs, {cost}, fidelity {study.fidelity(scale)}", highlight=False)
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{seconds:.0f} s" if seconds < 90 else f"{minutes} min" if minutes < 100 else f"{seconds / 3600:.1f} h"
+
+
+def parse_time(text: str) -> float:
+    """Return the seconds of a time such as 90m, 2h or 1h30m; a plain number is seconds."""
+    found = re.fullmatch(r"(?:(\d+(?:\.\d+)?)([smhd]?))+", text.strip())
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd]?)", text) if found else []
+    seconds = sum(float(number) * UNITS[unit or "s"] for number, unit in parts)
+    if not seconds:
+        raise BadInput(f"--budget must be a time such as 90m, 2h or 1h30m. Got {text!r} instead.")
+    return seconds
+
+
+def _judge(outcomes: Sequence[Outcome]) -> Mapping[str, list[Judged]]:
+    """Return the claims of every item, corrected for all claims that were run here."""
+    from fedweave.papers.common.judge import settle
+
+    settled = settle([judged for outcome in outcomes for judged in outcome.judged()])
+    return {o.study.name: [j for j in settled if j.claim.item == o.study.name] for o in outcomes}
+
+
+def _print(outcome: Outcome, alone: bool) -> None:
+    rows, study = outcome.rows(), outcome.study
+    if rows:
+        table = Table(*rows[0], title=f"{study.name}, scale {outcome.scale}", title_justify="left")
+        for row in rows:
+            table.add_row(*row.values())
         screen = Console()
-        Console(width=max(screen.width, 150) if not screen.is_terminal else None).print(
-            table
-        )  # not wrapped when written to a file
-    for claim in outcome.claims:
-        print(f"{claim.verdict}: {claim.text} ({claim.evidence})")
-    print("\n".join(outcome.notes))
-    _draw(outcome, html)
+        width = max(screen.width, 150) if not screen.is_terminal else None  # not wrapped when written to a file
+        Console(width=width).print(table)
+    if alone:
+        _print_claims(study.name, _judge([outcome])[study.name])
+    print("\n".join(study.notes))
 
 
-def _check_page(item: str, page: Path) -> None:
-    """Refuse a page that could not be drawn or written, before hours of work."""
-    if item in papers.ITEMS and not papers.has_runs(item):
-        raise BadInput(f"--html: {item} has no runs to draw.")
-    if os.path.isdir(page) or not os.access(page.parent, os.W_OK):
-        raise BadInput(f"--html: {str(page)!r} cannot be written. Give a file in a folder that exists.")
-
-
-def _draw(outcome: Outcome, page: Path | None) -> None:
-    if page is None:
-        return
-    if not outcome.runs:
-        raise BadInput(f"--html: {outcome.item} has no runs to draw.")
-    from fedweave.report import write
-
-    with writable(page):
-        write(outcome.runs, page)
+def _print_claims(item: str, judged: Sequence[Judged]) -> None:
+    for j in judged:
+        mark = " (primary)" if j.claim.primary else ""
+        print(f"{j.verdict}, {j.fidelity}: {item}: {j.claim.claim}{mark} ({j.evidence})")

@@ -70,3 +70,21 @@ def cnn_leaf_celeba(shape: Shape, classes: int) -> nn.Module:
     """
     layers, out = stages(shape, [32] * 4, kernel=3, padding=1, norm=True, ceil=True)
     return chain([*layers, *dense(out, [classes])])
+
+
+def cnn_fedaware(shape: Shape, classes: int) -> nn.Module:
+    """FedAWARE's network for CIFAR-10, as in its authors' code: 3×3 convolutions 32-64-64 without padding, 64 hidden.
+
+    The first two are pooled. Convolutions start Kaiming-normal (fan out), linear weights N(0, 0.01²), biases at zero.
+    """
+    layers, (channels, *sides) = stages(shape, [32, 64], kernel=3, padding=0)
+    layers += [nn.Conv2d(channels, 64, 3), nn.ReLU()]
+    net = chain([*layers, *dense((64, *(side - 2 for side in sides)), [64, classes])])
+    for layer in net:
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, 0, 0.01)
+        if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    return net

@@ -19,6 +19,11 @@ def mlp(shape: Shape, classes: int) -> nn.Module:
     return chain(dense(shape, [100, 64, classes]))
 
 
+def mlp_fedaware(shape: Shape, classes: int) -> nn.Module:
+    """FedAWARE's network for MNIST and Fashion-MNIST, as in its authors' code: inputs-200-200-classes."""
+    return chain(dense(shape, [200, 200, classes]))
+
+
 class Scalar(nn.Module):
     """Turn outputs (n, 1) into (n,), so that a loss against targets (n,) cannot broadcast to (n, n)."""
 

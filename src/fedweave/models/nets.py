@@ -12,6 +12,7 @@ from fedweave.models import SUBMODELS, Shape, conv, feddd, flat, resnet, text
 FACTORIES: dict[str, Callable[[Shape, int], nn.Module]] = {
     "logistic": flat.logistic,
     "mlp": flat.mlp,
+    "mlp_fedaware": flat.mlp_fedaware,
     "cnn_small": conv.cnn_small,
     "cnn2": conv.cnn2,
     **{
@@ -22,6 +23,7 @@ FACTORIES: dict[str, Callable[[Shape, int], nn.Module]] = {
     "cnn_fedacs_mnist": conv.cnn_fedacs_mnist,
     "cnn_fedacs_cifar10": conv.cnn_fedacs_cifar10,
     "cnn_fedacs_cinic10": conv.cnn_fedacs_cinic10,
+    "cnn_fedaware": conv.cnn_fedaware,
     "lenet5": conv.lenet5,
     "cnn_leaf": conv.cnn_leaf,
     "cnn_leaf_celeba": conv.cnn_leaf_celeba,

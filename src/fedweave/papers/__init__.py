@@ -2,142 +2,108 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fedweave.core.settings import BadInput, choice
-from fedweave.papers.common.claims import Outcome
-from fedweave.papers.common.parallel import Progress
-from fedweave.papers.common.scale import Scale
+from fedweave.papers.common.ledger import PAPERS, claims
 
-# Names and what they show; the code is imported when needed. A third part narrows an item down.
-ITEMS = {
-    "fedacs/fig4": "distance from the optimum: four local solvers and FedACS, even, static and dynamic world",
-    "fedacs/fig6": "the accuracies of the runs of table1",
-    "fedacs/fig7": "distance from the optimum: FedACS and six baselines, static and dynamic world",
-    "fedacs/fig9": "the accuracies of the runs of table4",
-    "fedacs/fig10": "the accuracies of the runs of table5",
-    "fedacs/table1": "rounds and time to an accuracy, seven methods, dynamic world: all data sets that are there",
-    "fedacs/table1/mnist": "the same, MNIST alone",
-    "fedacs/table1/cifar10": "the same, CIFAR-10 alone",
-    "fedacs/table1/cinic10": "the same, CINIC-10 alone",
-    "fedacs/table4": "rounds and time to an accuracy, seven methods, static world",
-    "fedacs/table4/mnist": "the same, MNIST alone",
-    "fedacs/table4/cifar10": "the same, CIFAR-10 alone",
-    "fedacs/table4/cinic10": "the same, CINIC-10 alone",
-    "fedacs/table5": "rounds and time to an accuracy on CIFAR-10, dynamic world, α = 0.05, 0.2, 0.35",
-    "fedacs/links": "beyond the paper: how close learned links and steps come to known ones",
-    "fedacs/effort": "beyond the paper: effort counted in steps against measured by displacement, on MNIST",
-    "fedacs/private": "beyond the paper: FedACS under central differential privacy, accuracy and epsilon",
-    "fedaware/table1": "top accuracy on CIFAR-10: FedAWARE and baselines in three settings",
-    "fedaware/table1/statistical": "the same, two labels per client and even work",
-    "fedaware/table1/hybrid": "the same, Dirichlet labels and uneven work",
-    "fedaware/table1/hybrid+": "the same, epochs and batch sizes change every round too",
-    "fedaware/fig2": "FedAvg at four degrees of skew: accuracy, true gradient diversity and length, CIFAR-10",
-    "fedaware/fig2/fashion_mnist": "the same on Fashion-MNIST",
-    "fedaware/fig4": "the accuracies of the runs of table1",
-    "fedaware/fig5": "the gradient diversities of the runs of table1",
-    "fedaware/fig6": "FedMGDA+ and FedAWARE in hybrid+, CIFAR-10",
-    "fedaware/fig6/fashion_mnist": "the same on Fashion-MNIST",
-    "fedaware/fig7": "how FedAWARE depends on α in hybrid+, CIFAR-10",
-    "fedaware/fig7/fashion_mnist": "the same on Fashion-MNIST",
-    "fedaware/fig8": "accuracy, gradient diversity and step length on MNIST in three settings",
-    "fedaware/fig8/statistical": "the same, two labels per client and even work",
-    "fedaware/fig8/hybrid": "the same, Dirichlet labels and uneven work",
-    "fedaware/fig8/hybrid+": "the same, epochs and batch sizes change every round too",
-    "fedaware/fig9": "accuracy, gradient diversity and step length on Fashion-MNIST in three settings",
-    "fedaware/fig9/statistical": "the same, two labels per client and even work",
-    "fedaware/fig9/hybrid": "the same, Dirichlet labels and uneven work",
-    "fedaware/fig9/hybrid+": "the same, epochs and batch sizes change every round too",
-    "fedaware/variants": "beyond the paper: what keeps raw momenta from stalling, Fashion-MNIST in hybrid+",
-    "latency/fig2": "optimal round latency and rounds over M/N, other magnitudes of latency and data factors",
-    "latency/fig3": "optimal overall latency against uniform and norm selection; also log-normal latencies",
-    "latency/table1": "seconds to a target loss by four selections, three data settings, two laws of latency",
-    "latency/fig4": "loss and accuracy over time, i.i.d. data",
-    "latency/fig5": "loss and accuracy over time, Dirichlet data",
-    "latency/fig6": "loss and accuracy over time, half of the classes per client",
-    "latency/alpha": "plans for the estimated α and for bolder ones: what they promise and what training gains",
-    "delta/fig3": "toy example: how far the pairs that DELTA, IS and FedAvg pick are from the ideal gradient, exactly",
-    "delta/fig2": "logistic regression on MNIST, 10 of 200 clients: accuracy after 100, 300 and 500 rounds",
-    "delta/fig4": "synthetic regression, gradient noise 20, 30, 40: loss of DELTA, IS, FedAvg and Power-of-Choice",
-    "delta/fig6": "lengths of the updates that IS and cluster-based IS pick, over the rounds",
-    "delta/fig7": "cluster-based IS with and without its cluster of short updates",
-    "delta/fig11": "synthetic regression with other parameters, A = 8 and b = 2",
-    "delta/fig12": "synthetic regression with small noise",
-    "delta/fig13": "synthetic regression, 10 of 200 clients",
-    "delta/fig14": "accuracies on Split-Fashion-MNIST (theoretical samplers) and FEMNIST (practical)",
-    "delta/fig14/fashion": "the same, Split-Fashion-MNIST alone",
-    "delta/fig14/femnist": "the same, FEMNIST alone",
-    "delta/fig15": "practical DELTA with more and fewer clients per round, FEMNIST",
-    "delta/fig15/fashion": "the same on Fashion-MNIST",
-    "delta/table2": "accuracy and rounds to a threshold: FedAvg, cluster-based IS, practical IS, practical DELTA",
-    "delta/table2/fashion": "the same, Fashion-MNIST alone",
-    "delta/table2/cifar10": "the same, CIFAR-10 alone",
-    "delta/table2/femnist": "the same, FEMNIST alone",
-    "delta/table2/celeba": "the same, CelebA alone",
-    "delta/table3": "samplers with local momentum and with a proximal term, FEMNIST",
-    "delta/table3/fashion": "the same on Fashion-MNIST",
-    "delta/table4": "samplers with local momentum and with a proximal term, CIFAR-10",
-    "delta/table5": "samplers with FedVARP, as the paper combines them and unbiased, Fashion-MNIST",
-    "delta/table6": "samplers with server Adagrad and Adam, FEMNIST",
-    "delta/table6/fashion": "the same on Fashion-MNIST",
-    "delta/table7": "samplers with server Adagrad and Adam, CelebA",
-    "delta/table8": "the runs of table2 on CIFAR-10 and CelebA against common thresholds",
-    "delta/table9": "samplers with momentum on CIFAR-10, α = 0.1, 0.5, 1",
-    "delta/variants": "beyond the paper: practical DELTA with one choice changed at a time, Fashion-MNIST",
-    "latency/weights": "three estimators: does it matter that weights sum to one on average only?",
-    "feddd/fig2": "accuracy of a class over its share of the data, one learner: all data sets that are there",
-    "feddd/fig2/fashion_mnist": "the same, Fashion-MNIST alone",
-    "feddd/fig3": "training loss over the width of the model, CIFAR-10",
-    "feddd/fig3/fashion_mnist": "the same on Fashion-MNIST, shares of the widths",
-    "feddd/fig4": "accuracy of FedAvg, FedDD, FedCS and Oort under one budget, IID: all data sets that are there",
-    "feddd/fig5": "the same, non-IID-a: two to ten classes per client",
-    "feddd/fig6": "the same, non-IID-b: three classes per client",
-    "feddd/fig6/mnist": "the same, MNIST alone",
-    "feddd/fig6/fashion_mnist": "the same, Fashion-MNIST alone",
-    "feddd/fig7": "time to targets over FedAvg's, all data sets and splits",
-    "feddd/fig7/mnist": "the same, MNIST alone",
-    "feddd/fig7/fashion_mnist": "the same, Fashion-MNIST alone",
-    "feddd/fig7/fashion_mnist/non-iid-b": "the same, three classes per client",
-    "feddd/fig7/cifar10": "the same, CIFAR-10 alone",
-    "feddd/fig9": "accuracy with sub-models of five widths (tables 3 and 6), CIFAR-10",
-    "feddd/fig10": "time to targets with sub-models of five widths, CIFAR-10",
-    "feddd/fig10/fashion_mnist": "the same on Fashion-MNIST, shares of the widths",
-    "feddd/fig11": "which channels are sent: five choices, three splits, MNIST",
-    "feddd/fig12": "the same on Fashion-MNIST",
-    "feddd/fig13": "the same on CIFAR-10",
-    "feddd/fig14": "the same on CIFAR-10 with the whole model sent every round, as on the paper's testbed",
-    "feddd/fig15": "the same on CIFAR-10 with sub-models",
-    "feddd/fig15/fashion_mnist": "the same on Fashion-MNIST, shares of the widths",
-    "feddd/fig16": "budgets of 20 to 80 %: all data sets that are there",
-    "feddd/fig16/fashion_mnist": "the same, Fashion-MNIST alone",
-    "feddd/fig17": "budgets with sub-models, CIFAR-10",
-    "feddd/fig17/fashion_mnist": "the same on Fashion-MNIST, shares of the widths",
-    "feddd/fig18": "the penalty δ with sub-models, CIFAR-10",
-    "feddd/fig18/fashion_mnist": "the same on Fashion-MNIST, shares of the widths",
-    "feddd/fig19": "rounds between broadcasts of the whole model, CIFAR-10",
-    "feddd/fig19/fashion_mnist": "the same on Fashion-MNIST",
-    "feddd/fig20": "rounds between broadcasts with sub-models, CIFAR-10",
-    "feddd/fig20/fashion_mnist": "the same on Fashion-MNIST, shares of the widths",
-    "feddd/fig21": "accuracy class by class at a budget of 20 %, three classes are rare",
-    "feddd/fig21/mnist": "the same, MNIST alone",
-    "feddd/fig21/fashion_mnist": "the same, Fashion-MNIST alone",
-    "feddd/fig21/cifar10": "the same, CIFAR-10 alone",
-}
+if TYPE_CHECKING:
+    from fedweave.papers.common.judge import Judged
+    from fedweave.papers.common.parallel import Progress
+    from fedweave.papers.common.scale import Scale
+    from fedweave.papers.common.study import Outcome, Study
+
+RECORDED = Path(__file__).parent / "recorded"  # outcomes of runs that count, one file per item and scale
+REFUSE = "Reproducing papers needs {}. Install it with: pip install 'fedweave[papers]'."
 
 
-def has_runs(item: str) -> bool:
-    """Return whether the outcome of an item has runs that can be drawn as a report."""
-    paper, name, *_ = item.split("/")
-    return paper == "fedaware" or (paper == "feddd" and name not in ("fig2", "fig3"))
+@cache
+def studies() -> Mapping[str, Study]:
+    """Return every figure and table by name, paper by paper."""
+    modules = [import_module(f"fedweave.papers.{paper}") for paper in PAPERS]
+    return {study.name: study for module in modules for study in getattr(module, "STUDIES", ())}
 
 
-def reproduce(item: str, scale: Scale = "smoke", on_progress: Progress | None = None) -> Outcome:
-    """Reproduce a figure or table; smoke takes seconds, laptop minutes on two cores, paper is as published."""
-    if item not in ITEMS:
-        raise BadInput(choice("item", item, ITEMS))
+def select(names: Sequence[str]) -> list[Study]:
+    """Return studies by their names, or by the beginning of their names: a paper, or a figure with all its settings.
+
+    They come in the ledger's order of importance: primary claims first, studies without claims last.
+    """
+    found, known = dict[str, Any](), studies()
+    for name in names:
+        chosen = {n: s for n, s in known.items() if n == name or n.startswith(f"{name}/")}
+        if not chosen:
+            groups = {n.rsplit("/", k)[0] for n in known for k in range(3)}
+            raise BadInput(choice("item", name, sorted(groups)))
+        found |= chosen
+    from fedweave.papers.common.reproduction import in_order
+
+    ledger = sorted(claims().values(), key=lambda c: not c.primary)
+    return in_order(list(found.values()), [c.item for c in ledger])
+
+
+def reproduce(
+    item: str,
+    scale: Scale = "smoke",
+    on_progress: Progress | None = None,
+    deadline: float = float("inf"),
+    tune: bool = False,
+) -> Outcome:
+    """Reproduce one figure or table; smoke takes seconds, laptop is smaller than published, paper is as published."""
+    from fedweave.papers.common.reproduction import Limits, reproduce_study
+
     for module in ("joblib", "torch", "cloudpickle"):
         if find_spec(module) is None:
-            raise BadInput(f"Reproducing papers needs {module}. Install it with: pip install 'fedweave[papers]'.")
-    paper, name, *part = item.split("/")
-    return getattr(import_module(f"fedweave.papers.{paper}"), name)(scale, on_progress, *part)
+            raise BadInput(REFUSE.format(module))
+    if item not in studies():
+        raise BadInput(choice("item", item, studies()))
+    return reproduce_study(studies()[item], scale, Limits(deadline, on_progress), tune)
+
+
+def record(outcome: Outcome, folder: Path) -> Path:
+    """Write an outcome and its claims, before correction, as JSON; ``fedweave list claims`` reads such files."""
+    from fedweave.engine.machine import processor, versions
+    from fedweave.tables.files import write_file
+
+    facts = {"date": time.strftime("%Y-%m-%d"), "processor": processor(), "versions": versions()}
+    content = {**outcome.plain(), "claims": [judged.plain() for judged in outcome.judged()], **facts}
+    path = folder / f"{outcome.study.name.replace('/', '-')}.{outcome.scale}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_file(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+    return path
+
+
+def judged_claims(folder: Path = RECORDED) -> list[tuple[Judged, str]]:
+    """Return every claim of the ledger with its verdict and the day of its run, from the recorded outcomes.
+
+    Of several records of a claim the most faithful counts. One recorded under another wording of the claim does not.
+    """
+    from fedweave.papers.common.judge import Judged, read_judged, settle
+
+    rank = ("toy", "faithful", "published", "exact")
+    best: dict[str, tuple[Judged, str]] = {}
+    for path in sorted(folder.glob("*.json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        for entry in content["claims"]:
+            claim = claims().get(entry["id"])
+            if claim is None or claim.digest != entry["digest"]:
+                continue
+            judged = read_judged(claim, entry)
+            if claim.id not in best or rank.index(judged.fidelity) > rank.index(best[claim.id][0].fidelity):
+                best[claim.id] = judged, content["date"]
+    found = [best.get(claim.id, (Judged(claim, "toy"), "")) for claim in claims().values()]
+    return list(zip(settle([judged for judged, _ in found]), (day for _, day in found), strict=True))
+
+
+def shown() -> dict[str, str]:
+    """Return what every item shows, by name."""
+    from fedweave.papers import earlier
+
+    return {name: study.shows for name, study in studies().items()} | earlier.ITEMS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from threading import Thread
@@ -20,19 +20,26 @@ def run_by_key(
     work: Callable[..., Found], calls: Mapping[Key, tuple[Any, ...]], on_progress: Progress | None = None
 ) -> dict[Key, Found]:
     """Return ``work(*call)`` of every call, by its key."""
-    from joblib import Parallel, delayed
-
-    jobs = (delayed(_numbered)(work, n, call, os.getpid()) for n, call in enumerate(calls.values()))
-    found: dict[int, Found] = {}
+    found: dict[Key, Found] = {}
     if on_progress:
         on_progress(0, len(calls))
-    # max_nbytes: send large arrays instead of mapping them read-only, about which torch warns in every process
-    results: Any = Parallel(n_jobs=PROCESSES, return_as="generator_unordered", max_nbytes=None)(jobs)
-    for n, result in results:
-        found[n] = result
+    for key, result in run_as_ready(work, calls.items()):
+        found[key] = result
         if on_progress:
             on_progress(len(found), len(calls))
-    return {key: found[n] for n, key in enumerate(calls)}
+    return {key: found[key] for key in calls}
+
+
+def run_as_ready(
+    work: Callable[..., Found], calls: Iterable[tuple[Key, tuple[Any, ...]]]
+) -> Iterator[tuple[Key, Found]]:
+    """Yield ``work(*call)`` of every call with its key, in whatever order they finish; calls are taken as needed."""
+    from joblib import Parallel, delayed
+
+    jobs = (delayed(_keyed)(work, key, call, os.getpid()) for key, call in calls)
+    # max_nbytes: send large arrays instead of mapping them read-only, about which torch warns in every process
+    results: Any = Parallel(n_jobs=PROCESSES, return_as="generator_unordered", max_nbytes=None)(jobs)
+    yield from results
 
 
 def run_in_order(
@@ -51,10 +58,10 @@ def run_seeds(
     return {key: [found[key, seed] for seed in range(seeds)] for key in experiments}
 
 
-def _numbered(work: Callable[..., Found], n: int, call: tuple[Any, ...], parent: int) -> tuple[int, Found]:
+def _keyed(work: Callable[..., Found], key: Key, call: tuple[Any, ...], parent: int) -> tuple[Key, Found]:
     if os.getpid() != parent:
         _end_with(parent)
-    return n, work(*call)
+    return key, work(*call)
 
 
 @cache

@@ -1,0 +1,197 @@
+"""How a claim is judged: an outcome with its statistics, and how faithful the setting was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from fedweave.core.records import Array
+from fedweave.papers.common.ledger import PAPERS, Claim
+from fedweave.statistics import LEVEL, Difference, benjamini_hochberg, holm, paired_difference
+
+Verdict = Literal["confirmed", "contradicted", "undecided", "not run"]
+Fidelity = Literal["published", "faithful", "toy", "exact"]
+
+
+@dataclass(frozen=True)
+class Values:
+    """A measure of every arm: one number per seed, and whether differences or ratios of it are compared."""
+
+    by_arm: Mapping[str, Array]
+    ratio: bool = False  # times and other positive quantities are compared by their logarithms
+    censored: bool = False  # some run never arrived: its value is a lower bound
+
+    def compared(self, arm: str) -> Array:
+        """Return the values of an arm as they are compared."""
+        return np.log(self.by_arm[arm]) if self.ratio else self.by_arm[arm]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim with its verdict. Two-sided p values: of the claim being right, and of it being wrong."""
+
+    claim: Claim
+    fidelity: Fidelity
+    verdict: Verdict = "not run"
+    evidence: str = ""
+    p_right: float = 1.0
+    p_wrong: float = 1.0
+    difference: float | None = None  # ours − the closest other; where times are compared, the ratio
+    interval: tuple[float, float] | None = None
+    seeds: int = 0
+    detectable: float | None = None  # the smallest difference (ratio) that these seeds would have shown
+
+    def plain(self) -> dict[str, Any]:
+        """Return JSON-able data, as ``fedweave list claims --json`` prints it."""
+        c = self.claim
+        named = {"id": c.id, "paper": c.paper, "item": c.item, "where": c.where, "claim": c.claim}
+        facts = {"published": c.published, "primary": c.primary, "column": c.column, "beyond": c.beyond}
+        numbers = {n: getattr(self, n) for n in ("evidence", "p_right", "p_wrong", "difference", "seeds", "detectable")}
+        interval = list(self.interval) if self.interval else None
+        return {
+            **named,
+            **facts,
+            "verdict": self.verdict,
+            "fidelity": self.fidelity,
+            **numbers,
+            "interval": interval,
+            "digest": c.digest,
+        }
+
+
+def read_judged(claim: Claim, entry: Mapping[str, Any]) -> Judged:
+    """Return what ``Judged.plain`` wrote, before correction."""
+    names = ("fidelity", "verdict", "evidence", "p_right", "p_wrong", "difference", "seeds", "detectable")
+    interval = tuple(entry["interval"]) if entry["interval"] else None
+    return Judged(claim, interval=interval, **{name: entry[name] for name in names})
+
+
+def judge(claim: Claim, values: Values | None, fidelity: Fidelity, unit: str = "") -> Judged:
+    """Judge one claim, before the correction for many claims (``settle``)."""
+    plain = Judged(claim, fidelity)
+    needed = [claim.ours, *claim.others] if claim.kind not in ("rising", "falling") else list(claim.others)
+    if values is None:
+        return replace(plain, evidence=f"the measure {claim.measure!r}, {claim.column}, was not part of this run")
+    if missing := [arm for arm in needed if arm not in values.by_arm]:
+        return replace(plain, evidence=f"{', '.join(missing)} was not part of this run")
+    if fidelity == "exact":
+        return _exact(plain, values, unit)
+    found = [paired_difference(a, b) for a, b in _pairs(claim, values)]
+    right, wrong = _p_values(claim, found, values.censored)
+    closest = found[int(np.argmax([d.p_above() if claim.kind != "equal" else d.p_equal(claim.margin) for d in found]))]
+    sign = -1 if claim.kind in ("less", "falling") else 1
+    return _with_difference(
+        replace(plain, p_right=right, p_wrong=wrong, seeds=closest.seeds), closest, sign, values, unit
+    )
+
+
+def _pairs(claim: Claim, values: Values) -> list[tuple[Array, Array]]:
+    """Return what is compared with what: a positive difference speaks for the claim."""
+    if claim.kind in ("rising", "falling"):
+        along = np.array([values.compared(arm) for arm in claim.others])
+        rank = np.arange(len(along)) - (len(along) - 1) / 2
+        slope = rank @ along / (rank @ rank)  # of each seed, by least squares over the order of the arms
+        return [(slope if claim.kind == "rising" else -slope, 0 * slope)]
+    ours = values.compared(claim.ours)
+    if claim.kind in ("value", "holds"):
+        target = 1.0 if claim.kind == "holds" else float(claim.value or 0.0)
+        return [(ours, np.full(ours.shape, np.log(target) if values.ratio else target))]
+    step = np.log(claim.factor) if values.ratio else 0.0
+    if claim.kind == "less":
+        return [(values.compared(arm), ours + step) for arm in claim.others]
+    return [(ours, values.compared(arm) + step) for arm in claim.others]
+
+
+def _p_values(claim: Claim, found: Sequence[Difference], censored: bool) -> tuple[float, float]:
+    """Return two-sided p values for and against. All comparisons must hold (an intersection–union test), one must fail.
+
+    Of several others the claim must hold against each, so the largest p counts, without correction; that it fails
+    against one is tested with Bonferroni's correction.
+    """
+    n, margin = len(found), claim.margin
+    if claim.kind in ("equal", "value"):
+        return max(d.p_equal(margin) for d in found), min(1.0, n * min(d.p_unequal(margin) for d in found))
+    right = min(1.0, 2 * max(d.p_above() for d in found))
+    wrong = min(1.0, 2 * n * min(d.p_below() for d in found))
+    if margin and not censored:  # equality of times that nobody reached shows nothing
+        wrong = min(wrong, n * min(d.p_equal(margin) for d in found))
+    return right, wrong
+
+
+def _exact(plain: Judged, values: Values, unit: str) -> Judged:
+    """Judge what arithmetic decides: every value is the same for every seed, or holds for every instance."""
+    claim, gaps = plain.claim, [a - b for a, b in _pairs(plain.claim, values)]
+    if claim.kind in ("equal", "value", "holds"):
+        holds = all((np.abs(gap) <= claim.margin).all() for gap in gaps)
+    else:
+        holds = all((gap > 0).all() for gap in gaps)
+    verdict: Verdict = "confirmed" if holds else "contradicted"
+    text = ", ".join(f"{arm} {_shown(values.by_arm[arm].mean(), unit)}" for arm in (claim.ours, *claim.others))
+    seeds = min(gap.size for gap in gaps)
+    p = (0.0, 1.0) if holds else (1.0, 0.0)
+    return replace(plain, verdict=verdict, evidence=text, p_right=p[0], p_wrong=p[1], seeds=seeds)
+
+
+def _with_difference(judged: Judged, d: Difference, sign: int, values: Values, unit: str) -> Judged:
+    """Add the difference to the closest other with its interval, in the measure's own direction and unit."""
+    low, high = sorted(sign * end for end in d.interval)
+    numbers = sign * d.mean, low, high, d.detectable
+    if values.ratio:
+        with np.errstate(over="ignore"):
+            numbers = tuple(np.exp(np.array(numbers)).tolist())
+    mean, low, high, detectable = numbers
+    what = "ratio" if values.ratio else "difference"
+    shown = [_shown(number, unit, values.ratio) for number in numbers]
+    text = f"{what} {shown[0]} ({shown[1]} to {shown[2]}), {d.seeds} seeds; detectable {shown[3]}"
+    text += "; some never arrived" if values.censored else ""
+    finite = all(np.isfinite(numbers))
+    interval = (low, high) if finite else None
+    return replace(
+        judged,
+        evidence=text,
+        difference=mean if np.isfinite(mean) else None,
+        interval=interval,
+        detectable=detectable if np.isfinite(detectable) else None,
+    )
+
+
+def _shown(value: float, unit: str, ratio: bool = False) -> str:
+    if ratio:
+        return f"{value:.3g}×"
+    return f"{100 * value:.2f} points" if unit == "%" else f"{value:.4g}{' ' + unit if unit else ''}"
+
+
+def settle(judged: Sequence[Judged]) -> list[Judged]:
+    """Return the verdicts after correction: Holm over primary claims, Benjamini–Hochberg over a paper's other claims.
+
+    A primary claim that was not run counts as one with p = 1, so that verdicts do not depend on what was run.
+    """
+    done = [j for j in judged if j.fidelity == "exact" or not j.seeds]
+    tested = [j for j in judged if j not in done]
+    primary = [j for j in tested if j.claim.primary]
+    p = [min(j.p_right, j.p_wrong) for j in primary]
+    padded = holm(p + [1.0] * (len(PAPERS) - len(p)))
+    settled = {id(j): _decide(j, q) for j, q in zip(primary, padded, strict=False)}
+    for paper in PAPERS:
+        others = [j for j in tested if not j.claim.primary and j.claim.paper == paper]
+        adjusted = benjamini_hochberg([min(j.p_right, j.p_wrong) for j in others])
+        settled |= {id(j): _decide(j, q) for j, q in zip(others, adjusted, strict=True)}
+    return [settled.get(id(j), j) for j in judged]
+
+
+def _decide(judged: Judged, p: float) -> Judged:
+    """Return the claim with the verdict of its corrected p value, or why there is none."""
+    claim, evidence = judged.claim, judged.evidence
+    if judged.seeds < claim.seeds:
+        why = f"{judged.seeds} of the {claim.seeds} seeds that were fixed beforehand; {evidence}"
+        return replace(judged, verdict="undecided", evidence=why)
+    if p > LEVEL:
+        return replace(judged, verdict="undecided", evidence=f"{evidence}; corrected p = {p:.2g}")
+    if judged.p_right <= judged.p_wrong:
+        return replace(judged, verdict="confirmed", evidence=f"{evidence}; corrected p = {p:.2g}")
+    if judged.fidelity == "toy":
+        return replace(judged, verdict="undecided", evidence=f"does not hold at toy scale; {evidence}")
+    return replace(judged, verdict="contradicted", evidence=f"{evidence}; corrected p = {p:.2g}")

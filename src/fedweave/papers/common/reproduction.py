@@ -1,0 +1,168 @@
+"""Run studies: the missing runs on all cores, kept as they finish; within a budget; tuned where asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedweave.core.crash_points import crash_point
+from fedweave.core.settings import BadInput
+from fedweave.papers.common import parallel
+from fedweave.papers.common.cache import keep_run, load_run, name_run
+from fedweave.papers.common.record import Record
+from fedweave.papers.common.scale import Scale
+from fedweave.papers.common.study import Outcome, Records, Study, is_trained
+from fedweave.runs.experiment import Experiment, load_data
+from fedweave.runs.loop import run
+
+Key = tuple[str, str, int]  # column, arm, seed
+TUNING_SEEDS = (1001, 1002)  # never those of a test
+FACTORS = (0.3, 1.0, 3.0)  # of the learning rate
+EXTENSIONS = 3  # how often the grid grows where a best value lies at its edge
+
+
+class OutOfTime(Exception):  # noqa: N818 - named for what happened
+    """The budget ended before an item was finished; the finished runs are kept."""
+
+    def __init__(self, done: int, total: int):
+        super().__init__(f"{done} of {total} runs are done")
+        self.done, self.total = done, total
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop, and whom to tell how far it is."""
+
+    deadline: float = float("inf")  # as time.monotonic() counts
+    on_progress: parallel.Progress | None = None
+
+
+def reproduce_study(study: Study, scale: Scale, limits: Limits, tune: bool = False) -> Outcome:
+    """Return what a study comes to; runs that were kept are not repeated."""
+    columns = {column: study.experiments(scale, column) for column in ("paper", *study.columns)}
+    if tune:
+        columns["tuned"] = tuned_arms(study, columns["paper"], limits)
+    seeds = range(study.seeds[scale])
+    calls = {
+        (c, arm, seed): (each, seed) for seed in seeds for c, arms in columns.items() for arm, each in arms.items()
+    }
+    found = run_kept(study.work, calls, limits)
+    records: dict[str, Records] = {
+        c: {arm: [found[c, arm, seed] for seed in seeds] for arm in arms} for c, arms in columns.items()
+    }
+    return Outcome(study, scale, records)
+
+
+def run_kept(
+    work: Callable[[Any, int], Record], calls: Mapping[Key, tuple[Any, int]], limits: Limits
+) -> dict[Key, Record]:
+    """Return the record of every call: kept ones are read, the others are run and kept, each as soon as it is there."""
+    names = {key: name_run(work, *call) for key, call in calls.items()}
+    found = {name: record for name in dict.fromkeys(names.values()) if (record := load_run(name)) is not None}
+    first = {name: key for key, name in reversed(names.items())}
+    missing = {
+        name: (work, name, *calls[key]) for key, name in names.items() if name not in found and first[name] == key
+    }
+    kept, total = len(found), len(found) + len(missing)
+    if limits.on_progress:
+        limits.on_progress(kept, total)
+    for name, record in parallel.run_as_ready(_run_and_keep, _until(missing, limits.deadline)):
+        found[name] = record
+        if limits.on_progress:
+            limits.on_progress(len(found), total)
+    if len(found) < total:
+        raise OutOfTime(len(found), total)
+    return {key: found[name] for key, name in names.items()}
+
+
+def _until(calls: Mapping[str, tuple[Any, ...]], deadline: float) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    for key, call in calls.items():
+        if time.monotonic() >= deadline:
+            return
+        yield key, call
+
+
+def _run_and_keep(work: Callable[[Any, int], Record], name: str, arm: Any, seed: int) -> Record:
+    record = work(arm, seed)
+    keep_run(name, record)
+    crash_point("reproduce: run kept")
+    return record
+
+
+def estimate_seconds(study: Study, scale: Scale) -> float | None:
+    """Return about how long the missing runs of a study would take on one core; None where nobody knows.
+
+    Three rounds of its first missing experiment are run and timed.
+    """
+    calls = [
+        (arm, seed)
+        for column in ("paper", *study.columns)
+        for arm in study.experiments(scale, column).values()
+        for seed in range(study.seeds[scale])
+    ]
+    missing = [arm for arm, seed in calls if load_run(name_run(study.work, arm, seed)) is None]
+    if not missing:
+        return 0.0
+    if not is_trained(missing[0]):
+        return None
+    return sum(arm.rounds for arm in missing) * _round_seconds(missing[0])
+
+
+def _round_seconds(experiment: Experiment) -> float:
+    trial = run(replace(experiment, rounds=min(3, experiment.rounds), workers=1))
+    wall = trial.rounds["wall_seconds"]
+    return float((wall[-1] - wall[0]) / (wall.size - 1)) if wall.size > 1 else float(wall[-1])
+
+
+def tuned_arms(study: Study, arms: Mapping[str, Any], limits: Limits) -> dict[str, Experiment]:
+    """Return every arm at its best learning rate, found on a validation split with seeds of its own.
+
+    Every method gets the same number of trials. Where a best value lies at the edge of the grid, the grid grows there,
+    for all methods (protocol, 5).
+    """
+    if not all(is_trained(arm) for arm in arms.values()):
+        raise BadInput(f"--tune: {study.name} has no learning rates to tune.")
+    data = {id(arm.data): arm.data for arm in arms.values()}
+    held = {key: load_data(next(a for a in arms.values() if id(a.data) == key)).split(0.2) for key in data}
+    factors, scores, best = list(FACTORS), dict[tuple[str, float], float](), dict[str, float]()
+    for _ in range(EXTENSIONS + 1):
+        new = [(arm, f) for arm in arms for f in factors if (arm, f) not in scores]
+        calls = {
+            ("tune", f"{arm}@{f:g}", seed): (
+                replace(arms[arm], lr=arms[arm].lr * f, data=held[id(arms[arm].data)]),
+                seed,
+            )
+            for arm, f in new
+            for seed in TUNING_SEEDS
+        }
+        found = run_kept(study.work, calls, limits)
+        for arm, f in new:
+            scores[arm, f] = float(np.mean([_score(found["tune", f"{arm}@{f:g}", s]) for s in TUNING_SEEDS]))
+        best = {arm: max(factors, key=lambda f, arm=arm: scores[arm, f]) for arm in arms}
+        grown = [min(factors) * 0.3] * (min(factors) in best.values()) + [max(factors) * 3] * (
+            max(factors) in best.values()
+        )
+        if not grown:
+            break
+        factors = sorted((*factors, *grown))
+    return {arm: replace(each, lr=each.lr * best[arm]) for arm, each in arms.items()}
+
+
+def _score(record: Record) -> float:
+    """Return what is tuned for: the mean accuracy of the last tenth of the rounds; lower loss where there is none."""
+    tail = max(record.rounds["round"].size // 10, 1)
+    accuracy = record.rounds["accuracy"][-tail:]
+    if np.isfinite(accuracy).any():
+        return float(np.nanmean(accuracy))
+    loss = float(np.nanmean(record.rounds["loss"][-tail:]))
+    return -loss if np.isfinite(loss) else -np.inf
+
+
+def in_order(studies: Sequence[Study], order: Sequence[str]) -> list[Study]:
+    """Return studies in the ledger's order of importance, those that decide no claim last."""
+    rank = {name: i for i, name in reversed(list(enumerate(order)))}
+    return sorted(studies, key=lambda s: rank.get(s.name, len(rank)))

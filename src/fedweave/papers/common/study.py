@@ -1,0 +1,191 @@
+"""A study is one figure or table of a paper: what is run, what is measured, and how it is drawn.
+
+Everything a study needs is declared; running, keeping, judging, tables and pages are the same for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from fedweave.papers.common.judge import Fidelity, Judged, Values, judge
+from fedweave.papers.common.ledger import claims_of
+from fedweave.papers.common.panels import Panel
+from fedweave.papers.common.record import Record, run_experiment
+from fedweave.papers.common.scale import Scale
+from fedweave.runs.experiment import Experiment
+from fedweave.statistics import censored, paired_difference
+
+Records = Mapping[str, Sequence[Record]]  # by arm: one per seed
+# What a smaller setting must keep to be called faithful (besides the data's kind and the methods).
+KEPT = ("data", "steps an epoch", "participation", "client sizes", "tuning")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of each run."""
+
+    of: Callable[[Record], float]
+    unit: str = ""  # "%" is a share, shown in per cent
+    end: Callable[[Record], float] | None = None  # of a time to a target: what a run that never arrived counts as
+    ratio: bool = False  # compare by ratios, not differences
+    digits: int = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One figure or table, in one setting.
+
+    ``arms`` returns what is run at a scale, by name: experiments, or whatever ``work`` takes beside a seed. It raises
+    BadInput where data is missing, with how to get it.
+    """
+
+    name: str  # paper/figure/setting
+    shows: str
+    arms: Callable[[Scale], Mapping[str, Any]]
+    seeds: Mapping[Scale, int]
+    measures: Mapping[str, Measure]
+    panels: Sequence[Callable[[Records], Panel]]
+    settings: Callable[[Scale], Mapping[str, Any]] = lambda scale: {}
+    work: Callable[[Any, int], Record] = run_experiment
+    published: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)  # by measure and arm
+    exact: bool = False  # arithmetic: the same for every seed
+    notes: Sequence[str] = ()
+    columns: Sequence[Literal["calibrated"]] = ()  # beside the paper's setting
+
+    def fidelity(self, scale: Scale) -> Fidelity:
+        """Return how faithful the setting of a scale is to the published one (protocol, 2)."""
+        if self.exact:
+            return "exact"
+        published, used = self.settings("paper"), self.settings(scale)
+        if used == published:
+            return "published"
+        kept = [name for name in KEPT if name in published]
+        return "faithful" if kept and all(used[name] == published[name] for name in kept) else "toy"
+
+    def experiments(self, scale: Scale, column: str) -> Mapping[str, Any]:
+        """Return the arms of a column: as published, or with step lengths calibrated."""
+        arms = self.arms(scale)
+        return {name: replace(arm, calibrate=True) for name, arm in arms.items()} if column == "calibrated" else arms
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A reproduced figure or table of a paper."""
+
+    study: Study
+    scale: Scale
+    records: Mapping[str, Records]  # by column: paper, calibrated, tuned
+
+    def values(self, measure: str, column: str = "paper") -> Values | None:
+        """Return a measure of every arm, one number per seed."""
+        m = self.study.measures.get(measure)
+        if m is None or column not in self.records:
+            return None
+        found: dict[str, Any] = {}
+        never = False
+        for arm, records in self.records[column].items():
+            numbers = np.array([m.of(record) for record in records], float)
+            if m.end is not None:
+                never |= bool(np.isnan(numbers).any())
+                numbers = np.array([censored([v], m.end(r))[0] for v, r in zip(numbers, records, strict=True)])
+            found[arm] = numbers
+        return Values(found, m.ratio or m.end is not None, never)
+
+    def judged(self) -> list[Judged]:
+        """Judge the claims of this item, before the correction for many claims."""
+        fidelity, measures = self.study.fidelity(self.scale), self.study.measures
+        return [
+            judge(
+                c, self.values(c.measure, c.column), fidelity, measures[c.measure].unit if c.measure in measures else ""
+            )
+            for c in claims_of(self.study.name)
+        ]
+
+    def rows(self) -> list[dict[str, str]]:
+        """Return the table: a line for every arm, means with their t intervals, published numbers beside them."""
+        return [
+            {**({"column": column} if len(self.records) > 1 else {}), "method": arm, **self._cells(column, arm)}
+            for column, records in self.records.items()
+            for arm in records
+        ]
+
+    def _cells(self, column: str, arm: str) -> dict[str, str]:
+        cells: dict[str, str] = {}
+        for name, measure in self.study.measures.items():
+            cells[name] = self._cell(measure, self.records[column][arm])
+            if name in self.study.published:
+                number = self.study.published[name].get(arm)
+                cells[f"{name}, published"] = "—" if number is None else _format(number, measure)
+        return cells
+
+    @staticmethod
+    def _cell(measure: Measure, records: Sequence[Record]) -> str:
+        numbers = np.array([measure.of(record) for record in records], float)
+        seen = numbers[np.isfinite(numbers)]
+        if not seen.size:
+            return "never" if measure.end else "—"
+        if measure.end and seen.size < numbers.size:
+            return f"{seen.size} of {numbers.size} seeds, the first {_format(float(seen.min()), measure)}"
+        spread = paired_difference(seen, 0 * seen)
+        half = (spread.interval[1] - spread.interval[0]) / 2
+        text = _format(spread.mean, measure)
+        return text if seen.size < 2 or half == 0 else f"{text} ± {_format(half, measure, 2)}"
+
+    def panels(self, column: str = "paper") -> list[Panel]:
+        """Return what is drawn."""
+        return [make(self.records[column]) for make in self.study.panels]
+
+    def plain(self) -> dict[str, Any]:
+        """Return everything but the curves as JSON-able data."""
+        study, scale = self.study, self.scale
+        return {
+            "item": study.name,
+            "shows": study.shows,
+            "scale": scale,
+            "fidelity": study.fidelity(scale),
+            "settings": compare_settings(study, scale),
+            "seeds": study.seeds[scale],
+            "rows": self.rows(),
+            "measures": {
+                column: {
+                    name: {arm: _list(v) for arm, v in values.by_arm.items()}
+                    for name in study.measures
+                    if (values := self.values(name, column))
+                }
+                for column in self.records
+            },
+            "notes": list(study.notes),
+        }
+
+
+def compare_settings(study: Study, scale: Scale) -> dict[str, dict[str, Any]]:
+    """Return every setting as published, at laptop scale and as used, side by side."""
+    shown: dict[str, Scale] = {"published": "paper", "laptop": "laptop", "used": scale}
+    by = {label: study.settings(each) for label, each in shown.items()}
+    return {name: {label: values.get(name) for label, values in by.items()} for name in by["used"]}
+
+
+def count_runs(study: Study, scale: Scale) -> int:
+    """Return how many runs a study takes."""
+    return len(study.arms(scale)) * study.seeds[scale] * (1 + len(study.columns))
+
+
+def is_trained(arm: Any) -> bool:
+    """Return whether an arm is an experiment, which can be timed and tuned."""
+    return isinstance(arm, Experiment)
+
+
+def _format(value: float | str, measure: Measure, digits: int | None = None) -> str:
+    if isinstance(value, str):
+        return value
+    if measure.unit == "%":
+        return f"{100 * value:.1f}"
+    return f"{value:.{digits or measure.digits}g}"
+
+
+def _list(values: Any) -> list[float | None]:
+    return [float(v) if np.isfinite(v) else None for v in values]

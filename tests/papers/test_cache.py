@@ -1,0 +1,187 @@
+"""Kept runs: named by everything that decides them, written as they finish, shared, never believed when damaged."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fedweave as fw
+from fedweave import methods
+from fedweave.papers.common import cache, parallel, reproduction
+from fedweave.papers.common.panels import curves
+from fedweave.papers.common.record import Record, end_of, last, pack, reached, run_experiment, unpack
+from fedweave.papers.common.reproduction import Limits, OutOfTime, reproduce_study, run_kept
+from fedweave.papers.common.study import Measure, Study
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDWEAVE_CACHE", str(tmp_path))
+    return tmp_path
+
+
+EXPERIMENT = fw.Experiment(methods.fedavg(2), "digits", "iid", rounds=2, model="logistic")
+COUNTED: list[int] = []
+
+
+def counted(arm, seed) -> Record:
+    COUNTED.append(seed)
+    rng = np.random.default_rng([int(arm), seed])
+    return Record({"round": np.arange(1, 4), "loss": rng.random(3)}, values={"arm": arm})
+
+
+def test_a_record_comes_back_as_it_was():
+    record = Record(
+        {"a": np.arange(3), "b": np.array([[1.5, np.nan]])}, {"c": np.array([True])}, {"n": 1, "t": "x", "l": [1, None]}
+    )
+    again = unpack(pack(record))
+    for part in ("rounds", "clients"):
+        assert list(getattr(again, part)) == list(getattr(record, part))
+        for name, column in getattr(record, part).items():
+            assert np.array_equal(getattr(again, part)[name], column, equal_nan=column.dtype.kind == "f")
+    assert again.values == record.values
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": methods.fedavg(3)},
+        {"method": methods.fedprox(2)},
+        {"lr": 0.06},
+        {"rounds": 3},
+        {"partition": fw.partition.Dirichlet(10, 0.5)},
+        {"data": fw.data.load("digits").split(0.3)},
+        {"model": "mlp"},
+    ],
+)  # fmt: skip
+def test_whatever_decides_a_run_names_it(change):
+    name = cache.name_run(run_experiment, EXPERIMENT, 0)
+    assert name == cache.name_run(run_experiment, replace(EXPERIMENT, workers=2), 0)
+    assert name != cache.name_run(run_experiment, EXPERIMENT, 1)
+    assert name != cache.name_run(counted, EXPERIMENT, 0)
+    assert name != cache.name_run(run_experiment, replace(EXPERIMENT, **change), 0)
+
+
+def test_the_source_of_a_part_names_the_runs_that_use_it(monkeypatch, tmp_path):
+    """A changed aggregator renames the runs with it, and no others."""
+    from fedweave.aggregate import Robust
+
+    plain, robust = (
+        EXPERIMENT,
+        replace(EXPERIMENT, method=replace(EXPERIMENT.method, aggregator=Robust(EXPERIMENT.method.aggregator))),
+    )
+    before = [cache.name_run(run_experiment, e, 0) for e in (plain, robust)]
+    real = cache.Path.read_bytes
+
+    def changed(path):
+        return real(path) + (b"# changed" if path.name == "robust.py" else b"")
+
+    monkeypatch.setattr(cache.Path, "read_bytes", changed)
+    cache._digest_of.cache_clear()
+    after = [cache.name_run(run_experiment, e, 0) for e in (plain, robust)]
+    cache._digest_of.cache_clear()
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+
+
+def test_kept_runs_are_not_repeated_and_damaged_ones_are(folder):
+    calls = {("paper", "a", s): (1, s) for s in range(3)} | {("paper", "same", s): (1, s) for s in range(3)}
+    COUNTED.clear()
+    first = run_kept(counted, calls, Limits())
+    assert COUNTED == [0, 1, 2]  # and items of the same content are one run
+    again = run_kept(counted, calls, Limits())
+    assert COUNTED == [0, 1, 2]
+    assert all(np.array_equal(first[k].rounds["loss"], again[k].rounds["loss"]) for k in calls)
+    broken = sorted(folder.rglob("*.npz"))
+    broken[0].write_bytes(broken[0].read_bytes()[:100])
+    broken[1].write_bytes(b"")
+    broken[2].write_bytes(b"PK\x03\x04 nothing")
+    third = run_kept(counted, calls, Limits())
+    assert len(COUNTED) == 6
+    assert all(np.array_equal(first[k].rounds["loss"], third[k].rounds["loss"]) for k in calls)
+
+
+def test_a_folder_that_cannot_be_written_only_costs_time(folder, monkeypatch):
+    monkeypatch.setenv("FEDWEAVE_CACHE", "/proc/nothing")
+    assert run_kept(counted, {("paper", "a", 0): (1, 0)}, Limits())
+
+
+def test_a_budget_stops_between_runs_and_keeps_them(monkeypatch):
+    calls = {("paper", "a", s): (1, s) for s in range(6)}
+    now = iter([0.0, 0.0, 0.0, 5.0])
+    monkeypatch.setattr(reproduction.time, "monotonic", lambda: next(now))
+    with pytest.raises(OutOfTime, match="3 of 6"):
+        run_kept(counted, calls, Limits(deadline=1.0))
+    monkeypatch.undo()
+
+
+def test_progress_counts_what_was_kept_and_what_is_done(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDWEAVE_CACHE", str(tmp_path))
+    run_kept(counted, {("paper", "a", 0): (1, 0)}, Limits())
+    seen = []
+    run_kept(
+        counted, {("paper", "a", s): (1, s) for s in range(3)}, Limits(on_progress=lambda *done: seen.append(done))
+    )
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def study(**changes) -> Study:
+    def arms(scale):
+        base = replace(EXPERIMENT, rounds=4, lr=0.001, partition=fw.partition.IID(10))
+        return {"fedavg": base, "fedprox": replace(base, method=methods.fedprox(2))}
+
+    plain = Study(
+        name="delta/x",
+        shows="",
+        arms=arms,
+        seeds={"smoke": 2, "laptop": 2, "paper": 2},
+        measures={"accuracy": Measure(last("accuracy"), "%"), "rounds to 99 %": Measure(reached(0.99), end=end_of())},
+        panels=(curves("", "accuracy"),),
+    )
+    return replace(plain, **changes)
+
+
+def test_tuning_gives_every_method_the_same_trials_on_other_seeds_and_samples(monkeypatch):
+    seen = []
+    real = reproduction.run_kept
+
+    def watched(work, calls, limits):
+        seen.append(calls)
+        return real(work, calls, limits)
+
+    monkeypatch.setattr(reproduction, "run_kept", watched)
+    outcome = reproduce_study(study(), "smoke", Limits(), tune=True)
+    *tuning, test = seen
+    trials = [arm.split("@")[0] for calls in tuning for _, arm, _ in calls]
+    assert trials.count("fedavg") == trials.count("fedprox") >= 6
+    assert {seed for calls in tuning for *_, seed in calls}.isdisjoint({seed for *_, seed in test})
+    whole = fw.data.load("digits")
+    for calls in tuning:
+        for experiment, _ in calls.values():
+            assert len(experiment.data) < len(whole)
+            assert not np.array_equal(experiment.data.test_x[:5], whole.test_x[:5])
+    # the given learning rate is far too small: the grid grows beyond three times it
+    lrs = {arm: e.lr for (c, arm, _), (e, _) in test.items() if c == "tuned"}
+    assert min(lrs.values()) > 0.003
+    tuned, plain = (np.mean(outcome.values("accuracy", c).by_arm["fedavg"]) for c in ("tuned", "paper"))
+    assert tuned > plain
+
+
+def test_what_is_never_reached_is_censored():
+    outcome = reproduce_study(study(), "smoke", Limits())
+    values = outcome.values("rounds to 99 %")
+    assert values.censored
+    assert values.by_arm["fedavg"].tolist() == [5, 5]  # R + 1
+    assert outcome.rows()[0]["rounds to 99 %"] == "never"
+
+
+def test_the_cost_is_told_beforehand():
+    begin = time.perf_counter()
+    seconds = reproduction.estimate_seconds(study(), "smoke")
+    assert seconds is not None
+    assert 0 < seconds < 100 * (time.perf_counter() - begin)
+    reproduce_study(study(), "smoke", Limits())
+    assert reproduction.estimate_seconds(study(), "smoke") == 0
+    assert reproduction.estimate_seconds(study(arms=lambda scale: {"a": 1}, work=counted), "smoke") is None
+    assert parallel.PROCESSES == 1

@@ -1,0 +1,149 @@
+"""Verdicts on claims: what simulation, arithmetic and the protocol say they must be."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedweave.papers.common.judge import Values, judge, settle
+from fedweave.papers.common.ledger import Claim
+
+CLAIM = Claim(id="delta/x", item="delta/x", where="", claim="", measure="m", kind="greater", ours="a", others=("b",))
+
+
+def verdict(claim, fidelity="published", settled=True, ratio=False, censored=False, **by_arm):
+    values = Values({arm: np.array(v, float) for arm, v in by_arm.items()}, ratio, censored)
+    found = judge(claim, values, fidelity)
+    return settle([found])[0].verdict if settled else found
+
+
+UP, DOWN, NOISE = [1.0, 1.2, 0.9, 1.1, 1.0], [0.0, 0.1, -0.1, 0.05, 0.0], [5.0, -4.0, 3.0, -6.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "margin", "a", "b", "expected"),
+    [
+        ("greater", 0.0, UP, DOWN, "confirmed"),
+        ("greater", 0.0, DOWN, UP, "contradicted"),
+        ("greater", 0.0, NOISE, DOWN, "undecided"),
+        ("less", 0.0, DOWN, UP, "confirmed"),
+        ("less", 0.0, UP, DOWN, "contradicted"),
+        ("equal", 0.3, DOWN, [0.0] * 5, "confirmed"),
+        ("equal", 0.3, UP, DOWN, "contradicted"),
+        ("equal", 0.3, NOISE, DOWN, "undecided"),
+        ("greater", 0.3, DOWN, [0.0] * 5, "contradicted"),  # equality is shown
+        ("greater", 0.0, DOWN, [0.0] * 5, "undecided"),
+    ],
+)
+def test_verdicts(kind, margin, a, b, expected):
+    assert verdict(replace(CLAIM, kind=kind, margin=margin), a=a, b=b) == expected
+
+
+def test_ours_must_beat_every_other_and_one_better_one_contradicts():
+    claim = replace(CLAIM, others=("b", "c"))
+    assert verdict(claim, a=UP, b=DOWN, c=DOWN) == "confirmed"
+    assert verdict(claim, a=UP, b=DOWN, c=UP) == "undecided"
+    assert verdict(claim, a=UP, b=DOWN, c=[v + 1 for v in UP]) == "contradicted"
+
+
+def test_trends_are_tested_seed_by_seed():
+    rng = np.random.default_rng(0)
+    arms = {str(k): rng.normal(k, 0.1, 5) for k in range(4)}
+    assert verdict(replace(CLAIM, kind="rising", others=("0", "1", "2", "3")), **arms) == "confirmed"
+    assert verdict(replace(CLAIM, kind="falling", others=("0", "1", "2", "3")), **arms) == "contradicted"
+    noise = {str(k): rng.normal(0, 1, 5) for k in range(4)}
+    assert verdict(replace(CLAIM, kind="rising", others=("0", "1", "2", "3")), **noise) == "undecided"
+
+
+def test_factors_are_compared_as_ratios():
+    """Ours takes half the time of theirs: faster, even by a factor of 1.5, but not of 2.5."""
+    theirs = np.array([100.0, 120, 90, 110, 105])
+    ours = theirs / np.array([2.0, 2.1, 1.9, 2.05, 1.95])
+    claim = replace(CLAIM, kind="less")
+    assert verdict(claim, ratio=True, a=ours, b=theirs) == "confirmed"
+    assert verdict(replace(claim, factor=1.5), ratio=True, a=ours, b=theirs) == "confirmed"
+    assert verdict(replace(claim, factor=2.5), ratio=True, a=ours, b=theirs) == "contradicted"
+    found = verdict(claim, settled=False, ratio=True, a=ours, b=theirs)
+    assert found.difference == pytest.approx(1 / np.exp(np.log([2.0, 2.1, 1.9, 2.05, 1.95]).mean()))
+    assert found.interval[0] < found.difference < found.interval[1]
+
+
+def test_times_that_nobody_reached_show_no_equality():
+    claim = replace(CLAIM, kind="less", margin=0.1)
+    never = [101.0] * 5
+    assert verdict(claim, ratio=True, censored=True, a=never, b=never) == "undecided"
+    assert verdict(claim, ratio=True, a=never, b=never) == "contradicted"
+
+
+def test_too_few_seeds_and_toy_sizes_decide_less():
+    assert verdict(CLAIM, a=UP[:4], b=DOWN[:4]) == "undecided"
+    assert verdict(CLAIM, "toy", a=UP, b=DOWN) == "confirmed"
+    assert verdict(CLAIM, "toy", a=DOWN, b=UP) == "undecided"
+    assert (
+        "does not hold at toy scale"
+        in settle([judge(CLAIM, Values({"a": np.array(DOWN), "b": np.array(UP)}), "toy")])[0].evidence
+    )
+
+
+def test_arithmetic_needs_no_seeds():
+    assert verdict(CLAIM, "exact", a=[1.0], b=[0.5]) == "confirmed"
+    assert verdict(CLAIM, "exact", a=[1.0], b=[1.5]) == "contradicted"
+    value = replace(CLAIM, kind="value", value=0.5, margin=1e-9, others=())
+    assert verdict(value, "exact", a=[0.5]) == "confirmed"
+    assert verdict(replace(value, value=0.6), "exact", a=[0.5]) == "contradicted"
+    holds = replace(CLAIM, kind="holds", others=())
+    assert verdict(holds, "exact", a=[1, 1]) == "confirmed"
+    assert verdict(holds, "exact", a=[1, 0]) == "contradicted"
+
+
+def test_what_was_not_measured_is_not_run():
+    assert judge(CLAIM, None, "published").verdict == "not run"
+    assert judge(CLAIM, Values({"a": np.ones(5)}), "published").verdict == "not run"
+
+
+def test_two_thousand_items_in_which_nothing_differs():
+    """Three methods of the same law, five seeds: at most 6 % are said to be better or worse."""
+    rng = np.random.default_rng(1)
+    claim, wrong = replace(CLAIM, others=("b", "c")), 0
+    for _ in range(2000):
+        common = rng.normal(0.7, 0.05, 5)  # what a seed gives to all methods
+        values = Values({arm: common + rng.normal(0, 0.01, 5) for arm in "abc"})
+        found = judge(claim, values, "published")
+        wrong += min(found.p_right, found.p_wrong) <= 0.05
+    assert wrong / 2000 <= 0.06
+
+
+def test_a_true_difference_of_two_deviations_is_found():
+    rng = np.random.default_rng(2)
+    found = [
+        judge(CLAIM, Values({"a": d, "b": np.zeros(5)}), "published").p_right <= 0.05
+        for d in rng.normal(2, 1, (2000, 5))
+    ]
+    assert np.mean(found) >= 0.85
+
+
+def test_many_secondary_claims_are_corrected_together():
+    """Of 40 claims about nothing, Benjamini and Hochberg's correction lets some through in at most 5 % of families."""
+    rng = np.random.default_rng(3)
+    families = 200
+    some = 0
+    for _ in range(families):
+        claims = [
+            judge(replace(CLAIM, id=f"delta/{i}"), Values({"a": d, "b": np.zeros(5)}), "published")
+            for i, d in enumerate(rng.normal(0, 1, (40, 5)))
+        ]
+        some += any(j.verdict != "undecided" for j in settle(claims))
+    assert some / families <= 0.08
+
+
+def test_primary_claims_are_corrected_as_five_whatever_was_run():
+    primary = replace(CLAIM, primary=True)
+    found = judge(primary, Values({"a": np.array([1.0, 1.5, 0.4, 1.3, 0.2]), "b": np.zeros(5)}), "published")
+    assert 0.01 < found.p_right <= 0.05
+    assert settle([found])[0].verdict == "undecided"  # 5 p > 0.05
+    assert (
+        settle([judge(CLAIM, Values({"a": np.array([1.0, 1.5, 0.4, 1.3, 0.2]), "b": np.zeros(5)}), "published")])[
+            0
+        ].verdict
+        == "confirmed"
+    )

@@ -1,0 +1,79 @@
+"""Every study: it is named, runs at smoke scale, is drawn and judged; what it declares fits the ledger."""
+
+import json
+import re
+
+import pytest
+
+from fedweave import papers
+from fedweave.core.settings import BadInput
+from fedweave.papers.common import ledger
+from fedweave.papers.common.judge import settle
+from fedweave.papers.common.page import page
+
+STUDIES = papers.studies()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kept_runs(tmp_path_factory):
+    """Items share runs here as they do for a user, but nothing of an earlier test run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDWEAVE_CACHE", str(tmp_path_factory.mktemp("kept")))
+        yield
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_runs_is_drawn_and_judged(name):
+    try:
+        outcome = papers.reproduce(name)
+    except BadInput as missing:
+        pytest.skip(str(missing))
+    study, plain = outcome.study, outcome.plain()
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    assert [row["method"] for row in plain["rows"]][: len(outcome.records["paper"])] == list(outcome.records["paper"])
+    judged = settle(outcome.judged())
+    assert all(j.seeds or j.fidelity == "exact" for j in judged), [j.evidence for j in judged]  # all could be judged
+    html = page([outcome], {name: judged}, name)
+    assert html.count("<svg xmlns") == len(study.panels) * len(outcome.records)
+    assert "nan" not in re.sub("<svg.*?</svg>", "", html, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_what_a_study_declares(name):
+    study = STUDIES[name]
+    assert study.name == name
+    assert study.panels
+    assert study.measures
+    assert set(study.seeds) == {"smoke", "laptop", "paper"}
+    assert set(study.published) <= set(study.measures)
+    assert study.exact or study.fidelity("paper") == "published"
+    assert study.exact or study.fidelity("smoke") == "toy"
+
+
+def test_faithful_laptop_sizes_keep_what_the_protocol_says():
+    for study in STUDIES.values():
+        if study.fidelity("laptop") == "faithful":
+            published, used = study.settings("paper"), study.settings("laptop")
+            assert all(published[k] == used[k] for k in ("steps an epoch", "participation", "client sizes", "tuning"))
+
+
+def test_the_ledger_names_items_and_measures_that_exist():
+    converted = {name.split("/")[0] for name in STUDIES}
+    for claim in ledger.claims().values():
+        if claim.paper in converted:
+            study = STUDIES[claim.item]
+            assert claim.measure in study.measures, claim.id
+            assert claim.seeds >= (10 if claim.primary else 5) or study.exact, claim.id
+            assert study.exact or study.seeds["paper"] >= claim.seeds, claim.id
+            assert claim.kind not in ("value",) or claim.value is not None, claim.id
+
+
+def test_each_paper_has_one_primary_claim():
+    for paper in {claim.paper for claim in ledger.claims().values()}:
+        assert sum(c.primary for c in ledger.claims().values() if c.paper == paper) == 1
+
+
+def test_frozen_claims_have_not_changed():
+    known = ledger.frozen()
+    changed = [id for id, (digest, _) in known.items() if ledger.claims()[id].digest != digest]
+    assert not changed
