@@ -48,7 +48,7 @@ def network(data: str, scale: Scale) -> str:
 
 def scaled(number: int, scale: Scale) -> int:
     """Return a number of samples at a scale."""
-    return max(round(number * SIZES[scale].share), 1)
+    return max(round(number * SIZES[scale].share), 5 if scale == "smoke" else 1)
 
 
 def rounds_of(data: str, where: str, scale: Scale) -> int:
