@@ -17,7 +17,6 @@ from __future__ import annotations
 import numpy as np
 
 from fedweave.core.records import Array
-from fedweave.theory.checks import check_values
 
 
 def mask_error(uploaders: Array, clients: int, random: bool = False) -> float:
@@ -27,7 +26,9 @@ def mask_error(uploaders: Array, clients: int, random: bool = False) -> float:
     ``random``: in the mean over masks that take c_k clients at random, (N/c_k − 1)/(N − 1).
     """
     c = np.asarray(uploaders, float)
-    check_values("uploaders", c, (c >= 1) & (c <= clients), f"from 1 to {clients}, so that every entry is sent")
+    if ((c < 1) | (c > clients)).any():
+        entry = int(np.flatnonzero((c < 1) | (c > clients))[0])
+        raise ValueError(f"Every entry must be sent by 1 to {clients} clients. Got {c[entry]!r} for entry {entry}.")
     return float(clients / c.min() - 1) / ((clients - 1 or 1) if random else 1)
 
 
