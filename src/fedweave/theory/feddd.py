@@ -5,31 +5,34 @@ Theorem 2 (eq. 22) as printed is false: its residual falls with η for every way
 *models*, which is as large as one likes after a translation. Counterexample: N = 2 clients with optima ±e, of which
 only the first ever uploads. The model settles at the first optimum, ‖∇F‖² = σ² = e², for every learning rate.
 
-What holds for one local gradient step η ≤ 1/L per round, equal weights, masks chosen in any way and every entry sent by
-somebody: let ε be the ``mask_error`` and σ² = (1/N) Σ σ_n², σ_n ≥ ‖∇F_n − ∇F‖. The masked mean of updates u_n differs
-from their mean by at most √(ε (1/N) Σ ‖u_n − ū‖²). Clients start j rounds after a whole broadcast at most η σ S_j away
-from the model in quadratic mean, S_0 = 0 and S_{j+1} = √(1 + ε) ((1 + η L) S_j + 1), so a round is a gradient step with
-an error of at most ρ_j σ in the gradient, ρ_j = √ε + (√(ε/(1 + ε)) + η L + √ε (1 + η L)) S_j.
+What holds, for one local gradient step η ≤ 1/L per round, equal weights and every entry sent by somebody. With ε the
+``mask_error``, the masked mean of v_n differs from their mean by at most √(ε var v), var v = (1/N) Σ ‖v_n − v̄‖². A
+client goes on from the new model W where it sent, and from its own result where it did not (eq. 5). So the *mean Z of
+the clients' models* is untouched by masks: Z ← Z − η (1/N) Σ ∇F_n(W_n), exactly, and the others' spread around it never
+grows by a masked average. Mask errors enter Z only with the whole broadcasts (eq. 6), and W differs from Z by the last
+one.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
 from fedweave.core.records import Array
 
 
-def mask_error(uploaders: Array, clients: int, random: bool = False) -> float:
-    """Return ε: ‖masked mean − mean‖² ≤ ε (1/N) Σ ‖u_n − ū‖² where entry k was sent by ``uploaders[k]`` clients.
+def mask_error(uploaders: Array, clients: int) -> float:
+    """Return ε = max_k N/c_k − 1: ‖masked mean − mean‖² ≤ ε (1/N) Σ ‖u_n − ū‖², entry k sent by c_k = ``uploaders[k]``.
 
-    max_k N/c_k − 1 for masks chosen in any way, reached where those who send agree and the others cancel them.
-    ``random``: in the mean over masks that take c_k clients at random, (N/c_k − 1)/(N − 1).
+    For masks chosen in any way; reached where those who send agree and the others agree on something else. In the mean
+    over masks that take c_k clients at random it is ε/(N − 1).
     """
     c = np.asarray(uploaders, float)
     if ((c < 1) | (c > clients)).any():
         entry = int(np.flatnonzero((c < 1) | (c > clients))[0])
         raise ValueError(f"Every entry must be sent by 1 to {clients} clients. Got {c[entry]!r} for entry {entry}.")
-    return float(clients / c.min() - 1) / ((clients - 1 or 1) if random else 1)
+    return float(clients / c.min() - 1)
 
 
 def dropout_bound(
@@ -40,27 +43,35 @@ def dropout_bound(
     epsilon: Array | float,
     sigma: float,
     refresh: int = 1,
-    random: bool = False,
+    random_of: int | None = None,
 ) -> float:
     """FedDD, Theorem 2 corrected: a bound of (1/T) Σ ‖∇F(W^t)‖², whole broadcasts after every ``refresh``-th round (h).
 
-    2 gap/(η T) + σ² (1/T) Σ ρ_j², with gap = F(W^0) − F*; for h = 1 the residual is ε σ², which the example above
-    reaches. ``epsilon`` is ε of all rounds or of each. ``random``: masks are drawn without regard to the values and
-    h = 1, so errors have mean zero and (2 gap/T + L η² ε σ²)/(2 η − L η²) bounds the expectation; ε is then the random
-    ``mask_error``. That is below the printed eq. 22 of the same ε.
+    gap = F(W^0) − F*; ``epsilon`` is ε of all rounds or of each; σ² ≥ (1/N) Σ ‖∇F_n − ∇F‖². Masks are chosen in any
+    way, or, with ``random_of`` = N, at random: the bound is then of the expectation. The clients' spread before a round
+    is at most η σ S, after their steps η σ s, s = (1 + η L) S + 1, and next S ← √κ s, or 0 after a whole broadcast. κ =
+    1, at random N/(N − 1) ε/(1 + ε). With m = ε, at random ε/(N − 1), and l = √m s of the round before, 0 after a whole
+    broadcast:
+
+        (√(2 gap/(η T) + σ² (1/T) Σ ρ²) + η L σ √((1/T) Σ l²))²,   ρ = η L S, and at a whole broadcast
+        ρ = η L S + √m s, at random ρ² = (η L S)² + η L m s²
+
+    For h = 1 that is 2 gap/(η T) + ε σ², which the example above reaches. At random it is then sharpened to
+    (2 gap/T + L η² m σ²)/(2 η − L η²), which is reached as well; eq. 22 is above it.
     """
     if not 0 < lr * smoothness <= 1:
         raise ValueError(f"lr must be in (0, 1/L]. Got {lr!r} for L = {smoothness!r}.")
-    if random and refresh > 1:
-        raise ValueError(
-            f"random masks are covered for refresh=1 only: clients must start at the model. Got {refresh}."
-        )
     errors = np.broadcast_to(np.asarray(epsilon, float), rounds)
-    if random:
-        return (2 * gap / rounds + smoothness * lr**2 * errors.mean() * sigma**2) / (2 * lr - smoothness * lr**2)
-    z, away, last, total = lr * smoothness, 0.0, 0.0, 0.0
-    for t, e in enumerate(errors):
-        away = 0.0 if t % refresh == 0 else away
-        total += (np.sqrt(e) + (np.sqrt(last / (1 + last)) + z + np.sqrt(e) * (1 + z)) * away) ** 2
-        away, last = np.sqrt(1 + e) * ((1 + z) * away + 1) if e > 0 else 0.0, e
-    return float(2 * gap / (lr * rounds) + sigma**2 * total / rounds)
+    misses = errors / max(random_of - 1, 1) if random_of else errors
+    if random_of and refresh == 1:
+        return (2 * gap / rounds + smoothness * lr**2 * misses.mean() * sigma**2) / (2 * lr - smoothness * lr**2)
+    z, apart, lag, residual, behind = lr * smoothness, 0.0, 0.0, 0.0, 0.0
+    for t, (e, miss) in enumerate(zip(errors, misses, strict=True), 1):
+        behind += lag**2
+        after, whole = (1 + z) * apart + 1, t % refresh == 0
+        jump = math.sqrt(miss) * after
+        residual += (z * apart) ** 2 + z * jump**2 if whole and random_of else (z * apart + whole * jump) ** 2
+        kept = random_of / max(random_of - 1, 1) * e / (1 + e) if random_of else float(e > 0)
+        apart, lag = (0.0, 0.0) if whole else (math.sqrt(kept) * after, jump)
+    descent = 2 * gap / (lr * rounds) + sigma**2 * residual / rounds
+    return (math.sqrt(descent) + z * sigma * math.sqrt(behind / rounds)) ** 2
