@@ -132,10 +132,12 @@ def test_random_masks_settle_exactly_where_the_bound_says():
     v = 0.0
     for _ in range(500):
         v = (1 - lr) ** 2 * v + lr**2 * error / (n - 1) * sigma**2
-    assert v == pytest.approx(theory.dropout_bound(0.0, 1, lr, 1.0, error, sigma, random_of=n))
+    assert v == pytest.approx(theory.dropout_bound(0.0, 1, lr, 1.0, error, sigma, clients_if_random=n))
     for e in (0.1, 0.7, 2.0):
         small = 0.5 / (1 + e + 4 * (e + 1) * e)
-        assert theory.dropout_bound(1.0, 9, small, 1.0, e, 2.0, random_of=2) <= printed(1.0, 9, small, 1.0, e, 2.0, 1)
+        assert theory.dropout_bound(1.0, 9, small, 1.0, e, 2.0, clients_if_random=2) <= printed(
+            1.0, 9, small, 1.0, e, 2.0, 1
+        )
 
 
 def test_theorem_2_in_its_limits():
