@@ -140,7 +140,7 @@ def digest(model):
     return hashlib.sha256(b"".join(np.asarray(column).tobytes() for column in trained[:3])).hexdigest()
 
 
-OTHERS = ["-avx512f,-avx512vl,-avx512bw,-avx512dq", "-avx512f,-avx512vl,-avx512bw,-avx512dq,-avx2"]
+OTHERS = ["-avx512f,-avx512vl,-avx512bw,-avx512dq", "-avx512f,-avx512vl,-avx512bw,-avx512dq,-avx2,-fma,-avx"]
 
 
 @pytest.mark.skipif(

@@ -58,27 +58,20 @@ def load() -> Kernels:
 
 
 def compiled() -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
-    """Return the kernels as a module in which only ``call`` can be called, and the machine to write it for."""
+    """Return the kernels as a module with the function ``call``, and the machine to write it for."""
     from numba import njit
     from numba.core.registry import cpu_target
 
     from fedweave.local.compiled import layers
 
-    wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    wrappers: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     (made,) = njit(layers.SIGNATURE, error_model="numpy", **wrappers)(layers.call).overloads.values()
     module = llvm.parse_assembly(made.library.get_llvm_str())
     module.link_in(llvm.parse_assembly(NO_DESTRUCTORS))
-    entry = module.get_function(made.fndesc.llvm_func_name)
-    entry.name = "call"
-    for value in (*module.functions, *module.global_variables):
-        if not value.is_declaration and value.name != "call":
-            value.linkage = "internal"
-    triple, processor, features = cpu_target.target_context.codegen().magic_tuple()
-    target = llvm.Target.from_triple(triple).create_target_machine(processor, features, opt=3, jit=True)
-    unused = llvm.create_new_module_pass_manager()
-    unused.add_global_dead_code_eliminate_pass()
-    unused.run(module, llvm.create_pass_builder(target, llvm.create_pipeline_tuning_options()))
-    return module, target
+    module.get_function(made.fndesc.llvm_func_name).name = "call"
+    context: Any = cpu_target.target_context
+    triple, processor, features = context.codegen().magic_tuple()
+    return module, llvm.Target.from_triple(triple).create_target_machine(processor, features, opt=3, jit=True)
 
 
 def _key() -> str:

@@ -14,7 +14,8 @@ import math
 
 import numpy as np
 from llvmlite.binding import get_host_cpu_features
-from numba import carray, njit, types
+from numba import njit, types
+from numba.np.numpy_support import carray
 
 from fedweave.local.compiled.table import B, C, D, H, K, L, O, P, Q, V, W, X, Y
 from fedweave.local.compiled.table import CLASSIFY, FIRST, FIT, IMAGES, KIND, ONES, OTHER, OUT, OUTPUTS, ROOM, WHERE
@@ -22,7 +23,7 @@ from fedweave.local.compiled.table import CONVOLUTION, LINEAR, PAD_H, PAD_V, PAD
 from fedweave.local.compiled.table import ACTIVATIONS, BATCHES, GRADIENT, LABELS, LARGEST, MODEL, NET, NUMBERS, OFFSETS
 from fedweave.local.compiled.table import OUTCOME, SAMPLES, SCALE, SHIFT, SIZES, VALUES
 from fedweave.local.compiled.table import COLUMNS, DIM, FEATURES, LAYERS, MOVE, OF_BYTES, OUTCOMES, STEPS, WIDTH
-from fedweave.local.compiled.vectors import LANES, copy, fill, largest, largest_back, rectify, rectify_back
+from fedweave.local.compiled.vectors import LANES, add, copy, fill, largest, largest_back, rectify, rectify_back
 from fedweave.local.compiled.vectors import inner_products, product_rows
 
 ZERO = np.float32(0)
@@ -98,8 +99,7 @@ def linear(net, layer, p, a, offset, samples):
     n, outputs, y = net[layer, C], net[layer, O], net[layer, Y]
     for s in range(samples):
         offset[s] = s * n
-        for o in range(outputs):
-            a[y + s * outputs + o] = p[net[layer, B] + o]
+        copy(p, net[layer, B], a, y + s * outputs, outputs)
     add_inner_products(
         a, y, ONE, outputs, p, net[layer, W], n, NO, outputs, a, net[layer, X], NO, offset, samples, ONE, n
     )  # fmt: skip
@@ -111,8 +111,7 @@ def linear_back(net, layer, p, g, a, offset, d, to, samples, wanted):
     n, outputs = net[layer, C], net[layer, O]
     for s in range(samples):
         offset[s] = s * n
-        for o in range(outputs):
-            g[net[layer, B] + o] += a[d + s * outputs + o]
+        add(a, d + s * outputs, g, net[layer, B], outputs)
     add_product(g, net[layer, W], n, outputs, n, a, d, ONE, outputs, a, net[layer, X], offset, samples)
     if wanted:
         fill(a, to, ZERO, samples * n)
@@ -133,7 +132,7 @@ def copy_inner(net, layer, a, padded, plain, samples, inwards):
         for r in range(net[layer, H]):
             inner = padded + ((c * high + r + net[layer, PAD_H]) * wide + net[layer, PAD_V]) * samples
             outer = plain + (c * net[layer, H] + r) * line
-            copy(a, outer if inwards else inner, inner if inwards else outer, line)
+            copy(a, outer if inwards else inner, a, inner if inwards else outer, line)
 
 
 @_inner
