@@ -205,8 +205,9 @@ def latency_uniform(per_round: int = 10) -> Method:
 
 
 def latency_norm(per_round: int = 10) -> Method:
-    """Norm selection, p ∝ ω G after five trial rounds: latency-optimal for equally fast clients (Corollary 3)."""
-    return Method(LatencyOptimal(per_round, latency="equal"), aggregator=InverseProbability(), name="latency_norm")
+    """Norm selection, p ∝ ω G, learned every round from who took part: optimal for equal latencies (Corollary 3)."""
+    sampler = LatencyOptimal(per_round, trial=1, replan=1, latency="equal")
+    return Method(sampler, aggregator=InverseProbability(), name="latency_norm")
 
 
 def latency_ratio(per_round: int = 10) -> Method:
