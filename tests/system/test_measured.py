@@ -15,12 +15,16 @@ def seen_of(visits, system=None, clients=1):
     """Return the estimates after visits (ids, seconds, bytes), all of them heard."""
     system, seen = system or Measured(memory=1.0), (system or Measured(memory=1.0)).fresh(clients)
     for ids, seconds, sent in visits:
-        seen = system.visited(seen, np.atleast_1d(ids), np.ones(np.size(ids), bool), *map(np.atleast_1d, (seconds, sent)))
+        seen = system.visited(
+            seen, np.atleast_1d(ids), np.ones(np.size(ids), bool), *map(np.atleast_1d, (seconds, sent))
+        )
     return seen
 
 
 def known(seen, system=None, clients=1):
-    return (system or Measured(memory=1.0)).known(worlds.equal_clients(clients, model_bytes=np.full(clients, SIZE)), seen)
+    return (system or Measured(memory=1.0)).known(
+        worlds.equal_clients(clients, model_bytes=np.full(clients, SIZE)), seen
+    )
 
 
 def computing(p):

@@ -31,8 +31,8 @@ class Measured(System):
 
     The seconds of a visit are a + b·(bytes sent): b is the inverse upload rate, a the rest. Least squares over a
     client's visits find both where its messages differ in size, as FedDD's do; messages of one size cannot tell, and
-    the share ``sending`` of the time is taken for the upload. A fleet sends whole models whatever the clients leave out,
-    so the time of receiving them is a part of a that no dropout shortens, and counts as computing; ``receiving`` is the
+    the share ``sending`` of the time is taken for the upload. A fleet sends whole models whatever clients leave out, so
+    the time of receiving them is a part of a that no dropout shortens, and counts as computing; ``receiving`` is the
     share of a that is taken for the download instead.
     """
 
