@@ -53,7 +53,7 @@ def load_anew():
 
 def test_code_is_compiled_once_and_kept(compilations, tmp_path):
     for _ in range(3):
-        assert load_anew()((c_int64 * 1)(0), 0.25) == (0.25, 0.0)
+        assert load_anew()((c_int64 * 1)(0), 0.25) == (0.25, 0.0, 0.0, 0.0)
     assert len(compilations) == 1
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -72,7 +72,7 @@ def test_a_broken_file_is_compiled_anew_and_replaced(compilations, tmp_path, dam
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
     file.write_bytes(damage(whole))
-    assert load_anew()((c_int64 * 1)(0), 0.5) == (0.5, 0.0)
+    assert load_anew()((c_int64 * 1)(0), 0.5) == (0.5, 0.0, 0.0, 0.0)
     assert len(compilations) == 2
     assert file.read_bytes() == whole
 
@@ -81,7 +81,7 @@ def test_without_a_folder_every_program_compiles(compilations, tmp_path, monkeyp
     (tmp_path / "file").touch()
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
     load_anew()
-    assert load_anew()((c_int64 * 1)(0), 0.5) == (0.5, 0.0)
+    assert load_anew()((c_int64 * 1)(0), 0.5) == (0.5, 0.0, 0.0, 0.0)
     assert len(compilations) == 2
 
 

@@ -118,6 +118,8 @@ def prepare(
         )
     if experiment.client_eval is not None:
         raise BadInput("A real fleet does not tell scores on its own test data: --client-eval is for the simulator.")
+    if experiment.adversary is not None:
+        raise BadInput("The clients of a real fleet do what they do: --adversary is for the simulator.")
     data = load_data(experiment)
     (name, model), own = model_factory(experiment, data), own_model(experiment.model) is not None
     model, start_values = started(model, experiment.start)
@@ -198,8 +200,8 @@ def _recall(session: Session, store: RunFolder) -> None:
         return
     rows = store.columns("clients")
     for r in np.unique(rows["round"]):
-        ids, heard, seconds = (rows[c][rows["round"] == r] for c in ("client", "received", "seconds"))
-        engine.seen = measured.visited(engine.seen, ids, heard, seconds)
+        told = (rows[c][rows["round"] == r] for c in ("client", "received", "seconds", "bytes_up"))
+        engine.seen = measured.visited(engine.seen, *told)
 
 
 def say(name: str, experiment: Experiment) -> Any:

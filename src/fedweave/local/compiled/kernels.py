@@ -18,7 +18,7 @@ import llvmlite.binding as llvm
 HERE = Path(__file__).parent
 SOURCES = ("kernels.py", "layers.py", "table.py", "vectors.py")
 C_LIBRARY = {"exp", "log", "sqrt"}  # what the kernels may call; LLVM itself adds memset and the like
-PAIR = c_double * 2
+FOUR = c_double * 4
 # The way in which Numba's functions call each other: the places of a result and of an exception come first.
 CALL = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_float)
 NO_DESTRUCTORS = "define void @NRT_MemInfo_call_dtor(ptr %0) { ret void }"  # all arrays are the caller's
@@ -34,12 +34,12 @@ class Kernels:
         self._engine.finalize_object()
         self._call = CALL(self._engine.get_function_address("call"))
 
-    def __call__(self, block: Any, lr: float) -> tuple[float, float]:
-        """Do what ``layers.train`` says with the arrays of a block; return the sum of losses and the first length."""
-        found, exception = PAIR(), c_void_p()
+    def __call__(self, block: Any, lr: float) -> tuple[float, float, float, float]:
+        """Do what ``layers.train`` says with the arrays of a block; return its four numbers."""
+        found, exception = FOUR(), c_void_p()
         if status := self._call(found, byref(exception), block, block, block, block, lr):
             raise RuntimeError(f"The compiled kernels stopped with status {status}.")
-        return found[0], found[1]
+        return found[0], found[1], found[2], found[3]
 
 
 @cache
