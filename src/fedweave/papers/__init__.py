@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from fedweave.papers.common.scale import Scale
     from fedweave.papers.common.study import Outcome, Study
 
-RECORDED = Path(__file__).parent / "recorded"  # outcomes of runs that count, one file per item and scale
+# Outcomes of runs that count, one file per item and scale: in the repository, or as they were packed.
+RECORDED = next(
+    (
+        p
+        for p in (Path(__file__).parents[3] / "results", Path(__file__).parent / "recorded")
+        if (p / "README.md").is_file()
+    ),
+    Path(__file__).parent / "recorded",
+)
 REFUSE = "Reproducing papers needs {}. Install it with: pip install 'fedweave[papers]'."
 
 
