@@ -196,7 +196,7 @@ def settle_between_two(arm: str, seed: int) -> Record:
     """
     rng = np.random.default_rng(seed)
     e, lr, half, one = rng.uniform(0.5, 2), rng.uniform(0.002, 0.008), np.full(2, 0.5), np.ones(2)
-    T = np.logspace(0, 7, 60)
+    T = np.unique(np.logspace(0, 7, 60).round())
     settled = e**2 * lr / (2 - lr)
     measured = settled + (4 * e**2 - settled) * (1 - lr) ** (2 * (T - 1))
     phi = theory.delta_bound(half, half, e * one, 0 * one, one, lr, 1.0, 1)
