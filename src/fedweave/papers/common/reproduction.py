@@ -119,7 +119,7 @@ def _round_seconds(experiment: Experiment) -> float:
 
 
 def tuned_arms(study: Study, arms: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Return every arm at its best learning rate ``lr``, found with seeds of its own, and on a validation split of data.
+    """Return every arm at its best learning rate ``lr``, found with seeds of its own and on a validation split.
 
     Every method gets the same number of trials. Where a best value lies at the edge of the grid, the grid grows there,
     for all methods (protocol, 5).

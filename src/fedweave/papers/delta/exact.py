@@ -135,7 +135,7 @@ EPSILON = np.logspace(-8, -1, 36)
 
 
 def order_of(row: str, seed: int) -> Record:
-    """Return table 1's order of the rounds over ε, for constants drawn at random; U, the change of gradients, is 1.5."""
+    """Return table 1's order of the rounds over ε, for constants drawn at random and gradients that grow by U = 1.5."""
     rng = np.random.default_rng(seed)
     K, n = int(rng.integers(1, 11)), int(rng.integers(1, 21))
     constants = rng.lognormal(0, 1, 3)  # σ_L², σ_G², ζ_G
@@ -163,9 +163,9 @@ TABLE1 = Study(
     work=order_of,
     exact=True,
     notes=(
-        "Arithmetic of the printed expressions for 20 draws of the constants, at ε = 10⁻⁸. The rows of DELTA follow from "
-        "Theorem 3.5, which is false: see delta/bound/theorem3.5. Rows with constants that the paper does not define "
-        "(FedIS of others) are left out.",
+        "Arithmetic of the printed expressions for 20 draws of the constants, at ε = 10⁻⁸.",
+        "The rows of DELTA follow from Theorem 3.5, which is false: see delta/bound/theorem3.5.",
+        "FedIS of others is left out: its row has a constant that the paper does not define.",
     ),
 )
 

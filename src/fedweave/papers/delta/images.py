@@ -91,7 +91,7 @@ PARTS: dict[str, dict[str, Any]] = {
 
 def by_name(names: tuple[str, ...], rows: Rows) -> Numbers:
     """Return the published rows by method; none for data that the paper does not combine."""
-    return dict(zip(names, rows, strict=True)) if rows else {}  # pyright: ignore[reportReturnType]
+    return dict(zip(names, rows, strict=True)) if rows else {}
 
 
 def four(k: int) -> Mapping[str, Method]:
@@ -100,7 +100,7 @@ def four(k: int) -> Mapping[str, Method]:
     Besides: MD sampling, which H.2 says FedAvg uses, and practical DELTA with means of gradients instead of sums.
     """
     means = replace(methods.fedpracdelta(k), sampler=PracticalDelta(k, gradients="mean"))
-    return with_parts((*NAMES, "fedavg_md"))(k) | {MEANS: means}
+    return {**with_parts((*NAMES, "fedavg_md"))(k), MEANS: means}
 
 
 def with_parts(names: tuple[str, ...], **parts: Any) -> Zoo:
@@ -232,7 +232,7 @@ SPLIT = replace(
 def oracles(k: int) -> Mapping[str, Method]:
     """Return the theoretical samplers: every round all clients train or report their gradients."""
     cluster = Method(ClusterIS(k, norms="oracle"), aggregator=InverseProbability(), name="cluster_is")
-    return with_parts(("fedavg", "power_of_choice", "fedis", "feddelta"))(k) | {"cluster_is": cluster}
+    return {**with_parts(("fedavg", "power_of_choice", "fedis", "feddelta"))(k), "cluster_is": cluster}
 
 
 SPEED = {"accuracy, all rounds": Measure(mean_of("accuracy"), "%")}
@@ -240,7 +240,7 @@ SPEED = {"accuracy, all rounds": Measure(mean_of("accuracy"), "%")}
 
 def _fig14(name: str, table: Table, extra: Mapping[str, Measure]) -> Study:
     study = replace(table, name=f"fig14/{name}").study()
-    return replace(study, panels=(CURVES,), measures=study.measures | extra, published={})
+    return replace(study, panels=(CURVES,), measures={**study.measures, **extra}, published={})
 
 
 FIG14 = (

@@ -79,8 +79,8 @@ def settings(scale: Scale) -> Mapping[str, Any]:
 def run_and_look(arm: Experiment, seed: int) -> Record:
     """Run an experiment; return also the lengths of the picked clients' mean local gradients, ‖u‖/(η K), by round.
 
-    With ``true_gradients``, after the first and last and every ``EVERY`` rounds also the longest and shortest gradient ∇F_i of all clients, and the
-    largest and smallest diversity ‖∇F_i − ∇f‖, each on all the client's data, and how they grew since the last look.
+    With ``true_gradients``, after the first and last and every ``EVERY`` rounds also the longest and shortest gradient
+    ∇F_i of all clients, the largest and smallest diversity ‖∇F_i − ∇f‖, and how they grew since the last look.
     """
     session, rows = prepare(replace(arm, seed=seed, workers=1), Workers(1)), list[dict[str, float]]()
     before: dict[str, Array] = {}
@@ -238,9 +238,9 @@ def _lengths(item: str, data: str) -> Study:
         settings=settings if data == "mnist" else setup.settings(BENCHMARKS["fashion"]),
         work=run_and_look,
         notes=(
-            f"Gradients are on all of a client's data, every {EVERY} rounds and after the first. Growth: the mean ratio "
-            "of a client's to that of the last look, the paper's U. The caption names the theoretical methods, the text "
-            "the practical ones, which are run.",
+            f"Gradients are on all of a client's data, every {EVERY} rounds and after the first and the last.",
+            "Growth: the mean ratio of a client's to that at the last look, the paper's U.",
+            "The caption names the theoretical methods, the text the practical ones, which are run.",
         ),
     )
 

@@ -213,7 +213,7 @@ def _figure(item: str, shows: str, slope: float, offset: float, noises: tuple[fl
         settings=settings,
         work=run_regression,
         columns=("tuned",) if tuned else (),
-        notes=(READING,),
+        notes=READING,
     )
 
 
@@ -229,10 +229,9 @@ def _panel(noise: float, suffix: str) -> Make:
 
 
 READING = (
-    "All rounds: the mean of the log loss over the whole run, a measure of speed; jitter: its mean change from round to "
-    "round over the last 100. The appendix gives one learning rate, at which 2000 rounds do not converge; the captions of "
-    "figures 4 and 11 say that every method was tuned, so both are run. How x is drawn, where the parameters start, what "
-    "ν means and the number of local steps are not in the paper."
+    "All rounds: the mean of the log loss over the whole run, which measures speed; jitter: its mean change a round.",
+    "The appendix has one learning rate, too small for 2000 rounds; the captions of figures 4 and 11 say tuned: both run.",
+    "How x is drawn, where the parameters start, what ν means and the number of local steps are not in the paper.",
 )
 HIGH, SMALL = (20.0, 30.0, 40.0), (1.0, 5.0, 10.0)
 STUDIES = (

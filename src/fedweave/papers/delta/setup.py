@@ -155,7 +155,7 @@ def settings(benchmark: Benchmark) -> Callable[[Scale], Mapping[str, Any]]:
 
 
 def best_mean(most: int, rounds: float = 1.0) -> Callable[[Record], float]:
-    """Return a measure: the mean of the highest accuracies, the paper's, in the first ``rounds`` of the run, a share."""
+    """Return a measure: the mean of the highest accuracies, the paper's, in the first share ``rounds`` of a run."""
 
     def of(record: Record) -> float:
         seen = record.rounds["accuracy"][: max(round(rounds * record.rounds["accuracy"].size), 1)]
@@ -170,7 +170,7 @@ def last_tenth(column: str) -> Callable[[Record], float]:
 
 
 def mean_of(column: str, rounds: float = 1.0) -> Callable[[Record], float]:
-    """Return a measure: the mean of a column over the first ``rounds`` of the run, a share; how fast a curve moves."""
+    """Return a measure: the mean of a column over the first share ``rounds`` of a run: how fast a curve moves."""
     return lambda record: float(np.nanmean(record.rounds[column][: max(round(rounds * record.rounds[column].size), 1)]))
 
 
@@ -207,7 +207,7 @@ READING = (
     "GPU; a method that prefers clients with more data takes more local steps a round. Runs that never arrived count "
     "as one round more than they had."
 )
-Numbers = Mapping[str, Sequence[float]]  # by method: accuracy, rounds, and seconds where the paper has them
+Numbers = Mapping[str, Sequence[float | None]]  # by method: accuracy, rounds, and seconds where the paper has them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +235,7 @@ class Table:
         found, rounds = measures(self.threshold, *self.late), f"rounds to {self.threshold:.0%}"
         names = (ACCURACY, rounds, f"wall seconds to {self.threshold:.0%}")
         columns = {
-            name: {method: row[i] for method, row in self.published.items() if i < len(row) and row[i] is not None}
+            name: {m: v for m, row in self.published.items() if i < len(row) and (v := row[i]) is not None}
             for i, name in enumerate(names)
         }
         published = {name: column for name, column in columns.items() if column}
