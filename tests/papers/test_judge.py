@@ -84,6 +84,9 @@ def test_times_that_nobody_reached_show_no_equality():
     never = [101.0] * 5
     assert verdict(claim, ratio=True, censored=True, a=never, b=never) == "undecided"
     assert verdict(claim, ratio=True, a=never, b=never) == "contradicted"
+    twice = replace(claim, margin=0.0, factor=2.0)  # faster by a factor of two than someone who never arrived?
+    assert verdict(twice, ratio=True, censored=True, a=[90.0] * 5, b=never) == "undecided"
+    assert verdict(twice, ratio=True, censored=True, a=[40.0] * 5, b=never) == "confirmed"
 
 
 def test_too_few_seeds_and_toy_sizes_decide_less():

@@ -166,6 +166,7 @@ TABLE1 = Study(
         "Arithmetic of the printed expressions for 20 draws of the constants, at ε = 10⁻⁸.",
         "The rows of DELTA follow from Theorem 3.5, which is false: see delta/bound/theorem3.5.",
         "FedIS of others is left out: its row has a constant that the paper does not define.",
+        "The table's row of practical DELTA drops the factor U² that eq. 18 has, and which is kept here.",
     ),
 )
 

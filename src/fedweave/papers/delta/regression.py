@@ -230,7 +230,7 @@ def _panel(noise: float, suffix: str) -> Make:
 
 READING = (
     "All rounds: the mean of the log loss over the whole run, which measures speed; jitter: its mean change a round.",
-    "The appendix has one learning rate, too small for 2000 rounds; the captions of figures 4 and 11 say tuned: both run.",
+    "The appendix has one learning rate, too small for 2000 rounds; captions 4 and 11 say tuned: both are run.",
     "How x is drawn, where the parameters start, what ν means and the number of local steps are not in the paper.",
 )
 HIGH, SMALL = (20.0, 30.0, 40.0), (1.0, 5.0, 10.0)

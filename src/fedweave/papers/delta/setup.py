@@ -240,7 +240,7 @@ class Table:
         }
         published = {name: column for name, column in columns.items() if column}
         panels: list[Make] = [
-            bars(name, counted(found[name]), label, published.get(name))
+            bars(name[0].upper() + name[1:], counted(found[name]), label, published.get(name))
             for name, label in zip(names, ("Test accuracy", "Rounds", "Wall seconds"), strict=True)
             if name in published or not published
         ]
