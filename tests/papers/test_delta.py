@@ -220,19 +220,17 @@ def test_a_backdoor_is_judged_on_triggered_images_and_its_draws_are_counted(digi
 
 
 def test_theorem_3_5_by_recursion():
-    """v ← (1 − η)² v + η² e² from 4 e² on: one draw of two optima ±e, each step goes η of the way there."""
-    record = exact.settle_between_two("delta", 4)
-    rng = np.random.default_rng(4)
-    e, lr = rng.uniform(0.5, 2), rng.uniform(0.002, 0.008)
-    v, path = 4 * e**2, []
+    """v ← (1 − η)² v + η² from 4 on: one draw of two optima ±1, each step goes η of the way there."""
+    record, lr = exact.settle_between_two("delta", 4), np.random.default_rng(4).uniform(0.002, 0.008)
+    v, path = 4.0, []
     for _ in range(3000):
         path.append(v)
-        v = (1 - lr) ** 2 * v + lr**2 * e**2
+        v = (1 - lr) ** 2 * v + lr**2
     T = record.rounds["T"]
     early = T <= 3000
     assert record.rounds["measured"][early] == pytest.approx(np.array(path)[T[early].astype(int) - 1])
-    assert record.rounds["measured"][-1] == pytest.approx(e**2 * lr / (2 - lr))
-    assert record.rounds["bound"] == pytest.approx(4 * (2 * e**2 / (lr * T) + 10 * lr**2 * e**2))
+    assert record.rounds["measured"][-1] == pytest.approx(lr / (2 - lr))
+    assert record.rounds["bound"] == pytest.approx(4 * (2 / (lr * T) + 10 * lr**2))
     assert record.values["holds"] == 0
 
 
