@@ -80,6 +80,11 @@ def record(outcome: Outcome, folder: Path) -> Path:
     return path
 
 
+def list_claims(folder: Path = RECORDED) -> list[dict[str, Any]]:
+    """Return every claim of the ledger with its verdict, as ``fedweave list claims --json`` prints it."""
+    return [{**judged.plain(), "date": day or None} for judged, day in judged_claims(folder)]
+
+
 def judged_claims(folder: Path = RECORDED) -> list[tuple[Judged, str]]:
     """Return every claim of the ledger with its verdict and the day of its run, from the recorded outcomes.
 
@@ -106,4 +111,8 @@ def shown() -> dict[str, str]:
     """Return what every item shows, by name."""
     from fedweave.papers import earlier
 
-    return {name: study.shows for name, study in studies().items()} | earlier.ITEMS
+    try:
+        found = {name: study.shows for name, study in studies().items()}
+    except ImportError as e:  # without the extra; the ledger of claims needs no more than Python
+        found = {"…": REFUSE.format(e.name)}
+    return found | earlier.ITEMS
