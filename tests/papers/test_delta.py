@@ -201,6 +201,7 @@ def test_gradients_of_quadratics_are_distances():
     found = motivation.gradient_lengths(session, x)
     assert found["norm"] == pytest.approx(np.linalg.norm(x - optimum, axis=1))
     assert found["diversity"] == pytest.approx(np.linalg.norm(optimum - w @ optimum, axis=1))
+    assert motivation.growth(np.array([0.0, 1, 2, 4]), np.array([9.0, 2, 2, 2])) == 1  # ratios –, 2, 1, ½
 
 
 def test_a_backdoor_is_judged_on_triggered_images_and_its_draws_are_counted(digits):

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from fedweave import methods, theory
-from fedweave.core.records import Array, Population
+from fedweave.core.records import Array
 from fedweave.engine.simulator import Simulator
 from fedweave.local.quadratic import Quadratics, QuadraticTrainer
 from fedweave.method import Method
+from fedweave.papers.common.bounds import population_of
 from fedweave.papers.common.panels import Line, Make, Panel, Records, bars, curves
 from fedweave.papers.common.record import Record
 from fedweave.papers.common.scale import Scale
@@ -40,16 +41,7 @@ def always(seeds: int = 1) -> dict[Scale, int]:
 
 def probabilities(method: Method) -> tuple[Array, Array]:
     """Return each client's share of the draws and all gradients, for one local step from the point."""
-    one = np.ones(3)
-    population = Population(
-        weight=one / 3,
-        samples=one,
-        steps=np.ones(3, int),
-        batch_size=one,
-        loss_rate=0 * one,
-        latency=one,
-        available=one > 0,
-    )
+    population = population_of(np.full(3, 1 / 3), 1)
     engine = Simulator(QuadraticTrainer(CLIENTS, method.solver, 0, population.weight))
     state = first_state(method, POINT, population, 2)
     law = method.sampler.law(state.sampler, view_of(method, state, population, engine, 0.01))

@@ -22,6 +22,7 @@ from fedweave.core.roles import Solver
 from fedweave.data.synthetic import regression as generated
 from fedweave.engine.links import draw_arrivals
 from fedweave.method import Method
+from fedweave.papers.common.bounds import population_of
 from fedweave.papers.common.panels import Make, Panel, Records, curves
 from fedweave.papers.common.record import Record
 from fedweave.papers.common.scale import Scale
@@ -132,17 +133,8 @@ def run_regression(arm: Regression, seed: int) -> Record:
     n, samples, method = arm.clients, arm.samples, arm.method
     data = generated(n, samples, arm.slope, arm.offset, seed=seed)
     x, y = data.x[:, 0].reshape(n, samples).astype(float), data.y.reshape(n, samples).astype(float)
-    noise, one = np.linspace(0, arm.noise, n), np.ones(n)
-    engine = RegressionEngine(x, y, noise, method.solver, seed)
-    population = Population(
-        weight=one / n,
-        samples=samples * one,
-        steps=np.full(n, arm.steps),
-        batch_size=one,
-        loss_rate=0 * one,
-        latency=one,
-        available=one > 0,
-    )
+    engine = RegressionEngine(x, y, np.linspace(0, arm.noise, n), method.solver, seed)
+    population = population_of(np.full(n, 1 / n), arm.steps)
     start = rng_for(seed, 0, Stream.MODEL).random(2) + np.array([1.0, 0.0])
     state, losses = first_state(method, start, population, 2), []
     for _ in range(arm.rounds):

@@ -42,9 +42,8 @@ def measure_bound(law: Law = "importance", seeds: Sequence[int] = range(3), roun
     for i, seed in enumerate(seeds):
         path = models_on(method, problem, clients, LR, rounds, seed)
         measured[i] = running_mean(squared_gradients(problem, weight, path), points)
-        variance += running_mean(np.array([_update_variance(law, problem, weight, x) for x in path]), points) / len(
-            seeds
-        )
+        on_the_way = np.array([_update_variance(law, problem, weight, x) for x in path])
+        variance += running_mean(on_the_way, points) / len(seeds)
     gap, apart, zero = initial_gap(problem, weight), spread(problem, weight), np.zeros(CLIENTS)
     phis = [theory.importance_variance(V, weight, zero, apart, STEPS, LR, 1.0) for V in variance]
     bound = [theory.importance_bound(gap, T, phi, STEPS, LR, 1.0) for T, phi in zip(points, phis, strict=True)]
