@@ -39,6 +39,17 @@ def test_verdicts(kind, margin, a, b, expected):
     assert verdict(replace(CLAIM, kind=kind, margin=margin), a=a, b=b) == expected
 
 
+@pytest.mark.parametrize(("kind", "value"), [("above", 0.5), ("below", 1.5)])
+def test_a_measure_lies_above_or_below_a_number(kind, value):
+    claim = replace(CLAIM, kind=kind, value=value, others=())
+    other = replace(claim, value=2 - value)
+    assert verdict(claim, a=UP) == verdict(claim, "exact", a=UP) == "confirmed"
+    assert verdict(other, a=UP) == verdict(other, "exact", a=UP) == "contradicted"
+    assert verdict(claim, a=NOISE) == "undecided"
+    found = verdict(claim, settled=False, a=UP)
+    assert found.difference == pytest.approx(np.mean(UP) - value)
+
+
 def test_ours_must_beat_every_other_and_one_better_one_contradicts():
     claim = replace(CLAIM, others=("b", "c"))
     assert verdict(claim, a=UP, b=DOWN, c=DOWN) == "confirmed"
@@ -73,6 +84,9 @@ def test_times_that_nobody_reached_show_no_equality():
     never = [101.0] * 5
     assert verdict(claim, ratio=True, censored=True, a=never, b=never) == "undecided"
     assert verdict(claim, ratio=True, a=never, b=never) == "contradicted"
+    twice = replace(claim, margin=0.0, factor=2.0)  # faster by a factor of two than someone who never arrived?
+    assert verdict(twice, ratio=True, censored=True, a=[90.0] * 5, b=never) == "undecided"
+    assert verdict(twice, ratio=True, censored=True, a=[40.0] * 5, b=never) == "confirmed"
 
 
 def test_too_few_seeds_and_toy_sizes_decide_less():

@@ -82,7 +82,7 @@ def judge(claim: Claim, values: Values | None, fidelity: Fidelity, unit: str = "
     found = [paired_difference(a, b) for a, b in _pairs(claim, values)]
     right, wrong = _p_values(claim, found, values.censored)
     closest = found[int(np.argmax([d.p_above() if claim.kind != "equal" else d.p_equal(claim.margin) for d in found]))]
-    sign = -1 if claim.kind in ("less", "falling") else 1
+    sign = -1 if claim.kind in ("less", "falling", "below") else 1
     return _with_difference(
         replace(plain, p_right=right, p_wrong=wrong, seeds=closest.seeds), closest, sign, values, unit
     )
@@ -96,9 +96,10 @@ def _pairs(claim: Claim, values: Values) -> list[tuple[Array, Array]]:
         slope = rank @ along / (rank @ rank)  # of each seed, by least squares over the order of the arms
         return [(slope if claim.kind == "rising" else -slope, 0 * slope)]
     ours = values.compared(claim.ours)
-    if claim.kind in ("value", "holds"):
+    if claim.kind in ("value", "above", "below", "holds"):
         target = 1.0 if claim.kind == "holds" else float(claim.value or 0.0)
-        return [(ours, np.full(ours.shape, np.log(target) if values.ratio else target))]
+        given = np.full(ours.shape, np.log(target) if values.ratio else target)
+        return [(given, ours) if claim.kind == "below" else (ours, given)]
     step = np.log(claim.factor) if values.ratio else 0.0
     if claim.kind == "less":
         return [(values.compared(arm), ours + step) for arm in claim.others]
@@ -118,6 +119,8 @@ def _p_values(claim: Claim, found: Sequence[Difference], censored: bool) -> tupl
     wrong = min(1.0, 2 * n * min(d.p_below() for d in found))
     if margin and not censored:  # equality of times that nobody reached shows nothing
         wrong = min(wrong, n * min(d.p_equal(margin) for d in found))
+    if claim.factor > 1 and censored:  # theirs may take any multiple of the time that was observed
+        wrong = 1.0
     return right, wrong
 
 

@@ -54,7 +54,7 @@ class Study:
     published: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)  # by measure and arm
     exact: bool = False  # arithmetic: the same for every seed
     notes: Sequence[str] = ()
-    columns: Sequence[Literal["calibrated"]] = ()  # beside the paper's setting
+    columns: Sequence[Literal["calibrated", "tuned"]] = ()  # beside the paper's setting, always
 
     def fidelity(self, scale: Scale) -> Fidelity:
         """Return how faithful the setting of a scale is to the published one (protocol, 2)."""
@@ -67,7 +67,7 @@ class Study:
         return "faithful" if kept and all(used[name] == published[name] for name in kept) else "toy"
 
     def experiments(self, scale: Scale, column: str) -> Mapping[str, Any]:
-        """Return the arms of a column: as published, or with step lengths calibrated."""
+        """Return the arms of a column: as published, also before they are tuned, or with step lengths calibrated."""
         arms = self.arms(scale)
         return {name: replace(arm, calibrate=True) for name, arm in arms.items()} if column == "calibrated" else arms
 
@@ -175,7 +175,7 @@ def count_runs(study: Study, scale: Scale) -> int:
 
 
 def is_trained(arm: Any) -> bool:
-    """Return whether an arm is an experiment, which can be timed and tuned."""
+    """Return whether an arm is an experiment, which can be timed."""
     return isinstance(arm, Experiment)
 
 
