@@ -74,6 +74,11 @@ def last(column: str, rounds: int = 1) -> Callable[[Record], float]:
     return of
 
 
+def value(name: str) -> Callable[[Record], float]:
+    """Return a measure: one of the numbers of a run."""
+    return lambda record: float(record.values[name])
+
+
 def best(column: str = "accuracy") -> Callable[[Record], float]:
     """Return a measure: the largest value of a column."""
     return lambda record: float(np.nanmax(record.rounds[column]))
