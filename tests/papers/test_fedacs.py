@@ -10,12 +10,12 @@ from fedweave.core.settings import BadInput
 from fedweave.papers.common.ledger import claims
 from fedweave.papers.common.record import Record
 from fedweave.papers.common.scale import reduce_data
-from fedweave.papers.fedacs import assumptions, images, quadratics
+from fedweave.papers.fedacs import assumptions, images, quadratics, setup
 from fedweave.papers.fedacs.quadratics import METHODS, Walk, settle, walk
 from fedweave.system import Static
 
 STUDIES = papers.studies()
-TABLES = {"table1": images.TABLE1, "table4": images.TABLE4, "table5": images.TABLE5}
+TABLES = {"table1": setup.TABLE1, "table4": setup.TABLE4, "table5": setup.TABLE5}
 PRINTED = {  # factors over FedACS: rounds, then seconds
     "table1/mnist": ("1.37 1.24 1.69 1.46 - 1.06", "1.38 1.51 2.05 1.70 - 1.24"),
     "table1/cifar10": ("1.43 1.30 1.65 1.61 - 0.8", "1.80 1.14 1.95 1.92 - 0.74"),
