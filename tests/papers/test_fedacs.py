@@ -10,7 +10,7 @@ from fedweave.core.settings import BadInput
 from fedweave.papers.common.ledger import claims
 from fedweave.papers.common.record import Record
 from fedweave.papers.common.scale import reduce_data
-from fedweave.papers.fedacs import assumptions, images, quadratics, setup
+from fedweave.papers.fedacs import arithmetic, images, quadratics, setup
 from fedweave.papers.fedacs.quadratics import METHODS, Walk, settle, walk
 from fedweave.system import Static
 
@@ -150,13 +150,23 @@ def test_the_limit_in_the_ledger_is_that_of_theory():
 
 
 def test_assumptions_imply_what_appendix_e_says_with_two_exceptions():
-    found = {name: assumptions.try_relation(name, 0).values["holds"] for name in assumptions.RELATIONS}
-    assert {name for name, holds in found.items() if not holds} == {"5 ⇒ 4, Σ D_m² = D²", "(62): ∇F = M(M + 1)/2 ∇F₁"}
-    one = assumptions.Instance(np.random.default_rng(1))
+    found = {name for name in arithmetic.RELATIONS if not arithmetic.try_statement(name, 0).values["holds"]}
+    assert found == {"5 ⇒ 4, Σ D_m² = D²", "(62): ∇F = M(M + 1)/2 ∇F₁"}
+    one = arithmetic.Instance(np.random.default_rng(1))
     assert np.allclose(one.S, one.V + one.N)
     beta, kappa = one.constants(one.S, 1.0)
     assert ((beta * one.N + kappa) * (1 + 1e-12) >= one.S).all()
     assert kappa == 0 or np.isclose(one.S, beta * one.N + kappa).any()
+
+
+def test_exact_statements_hold_but_for_the_misprint():
+    """(91) leaves out κ²; and every statement can fail: a wrong law, or loads that do not match."""
+    found = {name for name in arithmetic.EXAMPLES if not arithmetic.try_statement(name, 0).values["holds"]}
+    assert found == {"(91): ‖∇F‖² = χ²"}
+    one = arithmetic.Instance(np.random.default_rng(2))
+    by_hand = one.weight * (1 - one.lost) * one.steps
+    assert np.allclose(arithmetic._shares(methods.fedavg_is(2), one, one.lost), by_hand / by_hand.sum())
+    assert not np.allclose(by_hand / by_hand.sum(), one.weight)
 
 
 def test_the_primary_claim_is_about_accuracy_in_the_papers_own_setting():

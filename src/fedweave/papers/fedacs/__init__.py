@@ -1,5 +1,5 @@
 """FedACS: its figures and tables, its theory on quadratics, and questions beyond it."""
 
-from fedweave.papers.fedacs import assumptions, images, privacy, quadratics
+from fedweave.papers.fedacs import arithmetic, images, privacy, quadratics
 
-STUDIES = (*images.STUDIES, *quadratics.STUDIES, *assumptions.STUDIES, *privacy.STUDIES)
+STUDIES = (*images.STUDIES, *quadratics.STUDIES, *arithmetic.STUDIES, *privacy.STUDIES)

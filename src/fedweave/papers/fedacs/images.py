@@ -2,7 +2,7 @@
 
 Section 6 and appendices I.2 and I.5.1 say that step lengths are calibrated in all of them: the column "calibrated" is
 the paper's own setting, one learning rate for all methods is shown beside it. Tables 2 and 3 are no experiments: see
-``assumptions`` for table 2; table 3 has the networks and parameters that are used here. Figures 1, 2, 3 and 5 are
+``arithmetic`` for table 2; table 3 has the networks and parameters that are used here. Figures 1, 2, 3 and 5 are
 illustrations, figures 4, 7 and 8 are in ``quadratics``.
 """
 
