@@ -96,8 +96,20 @@ def test_times_are_those_of_the_first_round_above_the_target_and_else_censored()
     never = images.measures(0.95)
     assert np.isnan([never[f"{what} to 95%"].of(record) for what in ("rounds", "device seconds")]).all()
     assert never["rounds to 95%"].end(record) == 6
-    assert never["device seconds to 95%"].end(record) == pytest.approx(10 * 1.2)
+    assert never["device seconds to 95%"].end(record) == pytest.approx(6 * 6 * 4 * 10 / 6)  # rounds, clients, steps, s
     assert never["never reaches 95%"].of(record) == 1
+
+
+def test_of_two_runs_that_never_arrive_the_cheaper_one_is_not_the_faster():
+    """Both have clients with 10 steps; one asks mostly small ones."""
+    accuracy, steps = np.zeros(2), {"small": [1, 1, 1, 10], "large": [10, 10, 10, 10]}
+    ends = [
+        images.most_device_seconds(
+            Record({"accuracy": accuracy, "device_seconds": np.full(2, 0.05 * sum(s))}, {"steps": np.array(s)})
+        )
+        for s in steps.values()
+    ]
+    assert ends == pytest.approx([3 * 6 * 10 * 0.1] * 2)
 
 
 def test_a_panel_of_ratios_counts_runs_that_never_arrived_with_their_end():

@@ -40,10 +40,14 @@ def device_seconds(target: float) -> Callable[[Record], float]:
     return of
 
 
-def all_device_seconds(record: Record) -> float:
-    """Return what all devices computed, and one mean round: the first time that was not observed."""
-    seconds = record.rounds["device_seconds"]
-    return float(seconds.sum() * (1 + 1 / seconds.size))
+def most_device_seconds(record: Record) -> float:
+    """Return the device time of R + 1 rounds in which all asked clients take the most steps: later than any run ends.
+
+    A run that never arrived counts with it. Its own total would not do: FedACS's rounds are the cheapest, so that of
+    two methods that never arrive it would seem to be the faster one.
+    """
+    seconds, steps = record.rounds["device_seconds"], record.clients["steps"]
+    return float((seconds.size + 1) * PER_ROUND * steps.max() * seconds.sum() / steps.sum())
 
 
 def jitter(record: Record) -> float:
@@ -58,7 +62,7 @@ def measures(target: float) -> dict[str, Measure]:
         "accuracy, last 5": Measure(last("accuracy", 5), "%"),
         f"accuracy, last {TAIL}": Measure(last("accuracy", TAIL), "%"),
         f"rounds to {target:.0%}": Measure(rounds, end=end_of(), digits=3),
-        f"device seconds to {target:.0%}": Measure(device_seconds(target), end=all_device_seconds),
+        f"device seconds to {target:.0%}": Measure(device_seconds(target), end=most_device_seconds),
         f"never reaches {target:.0%}": Measure(lambda record: float(np.isnan(rounds(record))), "%"),
         "jitter": Measure(jitter, "%"),
         "steps of a client": Measure(lambda record: float(record.clients["steps"].mean()), ratio=True, digits=3),
@@ -122,10 +126,12 @@ ERRATA = {  # where printed factors do not follow from the printed seconds
     "table5/0.35": "Printed factor of OS's device time: 0.94.",
 }
 TABLES = {
-    ("table1", "fig6", "dynamic world"): TABLE1,
-    ("table4", "fig9", "static world"): TABLE4,
-    ("table5", "fig10", "CIFAR-10, dynamic world, Dirichlet α"): TABLE5,
+    ("table1", "fig6", "dynamic world,"): TABLE1,
+    ("table4", "fig9", "static world,"): TABLE4,
+    ("table5", "fig10", "CIFAR-10, dynamic world, α ="): TABLE5,
 }
+LABELS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cinic10": "CINIC-10"}
+DEAL = "The paper does not say who owns which class. Here slow and fast half own the same, in {}-different others."
 
 
 def _studies() -> list[Study]:
@@ -134,9 +140,13 @@ def _studies() -> list[Study]:
         for name, task in tasks.items():
             seeds = TEN if (table, name) == ("table1", "mnist") else FIVE
             notes = [ERRATA[f"{table}/{name}"]] if f"{table}/{name}" in ERRATA else []
-            told = f"rounds and device time to {task.target:.0%}, seven methods: {name}, {where}"
+            notes += [DEAL.format(f"fedacs/{table}/mnist")] if name == "mnist" else []
+            setting = f"{where} {LABELS.get(name, name)}"
+            told = f"rounds and device time to {task.target:.0%}, seven methods: {setting}"
             found.append(_study(f"{table}/{name}", task, told, seeds, False, notes))
-            found.append(_study(f"{figure}/{name}", task, f"test accuracy: {name}, {where}", seeds, True, notes))
+            found.append(
+                _study(f"{figure}/{name}", task, f"test accuracy of seven methods: {setting}", seeds, True, notes)
+            )
     for item, task in OTHER_DEAL.items():
         told = f"the same as {item.removesuffix('-different')}, but slow and fast half own different classes"
         found.append(_study(item, task, told, FIVE, False, ()))
