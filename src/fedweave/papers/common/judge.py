@@ -100,7 +100,7 @@ def _pairs(claim: Claim, values: Values) -> list[tuple[Array, Array]]:
         target = 1.0 if claim.kind == "holds" else float(claim.value or 0.0)
         given = np.full(ours.shape, np.log(target) if values.ratio else target)
         return [(given, ours) if claim.kind == "below" else (ours, given)]
-    step = np.log(claim.factor) if values.ratio else 0.0
+    step = np.log(claim.factor) if values.ratio else float(claim.value or 0.0)
     if claim.kind == "less":
         return [(values.compared(arm), ours + step) for arm in claim.others]
     return [(ours, values.compared(arm) + step) for arm in claim.others]
