@@ -20,8 +20,13 @@ from fedweave.engine.pool.protocol import WorkerDied
 from fedweave.engine.pool.ray import RayActors
 from fedweave.runs.loop import run_with
 
-PATIENCE = 240.0  # seconds until a test gives up: Ray starts slowly
+PATIENCE = 600.0  # seconds until a test gives up: Ray starts slowly, and the machine may be busy
 HERE = {"node_ip_address": "127.0.0.1", "include_dashboard": False}
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    monkeypatch.setattr(ours, "START_SECONDS", PATIENCE)
 
 
 @pytest.fixture(scope="module")

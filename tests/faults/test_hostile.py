@@ -238,7 +238,8 @@ class Vandal:
         header, arrays = json.loads(content[8 : 8 + size])["__metadata__"], load(content)
         way, key = self.rng.randrange(4), self.rng.choice(sorted(arrays))
         if way == 0:
-            arrays[key] = self.rng.choice([np.zeros(3), np.zeros((2, 2), int), arrays[key][:1], arrays[key][:0]])
+            rows = np.atleast_1d(arrays[key])
+            arrays[key] = self.rng.choice([np.zeros(3), np.zeros((2, 2), int), rows[:1], rows[:0]])
         elif way == 1:
             arrays[self.rng.choice([f"server.../{VICTIM}", "x", "clients.x", "nothing.x"])] = arrays.pop(key)
         elif way == 2:

@@ -137,3 +137,17 @@ def test_a_program_with_workers_is_stopped_by_its_terminal(by, tmp_path):
     assert "Traceback" not in err
     assert workers
     assert not psutil.wait_procs(workers, timeout=30)[1]
+
+
+def test_an_interrupt_while_a_class_is_made_is_one(tmp_path, monkeypatch):
+    """Before 3.12, Python makes a RuntimeError of whatever happens while a class gives its attributes their names."""
+
+    class Named:
+        def __set_name__(self, owner, name):
+            signals.stop(signal.SIGINT, None)
+
+    monkeypatch.setattr(signals, "stopped", [])
+    with pytest.raises(KeyboardInterrupt), signals.unmasked():
+        type("Made", (), {"attribute": Named()})
+    with pytest.raises(RuntimeError), signals.unmasked():
+        raise RuntimeError("the run failed")

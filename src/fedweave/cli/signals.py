@@ -39,11 +39,14 @@ def heeding(watch: Watch) -> Watch:
 
 @contextmanager
 def unmasked() -> Generator[None]:
-    """Raise an interrupt as such where a library, while its C code is loaded, makes an ImportError of it."""
+    """Raise an interrupt as such where a module that is being loaded makes another error of it.
+
+    C code makes an ImportError, and Python itself a RuntimeError where a class is being made.
+    """
     try:
         yield
-    except ImportError as e:
-        if not stopped:
+    except (ImportError, RuntimeError) as e:
+        if not stopped or not (isinstance(e, ImportError) or isinstance(e.__cause__, KeyboardInterrupt)):
             raise
         raise KeyboardInterrupt from e
 
