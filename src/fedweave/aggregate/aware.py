@@ -41,8 +41,11 @@ class Aware(Aggregator):
     v = Σ λ_i m_i onto it, ⟨v, d⟩/⟨d, d⟩ · d, which is at least as long. ``deviation`` ε: |λ̃_i − λ_i| ≤ ε, so that no
     client is forgotten or dominates; λ are the objective's weights.
 
+    ``first`` "share": memories begin at zero, as in the authors' code, so that the first answer sets
+    m_i = (1 − α) u_i and the second counts more than the first.
+
     The authors' code weighs the new update by α where the paper's Algorithm 1 weighs the old momentum; this is the
-    paper's rule.
+    paper's rule. docs/authors.md compares both step by step.
     """
 
     alpha: Share | tuple[Share, ...] = 0.5
@@ -50,6 +53,7 @@ class Aware(Aggregator):
     project: bool = False
     deviation: Deviation | None = None
     start: Literal["seen", "mean"] = "seen"
+    first: Literal["whole", "share"] = "whole"
     precision: Precision = "float32"  # of the momenta
 
     def init(self, population: Population, dim: int) -> State:
@@ -97,7 +101,7 @@ class Aware(Aggregator):
             fresh = np.concatenate([fresh[:, :p], np.zeros_like(fresh[:, p:])], axis=1)
         before = state["momentum"]
         alpha = np.array(self.alpha)[ids] if isinstance(self.alpha, tuple) else self.alpha
-        momentum = before.mixed(ids, np.where(before.written[ids], alpha, 0.0), fresh)
+        momentum = before.mixed(ids, np.where(before.written[ids] | (self.first == "share"), alpha, 0.0), fresh)
         gram, products = state["gram"].copy(), momentum.gram(ids)
         products[:, ids] = (products[:, ids] + products[:, ids].T) / 2
         gram[ids], gram[:, ids] = products, products.T
