@@ -229,6 +229,10 @@ def test_projection_is_the_shadow_of_the_mean():
     assert long == pytest.approx((mean @ plain) / (plain @ plain) * plain, abs=1e-9)
     assert np.linalg.norm(long) >= np.linalg.norm(plain)
     assert (mean - long) @ plain == pytest.approx(0, abs=1e-9)
+    unit = replace(EXACT, unit=True)  # the mean is of the momenta themselves, whatever lengths the direction ignores
+    d, _ = heard(unit, fresh(unit), EVERYBODY, PULL)
+    shadow, _ = heard(replace(unit, project=True), fresh(unit), EVERYBODY, PULL)
+    assert shadow == pytest.approx((mean @ d) / (d @ d) * d, abs=1e-9)
 
 
 @pytest.mark.parametrize("room", [0.0, 0.03, 0.2, 1.0])

@@ -38,11 +38,9 @@ class Aware(Aggregator):
 
     ``unit``: momenta are scaled to unit vectors for eq. 8 and the direction, as in the authors' code, so that no short
     momentum can shorten it. ``project``: the direction d is replaced by the projection of the mean momentum
-    v = Σ λ_i m_i onto it, ⟨v, d⟩/⟨d, d⟩ · d, which is at least as long. ``deviation`` ε: |λ̃_i − λ_i| ≤ ε, so that no
-    client is forgotten or dominates; λ are the objective's weights.
-
-    ``first`` "share": memories begin at zero, as in the authors' code, so that the first answer sets
-    m_i = (1 − α) u_i and the second counts more than the first.
+    v = Σ λ_i m_i onto it, ⟨v, d⟩/⟨d, d⟩ · d, which is at least as long unless d is of unit vectors. ``deviation`` ε:
+    |λ̃_i − λ_i| ≤ ε, so that no client is forgotten or dominates; λ are the objective's weights. ``first`` "share":
+    memories begin at zero, as in the authors' code, so the first answer sets m_i = (1 − α) u_i and soon counts little.
 
     The authors' code weighs the new update by α where the paper's Algorithm 1 weighs the old momentum; this is the
     paper's rule. docs/authors.md compares both step by step.
@@ -86,7 +84,7 @@ class Aware(Aggregator):
         lam = min_norm_weights(Q, prior, self.deviation)
         after["weights"][who] = lam
         if self.project:
-            lam = lam * (prior @ Q @ lam) / max(lam @ Q @ lam, np.finfo(float).tiny)
+            lam = lam * ((prior * length) @ Q @ lam) / max(lam @ Q @ lam, np.finfo(float).tiny)
         share = np.zeros(len(gram))
         share[who] = lam / length
         direction = momentum.combine(share)
