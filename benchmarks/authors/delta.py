@@ -22,11 +22,11 @@ import torch
 from side_by_side import Table, apart, checkout_of, take
 from torch import Tensor, nn
 
-from fedweave.aggregate import InverseProbability
+from fedweave.aggregate import InverseProbability, Varp, VarpRefreshed
 from fedweave.core.records import Cohort, Layout, Population, Replies, State, View
 from fedweave.core.roles import Sampler
 from fedweave.local.solvers import SGD
-from fedweave.sample import ClusterIS, Delta, PracticalDelta, PracticalIS
+from fedweave.sample import IS, ClusterIS, Delta, PracticalDelta, PracticalIS
 
 N, K, ROUNDS, DIM, LR = 8, 3, 10, 12, 0.1
 CIFAR, LEAF = Path("Femnist and CIfar-10"), Path("LEAF")
@@ -176,7 +176,7 @@ def compare_oracles(folder: Path) -> None:
     """Compare the probabilities of the versions for which all clients train."""
     rng, ours = np.random.default_rng(1), Delta(K, floor=0)
     g, everyone, steps = rng.standard_normal((N, DIM)), list(range(N)), np.full(N, 5)
-    length, away = np.linalg.norm(g, axis=1), np.linalg.norm(g - g.mean(0), axis=1)
+    away = np.linalg.norm(g - g.mean(0), axis=1)
     this = SimpleNamespace(N=N, sampled_clients=everyone, train_clients=everyone, global_model=Model(np.zeros(1)))
     table = Table("Probabilities when all clients train; noise 0 on our side, since theirs has none")
     for name, file in (("LEAF", LEAF / "local_update_FEMNIST.py"), ("MNIST", CIFAR / "local_update_class.py")):
@@ -191,7 +191,8 @@ def compare_oracles(folder: Path) -> None:
             settings = SimpleNamespace(**{**vars(SETTINGS), "beta": beta})
             return np.array([float(v) for v in getattr(code, rule)(this, None, None, settings, 0, everyone)])
 
-        table.add(f"{name}, IS: ω ‖g‖", [apart(found("reweight_theory"), shares(SIZES * length))])
+        at = view(SIZES, steps, updates=g)
+        table.add(f"{name}, IS: IS (eq. 5)", [apart(found("reweight_theory"), IS(K, floor=0).law({}, at) / K)])
         p = found("reweight_prac_theory")
         share = shares(SIZES)
         second, text = (np.sqrt(share), "√(L/ΣL)") if name == "LEAF" else (share, "L/ΣL")
@@ -317,6 +318,36 @@ def weights_in_a_run(folder: Path, p: Any) -> list[float]:
     return [apart(used, p[who]) for used, who in zip(given, trained, strict=True)]
 
 
+def compare_memories(folder: Path) -> None:
+    """Compare the two ways in which FedVARP is combined with a sampler, over ten rounds of three given updates."""
+    table = Table("FedVARP: the model, for a uniform cohort")
+    code = take(folder / LEAF / "comm_helpers.py", ["FedVARP_communicate", "FedVARP_communicate_modify"], USES)
+    for what, rule, ours, sizes in (
+        ("FedVARP_communicate: Varp(), equal data", "FedVARP_communicate", Varp(), EVEN),
+        ("    10 to 70 samples", "FedVARP_communicate", Varp(), SIZES),
+        (
+            "FedVARP_communicate_modify: VarpRefreshed(), equal data",
+            "FedVARP_communicate_modify",
+            VarpRefreshed(),
+            EVEN,
+        ),
+        ("    10 to 70 samples", "FedVARP_communicate_modify", VarpRefreshed(), SIZES),
+    ):
+        rng, at, differences = np.random.default_rng(6), view(sizes, np.full(N, 5)), []
+        model, x, state = Model(np.ones(DIM)), np.ones(DIM), ours.init(at.population, DIM)
+        mean, last = {"w": torch.zeros(DIM)}, [{"w": torch.zeros(DIM)} for _ in range(N)]
+        for _ in range(ROUNDS):
+            ids, u = np.sort(rng.choice(N, K, replace=False)), rng.standard_normal((K, DIM)).astype(np.float32)
+            sent, counts = [Model(model.values["w"].numpy() + d) for d in u], sizes[ids].tolist()
+            more = ([1 / N] * K, {"w": torch.zeros(DIM)}) if rule.endswith("modify") else ()
+            getattr(code, rule)(model, sent, SETTINGS, counts, mean, last, N, K, ids.tolist(), *more)
+            chosen = cohort(ids, np.full(K, K / N))
+            step, state = ours.combine(state, at, chosen, replies(u, at.population.steps[ids]))
+            x = x + step
+            differences.append(apart(model.values["w"], x))
+        table.add(what, differences)
+
+
 def compare_draws(folder: Path) -> None:
     """Compare how many clients are drawn and how likely each one is."""
     table = Table("Draws: expected number of times a client is drawn")
@@ -367,6 +398,7 @@ def main() -> None:
     compare_oracles(folder)
     compare_local(folder)
     compare_aggregation(folder)
+    compare_memories(folder)
     compare_draws(folder)
 
 
