@@ -213,6 +213,15 @@ def test_a_client_that_is_content_stops_raw_momenta_but_not_unit_ones():
     assert replace(EXACT, unit=True).measure(state, view())["stalled"] == 0
 
 
+def test_memories_that_begin_at_zero_take_a_share_of_the_first_answer():
+    zero = replace(EXACT, alpha=0.25, first="share")
+    _, state = heard(zero, fresh(zero), EVERYBODY, PULL)
+    assert state["momentum"][EVERYBODY] == pytest.approx(0.75 * PULL)
+    _, state = heard(zero, state, [1, 4], 2 * PULL[[1, 4]])
+    expected = 0.75 * PULL * np.where(np.isin(EVERYBODY, [1, 4]), 0.25 + 2, 1)[:, None]
+    assert state["momentum"][EVERYBODY] == pytest.approx(expected)
+
+
 def test_projection_is_the_shadow_of_the_mean():
     plain, _ = heard(EXACT, fresh(EXACT), EVERYBODY, PULL)
     long, _ = heard(replace(EXACT, project=True), fresh(EXACT), EVERYBODY, PULL)
@@ -220,6 +229,10 @@ def test_projection_is_the_shadow_of_the_mean():
     assert long == pytest.approx((mean @ plain) / (plain @ plain) * plain, abs=1e-9)
     assert np.linalg.norm(long) >= np.linalg.norm(plain)
     assert (mean - long) @ plain == pytest.approx(0, abs=1e-9)
+    unit = replace(EXACT, unit=True)  # the mean is of the momenta themselves, whatever lengths the direction ignores
+    d, _ = heard(unit, fresh(unit), EVERYBODY, PULL)
+    shadow, _ = heard(replace(unit, project=True), fresh(unit), EVERYBODY, PULL)
+    assert shadow == pytest.approx((mean @ d) / (d @ d) * d, abs=1e-9)
 
 
 @pytest.mark.parametrize("room", [0.0, 0.03, 0.2, 1.0])

@@ -10,6 +10,7 @@ from fedweave.core.settings import BadInput
 from fedweave.papers.common import ledger
 from fedweave.papers.common.judge import settle
 from fedweave.papers.common.page import page
+from fedweave.papers.fedaware.setup import SETTINGS, client_lr, zoo
 
 STUDIES = papers.studies()
 
@@ -49,6 +50,14 @@ def test_what_a_study_declares(name):
     assert set(study.published) <= set(study.measures)
     assert study.exact or study.fidelity("paper") == "published"
     assert study.exact or study.fidelity("smoke") == "toy"
+
+
+@pytest.mark.parametrize("where", SETTINGS)
+def test_fedawares_baselines_have_the_papers_server_steps(where):
+    """Appendix C.1: η = 1, tuned for FedYogi alone; the local rate is 0.01 except in one of the authors' scripts."""
+    for name, make in zoo("cifar10", where).items():
+        assert make(10).server.lr == (0.01 if name == "fedyogi" else 1.0), name
+        assert client_lr(name, "cifar10", where) == (0.1 if (name, where) == ("fedavgm", "statistical") else 0.01)
 
 
 def test_faithful_laptop_sizes_keep_what_the_protocol_says():

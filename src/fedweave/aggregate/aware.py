@@ -38,11 +38,12 @@ class Aware(Aggregator):
 
     ``unit``: momenta are scaled to unit vectors for eq. 8 and the direction, as in the authors' code, so that no short
     momentum can shorten it. ``project``: the direction d is replaced by the projection of the mean momentum
-    v = Σ λ_i m_i onto it, ⟨v, d⟩/⟨d, d⟩ · d, which is at least as long. ``deviation`` ε: |λ̃_i − λ_i| ≤ ε, so that no
-    client is forgotten or dominates; λ are the objective's weights.
+    v = Σ λ_i m_i onto it, ⟨v, d⟩/⟨d, d⟩ · d, which is at least as long unless d is of unit vectors. ``deviation`` ε:
+    |λ̃_i − λ_i| ≤ ε, so that no client is forgotten or dominates; λ are the objective's weights. ``first`` "share":
+    memories begin at zero, as in the authors' code, so the first answer sets m_i = (1 − α) u_i and soon counts little.
 
     The authors' code weighs the new update by α where the paper's Algorithm 1 weighs the old momentum; this is the
-    paper's rule.
+    paper's rule. docs/authors.md compares both step by step.
     """
 
     alpha: Share | tuple[Share, ...] = 0.5
@@ -50,6 +51,7 @@ class Aware(Aggregator):
     project: bool = False
     deviation: Deviation | None = None
     start: Literal["seen", "mean"] = "seen"
+    first: Literal["whole", "share"] = "whole"
     precision: Precision = "float32"  # of the momenta
 
     def init(self, population: Population, dim: int) -> State:
@@ -82,7 +84,7 @@ class Aware(Aggregator):
         lam = min_norm_weights(Q, prior, self.deviation)
         after["weights"][who] = lam
         if self.project:
-            lam = lam * (prior @ Q @ lam) / max(lam @ Q @ lam, np.finfo(float).tiny)
+            lam = lam * ((prior * length) @ Q @ lam) / max(lam @ Q @ lam, np.finfo(float).tiny)
         share = np.zeros(len(gram))
         share[who] = lam / length
         direction = momentum.combine(share)
@@ -97,7 +99,7 @@ class Aware(Aggregator):
             fresh = np.concatenate([fresh[:, :p], np.zeros_like(fresh[:, p:])], axis=1)
         before = state["momentum"]
         alpha = np.array(self.alpha)[ids] if isinstance(self.alpha, tuple) else self.alpha
-        momentum = before.mixed(ids, np.where(before.written[ids], alpha, 0.0), fresh)
+        momentum = before.mixed(ids, np.where(before.written[ids] | (self.first == "share"), alpha, 0.0), fresh)
         gram, products = state["gram"].copy(), momentum.gram(ids)
         products[:, ids] = (products[:, ids] + products[:, ids].T) / 2
         gram[ids], gram[:, ids] = products, products.T

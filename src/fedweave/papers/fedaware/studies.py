@@ -14,7 +14,7 @@ from fedweave.papers.common.panels import Make, bars, curves
 from fedweave.papers.common.record import Record, best, last
 from fedweave.papers.common.scale import Scale
 from fedweave.papers.common.study import Measure, Study
-from fedweave.papers.fedaware.setup import SETTINGS, SIZES, experiment, rounds_of, settings, zoo
+from fedweave.papers.fedaware.setup import SETTINGS, SIZES, client_lr, experiment, rounds_of, settings, zoo
 from fedweave.runs.experiment import Experiment
 
 TAIL = 50  # last rounds, whose mean is compared
@@ -60,7 +60,10 @@ def arms(data: str, where: str) -> Callable[[Scale], Mapping[str, Experiment]]:
 
     def at(scale: Scale) -> Mapping[str, Experiment]:
         base, k = experiment(data, where, scale), SIZES[scale].per_round
-        return {name: replace(base, method=make(k)) for name, make in zoo(data, where).items()}
+        return {
+            name: replace(base, method=make(k), lr=client_lr(name, data, where))
+            for name, make in zoo(data, where).items()
+        }
 
     return at
 
