@@ -9,7 +9,7 @@ import fedweave as fw
 from fedweave import papers
 from fedweave.papers.common.record import Record, run_experiment
 from fedweave.papers.common.study import Measure
-from fedweave.papers.latency import studies
+from fedweave.papers.latency import beyond, studies
 from fedweave.papers.latency.planning import Fleets, solve, solve_instance
 from fedweave.papers.latency.setup import BENCHMARKS, SELECTIONS, SIZES, arms, rounds_of, sampler, selection, settings
 from fedweave.theory import expected_round_seconds, rounds_needed
@@ -78,7 +78,9 @@ def test_the_figures_numbers_are_means_over_repetitions():
     A = [expected_round_seconds(s.plan.probability, d, 5) for s, d in zip((one, two), delta, strict=True)]
     assert found["round latency"] == pytest.approx(np.mean(A) / 10)
     total = [s.plan.total_seconds for s in (one, two)]
-    assert (found["total"], found["deviation"]) == pytest.approx((np.mean(total), abs(total[0] - total[1]) / np.sqrt(2)))
+    assert (found["total"], found["deviation"]) == pytest.approx(
+        (np.mean(total), abs(total[0] - total[1]) / np.sqrt(2))
+    )
     assert found["norm"] == pytest.approx(50 * (one.excess[1] + two.excess[1]))
     assert found["change"] < 1e-6, "C changes nothing where δ_1 is a gap too"
 
@@ -96,7 +98,11 @@ def test_the_papers_scale_is_the_papers():
     for data in BENCHMARKS:
         published, laptop = settings(data, "dir")("paper"), settings(data, "dir")("laptop")
         assert (published["epochs"], published["batch"], published["learning rate"]) == (5, 256, 1e-3)
-        assert published["steps an epoch"] == laptop["steps an epoch"] == -(-BENCHMARKS[data].train // published["clients"] // 256)
+        assert (
+            published["steps an epoch"]
+            == laptop["steps an epoch"]
+            == -(-BENCHMARKS[data].train // published["clients"] // 256)
+        )
     assert laptop["training images"] == 12_480
     assert SIZES["laptop"].rounds == 150
     assert selection("ours", "fashion_mnist").sampler == fw.sample.LatencyOptimal(5, trial=5)
@@ -136,15 +142,15 @@ def bold():
 
 def test_a_plan_is_recomputed_from_the_rows_of_its_run(bold):
     """The law that the run drew from after its trial, column ``expected``, is that of the rows of the trial."""
-    clients, mine = studies.population(bold), sampler("fashion_mnist", 10.0)
+    clients, mine = beyond.population(bold), sampler("fashion_mnist", 10.0)
     after = bold.clients["round"] > mine.trial
     trial = {k: v[~after] for k, v in bold.clients.items()}
-    square, latency, alpha = mine.estimates_from(trial, clients)
+    (square, latency, alpha), _ = mine.estimates_from(trial, clients)
     plan = fw.solve.latency_plan(latency, clients.weight**2 * square, alpha, 1.0, [5])
     asked = bold.clients["client"][after]
     assert np.allclose(bold.clients["expected"][after], 5 * plan.probability[asked], rtol=1e-6)
     assert np.allclose(bold.clients["seconds"], clients.latency[bold.clients["client"]])
-    gain, share = studies.promise(bold, 10.0)
+    gain, share = beyond.promise(bold, 10.0)
     assert share == pytest.approx(10)
     A = [expected_round_seconds(p, latency, 5) for p in (np.full(10, 0.1), plan.probability)]
     assert A[1] < A[0]
@@ -155,9 +161,9 @@ def test_the_total_of_a_rounds_weights(bold):
     """√((Σ d²/p − 1)/M) by hand for one draw of two clients: totals 0.8/(0.5) and 0.2/0.5."""
     rows = {"round": [1, 2], "client": [0, 1], "count": [1, 1], "expected": [0.5, 0.5]}
     record = Record({}, {k: np.array(v) for k, v in rows.items()}, {"labels": [[8], [2]], "seed": 0})
-    assert studies.total_deviation(record) == pytest.approx(0.6)
+    assert beyond.total_deviation(record) == pytest.approx(0.6)
     exact = np.sqrt(((0.8**2 + 0.2**2) / 0.5 - 1) / 1)
     assert exact == pytest.approx(0.6)
     ratio = run_experiment(arms("fashion_mnist", "dir")("smoke")["ratio"], 3)
-    assert studies.total_deviation(ratio) == pytest.approx(0, abs=1e-9)
-    assert studies.total_deviation(bold) > 0.01
+    assert beyond.total_deviation(ratio) == pytest.approx(0, abs=1e-9)
+    assert beyond.total_deviation(bold) > 0.01

@@ -9,7 +9,7 @@ so does the objective of the plan. That is ``InverseProbability``, which the met
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -62,7 +62,7 @@ class LatencyOptimal(Sampler):
     δ_i, ``latency``: "known" averages the announced latencies over rounds; "observed" uses each client's own visits and
     their mean for the others; "equal" assumes equal latencies, which is norm selection, p ∝ ω G (Corollary 3).
     α̃ = √t ε_t − (1/M) Σ ω G² (eq. 27), averaged over the rounds t of the trial, with ε_t the training loss, as in the
-    paper, or with ``progress`` "gradient" the smallest mean squared gradient so far, to which eq. 23 refers. The loss is
+    paper, or with ``progress`` "gradient" the smallest mean squared gradient so far, as in eq. 23. The loss is
     that of the first batches at the global model, where G is measured too: in round t at x_{t−1}, the last of the t
     models over which Theorem 1 has its minimum. Clients that do not report it count with their mean loss on the way,
     which is far below it where clients have few classes. Eq. 26 takes a bound for an equality, and where clients differ
@@ -147,26 +147,28 @@ class LatencyOptimal(Sampler):
         alpha = alpha if self.boldness is None else self.boldness * data
         return Estimates(square, latency, alpha if self.alpha is None else self.alpha)
 
-    def estimates_from(self, rows: Mapping[str, Array], population: Population) -> Estimates:
-        """Return the estimates from the rows of asked clients of any run, the first ``trial`` rounds being the trial.
+    def estimates_from(self, rows: Mapping[str, Array], population: Population) -> tuple[Estimates, float]:
+        """Return the estimates from the rows of asked clients of any run, and eq. 27 itself, which may be negative.
 
-        The law of the run need not be p = ω: its part of the bound is (1/M) Σ ω² G²/p, the mean over the draws of
-        ω G²/(M p), and M p is the column ``expected``.
+        Its first ``trial`` rounds in which somebody answered are the trial. The law of the run need not be p = ω: the
+        data's part of the bound is (1/M) Σ ω² G²/p, the mean of ω G²/(M p) over clients weighed by ω, and M p is the
+        column ``expected``.
         """
         state, data = dict(self.init(population)), list[float]()
         first = np.unique(rows["round"], return_index=True)[1][1:]
         for part in zip(*(np.split(rows[name], first) for name in ROWS), strict=True):
-            row = dict(zip(ROWS, part, strict=True))
+            row = dict[str, Array](zip(ROWS, part, strict=True))
             cohort, replies = _round_of(row)
             state = self._remember(state, int(row["round"][0]), population, cohort, replies)
             data += _data_part(population.weight, cohort, replies)
             if len(data) == self.trial:
                 state["planned"] = np.ones(1)
         found = self.estimates(state, population.weight)
-        if self.alpha is not None or self.boldness is not None or not data:
-            return found
-        mean = float(np.mean(data[: self.trial]))
-        return found._replace(alpha=max(float(state["progress"][0] / state["rounds"][0]) - mean, LEAST_ALPHA * mean))
+        mean = float(np.mean(data[: self.trial])) if data else np.nan
+        printed = float(state["progress"][0]) / max(float(state["rounds"][0]), 1.0) - mean
+        if self.alpha is None and self.boldness is None:
+            found = found._replace(alpha=max(printed, LEAST_ALPHA * mean))
+        return found, printed
 
     def _plan(self, state: State, view: View) -> State:
         weight = view.population.weight
@@ -195,7 +197,7 @@ def _data_part(weight: Array, cohort: Cohort, replies: Replies) -> list[float]:
 def _round_of(row: Mapping[str, Array]) -> tuple[Cohort, Replies]:
     """Return a round's cohort and what is known of its replies, from its rows of asked clients."""
     cohort = Cohort(ids=row["client"], count=row["count"], expected=row["expected"])
-    measured = {name: row[name] for name in ("steps", "loss", "first_gradient", "seconds", "bytes_up", "first_loss")}
+    measured: dict[str, Any] = {name: row[name] for name in ROWS[5:]}
     return cohort, Replies(received=row["received"] > 0, updates=np.zeros((row["client"].size, 0)), **measured)
 
 

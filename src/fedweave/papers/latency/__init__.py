@@ -1,3 +1,6 @@
 """Latency-optimal client selection: its table and figures, and studies beyond the paper."""
 
-from fedweave.papers.latency.studies import STUDIES as STUDIES
+from fedweave.papers.latency.beyond import BEYOND
+from fedweave.papers.latency.studies import OF_THE_PAPER
+
+STUDIES = (*OF_THE_PAPER, *BEYOND)

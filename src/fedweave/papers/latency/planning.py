@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -117,10 +116,11 @@ def outweighs(column: str, letter: str) -> Measure:
     return Measure(of, joint=True)
 
 
-def _only(make: Make, *words: str) -> Make:
-    """Return a panel of the arms whose names have one of these words after the first, which all must have."""
-    size, *rest = words
-    return lambda records: make({a: r for a, r in records.items() if size in a and any(w in a for w in rest)})
+def _panel(n: int, column: str, letter: str, title: str, y_label: str, log: Literal["", "y"] = "") -> Make:
+    """Return a panel of figure 2: the fleets of one size at all orders of B or C."""
+    make = curves(f"N = {n}: {title}", column, "M/N", y_label, log=log)
+    words = (f"N = {n}, orders 1", f"N = {n}, {letter} order")
+    return lambda records: make({arm: runs for arm, runs in records.items() if arm.startswith(words)})
 
 
 def _fig2(scale: Scale) -> Mapping[str, Fleets]:
@@ -144,10 +144,6 @@ def _settings(**own: Any) -> Callable[[Scale], Mapping[str, Any]]:
     return lambda scale: {**given, "M/N": ", ".join(map(str, RATIOS[scale])), "repetitions": REPETITIONS[scale]}
 
 
-LATENCY, ROUNDS = (
-    curves("Round latency / C order", "round latency", "M/N", "Optimal round latency, s"),
-    curves("Rounds / B order²", "rounds", "M/N", "Optimal rounds", log="y"),
-)
 FIG2 = Study(
     name="latency/fig2",
     shows="optimal round latency and rounds over M/N, at other magnitudes of latency gaps and data factors",
@@ -164,10 +160,10 @@ FIG2 = Study(
         "N and M/N outweigh the B order": outweighs("rounds", "B"),
         "largest change of p": Measure(lambda r: float(r.rounds["change"].max()), digits=2),
     },
-    panels=[
-        _only(make, f"N = {n},", "orders 1", letter)
-        for (make, letter), n in product(((LATENCY, "C order"), (ROUNDS, "B order")), (10, 100))
-    ],
+    panels=(
+        *(_panel(n, "round latency", "C", "round latency / C order", "Optimal round latency, s") for n in (10, 100)),
+        *(_panel(n, "rounds", "B", "rounds / B order²", "Optimal rounds", "y") for n in (10, 100)),
+    ),
     settings=_settings(N="10, 100"),
     notes=(
         "C moves nothing if δ_1 scales with the gaps; B moves little because α stays: exactly nothing for α = 0.",

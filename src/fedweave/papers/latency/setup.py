@@ -18,7 +18,7 @@ from fedweave.runs.experiment import Experiment
 from fedweave.sample import LatencyOptimal
 from fedweave.system import Latency
 
-SELECTIONS = ("ours", "uniform", "norm", "ratio")  # in the order of table I
+SELECTIONS: tuple[str, ...] = ("ours", "uniform", "norm", "ratio")  # in the order of table I
 SETTINGS = {
     "iid": "equally many samples of every class",
     "class": "half of the classes per client, equally many samples",

@@ -16,9 +16,7 @@ from fedweave.sample import Fixed
 CLIENTS, DRAWS, STEPS = 10, 5, 5
 
 
-def measure_bound(
-    seeds: int = 3, rounds: Sequence[int] = (16, 64, 256, 1024), first: int = 0
-) -> MeasuredAgainstBound:
+def measure_bound(seeds: int = 3, rounds: Sequence[int] = (16, 64, 256, 1024), first: int = 0) -> MeasuredAgainstBound:
     """Mean squared gradient over T rounds with γ = 1/(L I √T), draws uniform, data of uneven clients.
 
     G_i is the largest gradient of client i on the way: no domain is bounded here, and the proof needs no other points.
