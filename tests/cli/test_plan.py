@@ -249,6 +249,10 @@ def test_a_run_folder_is_planned_for_as_its_world_is(fedweave, simulated):
     assert f"α = {alpha:.3g} as estimated from the first 5 rounds" in out
     _, out, _ = fedweave("plan", "--from", "made", "--epsilon", "0.1", "--alpha", "2")
     assert "α = 2 as given; the run says" in out
+    path = simulated.folder / "experiment.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"weights": "equal"}))
+    _, out, _ = fedweave("plan", "--from", "made", "--epsilon", "0.1", "--cohort", "4", "--json")
+    assert {c["samples"] for c in json.loads(out)["clients"]} == {1}, "clients count equally, whatever data they have"
 
 
 def test_a_run_follows_a_plan(fedweave, simulated, tmp_path):

@@ -18,7 +18,7 @@ from fedweave.theory import expected_round_seconds, rounds_needed
 def run(loss, seconds, accuracy=None):
     """Return a record of these rounds."""
     loss = np.array(loss, float)
-    columns = {"round": np.arange(1, loss.size + 1), "clock": np.cumsum(seconds), "loss": loss}
+    columns = {"round": np.arange(1, loss.size + 1), "clock": np.cumsum(seconds), "objective": loss, "loss": loss[::-1]}
     return Record({**columns, "accuracy": loss if accuracy is None else np.array(accuracy, float)})
 
 
@@ -46,13 +46,13 @@ def test_settings_have_targets_of_their_own():
 
 def test_equal_time_is_the_end_of_the_shortest_run():
     runs = {"ours": run([4, 3, 2, 1], [1, 1, 1, 1]), "uniform": run([4, 2], [1, 2])}
-    assert studies.at_equal_time("loss")(runs) == {"ours": 3, "uniform": 3}
+    assert studies.at_equal_time("objective")(runs) == {"ours": 3, "uniform": 3}
     assert studies.jitter(run([1] * 4, np.ones(4), [9, 0, 0.2, 0.1])) == pytest.approx(0.1)
 
 
 def test_a_joint_measure_sees_the_runs_of_a_seed_together():
     records = {"a": [run([1], [1]), run([5], [1])], "b": [run([3], [1]), run([2], [1])]}
-    joint = Measure(lambda runs: {arm: r.rounds["loss"][0] == min(x.rounds["loss"][0] for x in runs.values())
+    joint = Measure(lambda runs: {arm: r.rounds["objective"][0] == min(x.rounds["objective"][0] for x in runs.values())
                                   for arm, r in runs.items()}, joint=True)  # fmt: skip
     assert {arm: v.tolist() for arm, v in joint.numbers(records).items()} == {"a": [1, 0], "b": [0, 1]}
 

@@ -146,12 +146,12 @@ WEIGHTS = Study(
     arms=_weights,
     seeds=FIVE,
     measures={
-        "loss, last quarter": Measure(_last_quarter("loss"), ratio=True, digits=3),
+        "loss, last quarter": Measure(_last_quarter("objective"), ratio=True, digits=3),
         "accuracy, last quarter": Measure(_last_quarter("accuracy"), "%"),
         "deviation of the weights' total": Measure(total_deviation, digits=3),
     },
     panels=(
-        curves("Test loss", "loss", smooth=SMOOTHED, log="y"),
+        curves("Global loss", "objective", smooth=SMOOTHED, log="y"),
         bars("Deviation of the weights' total", total_deviation, "Standard deviation"),
     ),
     settings=settings("fashion_mnist", "dir"),

@@ -129,6 +129,7 @@ def experiment(data: str, where: str, scale: Scale, system: System | None = None
         epochs=size.epochs,
         batch_size=size.batch,
         max_length_ratio=None,
+        evaluate=("train", "test"),
     )
 
 

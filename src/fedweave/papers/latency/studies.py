@@ -1,8 +1,9 @@
 """The latency paper's table I and figures 4 to 6. Figures 2 and 3 are in ``planning``; figure 1 is an illustration.
 
-The paper prints no target loss: seconds are counted to the lowest loss that all selections reach, seed by seed, and to
-absolute losses that were fixed beforehand. Losses are those of the test set, as means of five rounds: with skewed data
-they vary by a factor of three from round to round.
+Its global loss is the objective f of eq. 1, the training loss over all clients: a test loss would be lowest long before
+the printed times, after which the network overfits. The paper prints no target: seconds are counted to the lowest loss
+that all selections reach, seed by seed, and to absolute losses that were fixed beforehand. Losses are means of five
+rounds: with skewed data they vary by a factor of three from round to round.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from fedweave.runs.experiment import Experiment
 SMOOTHED = 5  # rounds
 FIVE: Mapping[Scale, int] = {"smoke": 2, "laptop": 5, "paper": 5}
 TEN: Mapping[Scale, int] = {"smoke": 2, "laptop": 10, "paper": 10}  # of the primary claim
-LOSSES = {"iid": 0.6, "class": 1.0, "dir": 1.2}  # absolute targets; ours, since the paper prints none
+LOSSES = {"iid": 0.2, "class": 0.8, "dir": 1.2}  # absolute targets; ours, since the paper prints none
 READING = (
-    "Target: the lowest test loss (mean of five rounds) that all selections reach with a seed; the paper prints none. "
+    "Target: the lowest global loss, f of eq. 1 (mean of five rounds), that all selections reach with a seed; the paper "
+    "prints none. In the last column it is the test loss, the other reading of the paper. "
     "Seconds are simulated, the trial included. Where all clients have as much data (iid, class) ratio and uniform "
     "selection are one law, and a difference between them is noise."
 )
@@ -43,30 +45,30 @@ EQUAL_TIME = (
 LENGTH = "The paper prints no number of rounds: at published size there are enough for its longest printed time."
 
 
-def loss_of(record: Record) -> Array:
-    """Return the test loss as means of five rounds."""
-    return smoothed(record.rounds["loss"], SMOOTHED)
+def loss_of(record: Record, column: str = "objective") -> Array:
+    """Return the global loss, or the test loss, as means of five rounds."""
+    return smoothed(record.rounds[column], SMOOTHED)
 
 
-def reached(record: Record, target: float, time: str = "clock") -> float:
+def reached(record: Record, target: float, time: str = "clock", loss: str = "objective") -> float:
     """Return when the loss was first at most the target; nan if never."""
-    hit = np.flatnonzero(loss_of(record) <= target)
+    hit = np.flatnonzero(loss_of(record, loss) <= target)
     return float(record.rounds[time][hit[0]]) if hit.size else np.nan
 
 
-def common_target(records: Mapping[str, Record]) -> float:
+def common_target(records: Mapping[str, Record], loss: str = "objective") -> float:
     """Return the lowest loss that all of these runs reach."""
-    return max(float(loss_of(record).min()) for record in records.values())
+    return max(float(loss_of(record, loss).min()) for record in records.values())
 
 
-def to_common(time: str = "clock") -> Any:
+def to_common(time: str = "clock", loss: str = "objective") -> Any:
     """Return a joint measure: seconds or rounds to the lowest loss that all arms of a setting reach."""
 
     def of(records: Mapping[str, Record]) -> dict[str, float]:
         found = {}
         for group in _settings_of(records):
-            target = common_target(group)
-            found |= {arm: reached(record, target, time) for arm, record in group.items()}
+            target = common_target(group, loss)
+            found |= {arm: reached(record, target, time, loss) for arm, record in group.items()}
         return found
 
     return of
@@ -133,7 +135,7 @@ def drawn(title: str, measure: Measure, y_label: str, published: Mapping[str, fl
     return make
 
 
-LOSS = curves("Global loss", "loss", "clock", smooth=SMOOTHED, log="y")
+LOSS = curves("Global loss", "objective", "clock", "Global loss f", smooth=SMOOTHED, log="y")
 ACCURACY = curves("Test accuracy", "accuracy", "clock", smooth=SMOOTHED)
 
 
@@ -154,6 +156,7 @@ def table1(data: str, where: str) -> Study:
             "rounds to the target": Measure(to_common("round"), ratio=True, joint=True),
             "seconds a round": ROUND,
             "accuracy, last tenth": FINAL,
+            "seconds to the test loss": Measure(to_common(loss="loss"), "s", ratio=True, joint=True),
         },
         panels=(
             drawn("Time to the target", SECONDS, "Simulated time, s", seconds),
@@ -172,7 +175,7 @@ def _figure(item: str, data: str, where: str) -> Study:
         arms=arms(data, where),
         seeds=FIVE,
         measures={
-            "loss at equal time": Measure(at_equal_time("loss"), ratio=True, joint=True, digits=3),
+            "loss at equal time": Measure(at_equal_time("objective"), ratio=True, joint=True, digits=3),
             "accuracy at equal time": Measure(at_equal_time("accuracy"), "%", joint=True),
             "accuracy, last tenth": FINAL,
             "jitter": Measure(jitter, "%"),
