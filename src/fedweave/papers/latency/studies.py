@@ -33,8 +33,8 @@ FIVE: Mapping[Scale, int] = {"smoke": 2, "laptop": 5, "paper": 5}
 TEN: Mapping[Scale, int] = {"smoke": 2, "laptop": 10, "paper": 10}  # of the primary claim
 LOSSES = {"iid": 0.2, "class": 0.8, "dir": 1.2}  # absolute targets; ours, since the paper prints none
 READING = (
-    "Target: the lowest global loss, f of eq. 1 (mean of five rounds), that all selections reach with a seed; the paper "
-    "prints none. In the last column it is the test loss, the other reading of the paper. "
+    "Target: the lowest global loss, f of eq. 1 (mean of five rounds), that all selections reach with a seed; the "
+    "paper prints none. In the last column it is the test loss, the other reading of the paper. "
     "Seconds are simulated, the trial included. Where all clients have as much data (iid, class) ratio and uniform "
     "selection are one law, and a difference between them is noise."
 )
