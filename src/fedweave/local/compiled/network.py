@@ -88,9 +88,7 @@ class CompiledNetwork:
         """Return whether no code that may draw takes part: stored samples, and a solver of the library."""
         return self._x is not None and not is_foreign(solver)
 
-    def train(
-        self, y: Array, batches: Batches, solver: Solver, begin: Begin, lr: float, spread: Spread
-    ) -> Numbers:
+    def train(self, y: Array, batches: Batches, solver: Solver, begin: Begin, lr: float, spread: Spread) -> Numbers:
         """Train the parameters ``y`` in place; return what is known of the losses and of the first gradient."""
         if solver == PLAIN and not spread.wanted and self._x is not None:
             return self._call(y, self._x, batches.where, batches.size, lr)
