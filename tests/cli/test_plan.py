@@ -3,12 +3,15 @@
 import json
 import re
 import shlex
+import sqlite3
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import fedweave as fw
+import worlds
 from fedweave.cli import app as cli
 from fedweave.cli.clients_csv import compare_laws, read_clients
 from fedweave.core.settings import BadInput
@@ -204,3 +207,119 @@ def test_laws_are_compared_at_their_own_best_cohort(tmp_path):
     assert all(law.total_seconds >= laws["planned"].total_seconds for law in laws.values())
     with pytest.raises(BadInput, match="cohort_sizes"):
         compare_laws(clients, 1.0, 0.05, 0)
+
+
+@pytest.fixture
+def simulated(fedweave):
+    """Return the folder of a run of eight clients with uniform draws, and what the world was."""
+    world = "--clients 8 --partition dirichlet:0.3 --system latency --seed 4"
+    words = f"run latency_uniform --data digits --model logistic {world} --rounds 12 --per-round 6 --steps 3 --out made"
+    code, _, err = fedweave(*shlex.split(words))
+    assert code == 0, err
+    return fw.load_result("made")
+
+
+def test_a_run_folder_is_planned_for_as_its_world_is(fedweave, simulated):
+    """Latencies, samples and the law of the plan against the world that the seed drew and the data's own shares."""
+    code, out, err = fedweave("plan", "--from", "made", "--epsilon", "0.1", "--cohort", "4", "--json")
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    samples = np.array(simulated.manifest["labels"]).sum(1)
+    world = fw.system.Latency().population(worlds.equal_clients(8), 1, 4).latency
+    rows = simulated.clients
+    assert np.unique(rows["client"]).size == 8, "everybody was asked"
+    assert np.allclose([c["latency_seconds"] for c in found["clients"]], world)
+    assert [c["samples"] for c in found["clients"]] == samples.tolist()
+    G, d = np.array([c["gradient_bound"] for c in found["clients"]]), samples / samples.sum()
+    largest = [rows["first_gradient"][rows["client"] == i].max() for i in range(8)]
+    assert np.corrcoef(G, largest)[0, 1] > 0.3
+    early = rows["round"] <= 5
+    r, c, g, e = (rows[k][early] for k in ("round", "client", "first_gradient", "expected"))
+    w = d[c] * rows["count"][early] / e
+    mean = [
+        [np.average(v[r == t], weights=w[r == t]) for t in range(1, 6)]
+        for v in (rows["first_loss"][early], d[c] * g**2 / e)
+    ]
+    alpha = np.mean(np.sqrt(np.arange(1, 6)) * mean[0] - np.array(mean[1]))
+    assert found["alpha"] == pytest.approx(alpha)
+    plan = latency_plan(world, (d * G) ** 2, alpha, 0.1, [4])
+    assert np.allclose([c["probability"] for c in found["clients"]], plan.probability, atol=1e-9)
+    assert found["largest_weight"] == pytest.approx((1 / (4 * plan.probability)).max())
+    _, out, _ = fedweave("plan", "--from", "made", "--epsilon", "0.1")
+    assert f"α = {alpha:.3g} as estimated from the first 5 rounds" in out
+    _, out, _ = fedweave("plan", "--from", "made", "--epsilon", "0.1", "--alpha", "2")
+    assert "α = 2 as given; the run says" in out
+    path = simulated.folder / "experiment.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"weights": "equal"}))
+    _, out, _ = fedweave("plan", "--from", "made", "--epsilon", "0.1", "--cohort", "4", "--json")
+    assert {c["samples"] for c in json.loads(out)["clients"]} == {1}, "clients count equally, whatever data they have"
+
+
+def test_a_run_follows_a_plan(fedweave, simulated, tmp_path):
+    _, out, _ = fedweave("plan", "--from", "made", "--epsilon", "0.1", "--cohort", "4", "--json")
+    (tmp_path / "plan.json").write_text(out)
+    p = np.array([c["probability"] for c in json.loads(out)["clients"]])
+    words = shlex.split(
+        "--data digits --model logistic --clients 8 --system latency --rounds 2 --steps 1 --plan plan.json"
+    )
+    code, _, err = fedweave("run", "latency_ratio", *words, "--out", "followed")
+    assert (code, "warning" in err) == (0, False)
+    rows = fw.load_result("followed").clients
+    assert np.allclose(rows["expected"], 4 * p[rows["client"]])
+    assert np.bincount(rows["round"], rows["count"]).tolist() == [0, 4, 4]
+    code, _, err = fedweave("run", "fedavg", *words, "--out", "biased")
+    assert (code, "does not weigh answers by 1/(M p)" in err) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("--clients 9 --plan plan.json", "plan.json' is for 8 clients, but there are 9: give --clients 8"),
+        ("--clients 8 --per-round 3 --plan plan.json", "--per-round and --plan exclude each other"),
+        ("--plan nowhere.json", "nowhere.json' cannot be read: No such file"),
+        ("--plan bad.json", "bad.json' cannot be read"),
+        ("--plan odd.json", "sum to 1"),
+    ],
+)
+def test_a_plan_that_does_not_fit_is_refused_in_one_sentence(typed, words, fedweave, tmp_path):
+    people = [{"probability": 0.125}] * 8
+    (tmp_path / "plan.json").write_text(json.dumps({"cohort_size": 4, "clients": people}))
+    (tmp_path / "odd.json").write_text(json.dumps({"cohort_size": 4, "clients": people[1:]}))
+    (tmp_path / "bad.json").write_text(json.dumps({"cohort_size": "4", "clients": people}))
+    code, out, err = fedweave("run", "latency_ratio", "--data", "digits", *shlex.split(typed))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert words in err
+
+
+def test_what_a_run_does_not_tell_is_said(fedweave, simulated, tmp_path):
+    assert fedweave("plan", "--from", "nowhere", "--epsilon", "1")[2].count("is not a run folder") == 1
+    assert "either a file of clients or --from" in fedweave("plan", "--epsilon", "1")[2]
+    assert "either a file of clients or --from" in fedweave("plan", "good.csv", "--from", "made", "--epsilon", "1")[2]
+    with sqlite3.connect(tmp_path / "made/run.sqlite") as db:
+        db.execute("UPDATE clients SET first_loss = 0")
+    code, _, err = fedweave("plan", "--from", "made", "--epsilon", "1", "--cohort", "3")
+    assert (code, err.startswith("warning: eq. 27 is negative in this run, so α is unknown")) == (0, True)
+    with sqlite3.connect(tmp_path / "made/run.sqlite") as db:
+        for column in ("first_loss", "first_gradient"):
+            db.execute(f"ALTER TABLE clients DROP COLUMN {column}")
+        db.execute("UPDATE clients SET expected = NULL")
+    path = tmp_path / "made/manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"samples": None, "labels": None}))
+    code, out, err = fedweave("plan", "--from", "made", "--epsilon", "1")
+    assert (code, out) == (2, "")
+    for word in ("how many samples", "column first_gradient", "column expected", "fedweave run latency_ratio"):
+        assert word in err
+
+
+def test_a_plan_says_what_it_is_worth(fedweave, tmp_path):
+    """Equal latencies: more draws never cost time, so that M lands on N, and norm selection is the plan."""
+    (tmp_path / "even.csv").write_text(HEAD + "a,1,100,1\nb,1,100,1\nc,1,100,2\n")
+    code, out, err = fedweave("plan", "even.csv", "--epsilon", "0.01")
+    assert code == 0
+    assert "Totals are bounds, not forecasts" in out
+    assert "α = 1, because none was given" in out
+    assert "counts 1.33× its data share" in out, "p = 1/4: 1/(3/4)"
+    assert err.startswith("warning: the best cohort size is 3, as many draws as clients")
+    _, out, err = fedweave("plan", "even.csv", "--epsilon", "0.01", "--cohort", "3", "--html", "p.html")
+    assert err == ""
+    assert "Totals are bounds, not forecasts" in (tmp_path / "p.html").read_text()

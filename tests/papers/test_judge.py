@@ -117,6 +117,9 @@ def test_arithmetic_needs_no_seeds():
     holds = replace(CLAIM, kind="holds", others=())
     assert verdict(holds, "exact", a=[1, 1]) == "confirmed"
     assert verdict(holds, "exact", a=[1, 0]) == "contradicted"
+    rising = replace(CLAIM, kind="rising", ours="", others=("a", "b"))
+    assert verdict(rising, "exact", a=[1, 2], b=[3, 4]) == "confirmed"
+    assert verdict(rising, "exact", a=[1, 4], b=[3, 3]) == "contradicted"
 
 
 def test_what_was_not_measured_is_not_run():

@@ -1,216 +1,169 @@
-"""The latency paper's figures and table in small: arithmetic with its claims, trainings with their prices."""
+"""The latency paper's studies: what they measure, by hand; the printed numbers; plans recomputed from a run's rows."""
 
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
 
 import fedweave as fw
-from fedweave.core.settings import BadInput
-from fedweave.papers import earlier
-from fedweave.papers.latency import estimated_alpha as latency_alpha
-from fedweave.papers.latency import estimators as latency_weights
-from fedweave.papers.latency import planning as latency
-from fedweave.papers.latency import table as latency_table
-from fedweave.papers.latency import training as latency_training
-from fedweave.papers.latency.training import Job, TrainingSize, Trajectory, clock, measure_costs, smooth, target_of
-from fedweave.theory import expected_round_seconds
-
-TINY = TrainingSize(seeds=1, rounds=3, trial=1, per_client=20, test=50, batch=20)
+from fedweave import papers
+from fedweave.papers.common.record import Record, run_experiment
+from fedweave.papers.common.study import Measure
+from fedweave.papers.latency import beyond, studies
+from fedweave.papers.latency.planning import Fleets, solve, solve_instance
+from fedweave.papers.latency.setup import BENCHMARKS, SELECTIONS, SIZES, arms, rounds_of, sampler, selection, settings
+from fedweave.theory import expected_round_seconds, rounds_needed
 
 
-@pytest.fixture(scope="module")
-def embedded():
-    whole = fw.data.load("mnist5k")
-    return replace(whole, x=whole.x[::5], y=whole.y[::5], test_x=whole.test_x[::10], test_y=whole.test_y[::10])
+def run(loss, seconds, accuracy=None):
+    """Return a record of these rounds."""
+    loss = np.array(loss, float)
+    columns = {"round": np.arange(1, loss.size + 1), "clock": np.cumsum(seconds), "objective": loss, "loss": loss[::-1]}
+    return Record({**columns, "accuracy": loss if accuracy is None else np.array(accuracy, float)})
 
 
-@pytest.fixture(scope="module")
-def kept():
-    """Return what trains, each walk once for all tests, with the jobs asked for since the last look."""
-    once, asked = cache(latency_training.train_once), []
-
-    def train_once(*job):
-        asked.append(job)
-        return once(*job)
-
-    train_once.shared = True
-    return train_once, asked
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch, embedded, kept):
-    """Work on the digits that are embedded instead of on Fashion-MNIST."""
-    for module in (latency_alpha, latency_training, latency_weights):
-        monkeypatch.setattr(module, "train_once", kept[0])
-    monkeypatch.setattr(latency_training, "EPOCHS", 1)
-    latency_training._samples.cache_clear()
-
-    def load(name):
-        if name == "fashion_mnist":
-            return embedded
-        raise BadInput(f"{name} needs files, which are missing")
-
-    monkeypatch.setattr(latency_training, "_whole", load)
-    for module in (latency_alpha, latency_table, latency_weights):
-        monkeypatch.setattr(module, "SIZES", dict.fromkeys(("smoke", "laptop"), TINY))
-    yield
-    latency_training._samples.cache_clear()
+def test_seconds_to_the_lowest_loss_that_all_reach():
+    """Means of up to five rounds: ours 3 2 1.5, uniform 3 2.5 2 — the target is 2, reached after 2 and 3 rounds."""
+    runs = {"ours": run([3, 1, 0.5], [1, 1, 2]), "uniform": run([3, 2, 1], [3, 2, 3])}
+    assert studies.loss_of(runs["ours"]).tolist() == [3, 2, 1.5]
+    assert studies.loss_of(run(range(12), np.ones(12)))[4:].tolist() == list(range(2, 10))
+    assert studies.common_target(runs) == 2
+    assert studies.to_common()(runs) == {"ours": 2, "uniform": 8}
+    assert studies.to_common("round")(runs) == {"ours": 2, "uniform": 3}
+    assert studies.relative_to("ours")(runs) == {"ours": 1, "uniform": 4}
+    assert studies.relative_to("uniform", inverse=True)(runs) == {"ours": 4, "uniform": 1}
+    assert studies.reached(runs["ours"], 1.5) == 4
+    assert np.isnan(studies.reached(runs["uniform"], 1.9))
 
 
-@pytest.fixture
-def few(monkeypatch):
-    monkeypatch.setattr(latency, "RATIOS", {"smoke": (0.1, 1.0)})
-    monkeypatch.setattr(latency, "REPETITIONS", {"smoke": 2})
+def test_settings_have_targets_of_their_own():
+    runs = {
+        "ours, dir": run([3, 1], [1, 1]), "uniform, dir": run([3, 1], [2, 2]),
+        "ours, iid": run([3, 2, 1], [1, 1, 1]), "uniform, iid": run([3, 2, 1], [1, 1, 1]),
+    }  # fmt: skip
+    assert studies.relative_to("ours")(runs) == {"ours, dir": 1, "uniform, dir": 2, "ours, iid": 1, "uniform, iid": 1}
 
 
-def test_the_loss_is_a_mean_of_five_rounds():
-    assert smooth(np.array([7.0, 5.0, 3.0])).tolist() == [7, 6, 5]
-    assert smooth(np.arange(12.0))[4:].tolist() == np.arange(2.0, 10.0).tolist()
+def test_equal_time_is_the_end_of_the_shortest_run():
+    runs = {"ours": run([4, 3, 2, 1], [1, 1, 1, 1]), "uniform": run([4, 2], [1, 2])}
+    assert studies.at_equal_time("objective")(runs) == {"ours": 3, "uniform": 3}
+    assert studies.jitter(run([1] * 4, np.ones(4), [9, 0, 0.2, 0.1])) == pytest.approx(0.1)
 
 
-@pytest.mark.usefixtures("few")
-def test_figure2_round_latency_and_rounds():
-    outcome = earlier.reproduce("latency/fig2", "smoke")
-    assert [claim.verdict for claim in outcome.claims] == ["confirmed"] * 4, outcome.claims
-    same = [r for r in outcome.rows if (r["clients"], r["M/N"], r["varied"]) == (10, 1.0, "C")]
-    assert len({round(r["round_seconds / C order"], 6) for r in same}) == 1
+def test_a_joint_measure_sees_the_runs_of_a_seed_together():
+    records = {"a": [run([1], [1]), run([5], [1])], "b": [run([3], [1]), run([2], [1])]}
+    joint = Measure(lambda runs: {arm: r.rounds["objective"][0] == min(x.rounds["objective"][0] for x in runs.values())
+                                  for arm, r in runs.items()}, joint=True)  # fmt: skip
+    assert {arm: v.tolist() for arm, v in joint.numbers(records).items()} == {"a": [1, 0], "b": [0, 1]}
 
 
-@pytest.mark.usefixtures("few")
-def test_figure3_nobody_is_faster_than_the_optimum():
-    outcome = earlier.reproduce("latency/fig3", "smoke")
-    verdicts = {claim.text: claim.verdict for claim in outcome.claims}
-    assert verdicts["ours is the smallest, on every instance"] == "confirmed"
-    assert verdicts["heavy tails promise more (beyond the paper)"] == "confirmed"
-    assert all(r["uniform, % more"] > 0 and r["norm, % more"] > 0 for r in outcome.rows)
-
-
-def test_one_cell_of_the_figures_by_hand():
+def test_one_instance_of_the_figures_by_hand():
     """M/N = 0.5 of two clients is one draw: A = Σ p δ, and norm selection is p ∝ √B."""
-    found = latency.solve_instance("uniform gaps", 2, 0.5, 10.0, 1.0, 3)
+    found = solve_instance(Fleets(2, (0.5,), 1, B_order=10.0), 0.5, 3)
     rng = np.random.default_rng([2, 3])
     B, delta = 10 * (1 - rng.random(2)), np.cumsum(1 - rng.random(2))
     p = np.sqrt(B) / np.sqrt(B).sum()
     norm = (p @ delta) * np.ceil((1 + (B / p).sum()) ** 2 * 1e6)
-    assert found["round_seconds"] == pytest.approx(found["p"] @ delta)
-    assert found["norm"] == pytest.approx(norm / found["total"] - 1)
+    assert found.plan.round_seconds == pytest.approx(found.plan.probability @ delta)
+    assert found.excess[1] == pytest.approx(norm / found.plan.total_seconds - 1)
+    assert 0 < found.change < 0.05
 
 
-def trajectory(asked, loss, **changes):
-    latency = {"uniform": np.array([1.0, 2.0, 3.0]), "log-normal": np.array([5.0, 1.0, 1.0])}
-    third = np.full(3, 1 / 3)
-    done = Trajectory(
-        [np.array(ids) for ids in asked], np.array(loss), np.array(loss), third, latency, third, None, None
+def test_the_figures_numbers_are_means_over_repetitions():
+    """Two instances at one ratio, costs by the theory's functions; the next seed has other instances."""
+    fleets = Fleets(10, (0.5,), 2, C_order=10.0)
+    found = {k: v[0] for k, v in solve(fleets, 1).rounds.items()}
+    one, two = (solve_instance(fleets, 0.5, r) for r in (2, 3))
+    delta = [10 * np.cumsum((1 - np.random.default_rng([10, r]).random(20))[10:]) for r in (2, 3)]
+    A = [expected_round_seconds(s.plan.probability, d, 5) for s, d in zip((one, two), delta, strict=True)]
+    assert found["round latency"] == pytest.approx(np.mean(A) / 10)
+    total = [s.plan.total_seconds for s in (one, two)]
+    assert (found["total"], found["deviation"]) == pytest.approx(
+        (np.mean(total), abs(total[0] - total[1]) / np.sqrt(2))
     )
-    return done._replace(**changes)
+    assert found["norm"] == pytest.approx(50 * (one.excess[1] + two.excess[1]))
+    assert found["change"] < 1e-6, "C changes nothing where δ_1 is a gap too"
 
 
-def test_the_time_of_a_training_is_that_of_its_slowest_clients():
-    one = trajectory([[0], [0, 2], [1]], [3.0, 2.0, 1.0])
-    assert clock(one, "uniform").tolist() == [1, 4, 6]
-    assert clock(one, "log-normal").tolist() == [5, 10, 11]
+def test_corollary_3_norm_selection_is_optimal_for_equal_latencies():
+    B = np.array([1.0, 4.0, 9.0])
+    plan = fw.solve.latency_plan(np.ones(3), B, 1.0, 1e-3, [2])
+    assert np.allclose(plan.probability, np.sqrt(B) / np.sqrt(B).sum())
+    assert plan.rounds == rounds_needed(np.sqrt(B) / 6, B, 2, 1.0, 1e-3)
 
 
-def test_prices_and_predictions_by_hand():
-    """Target 2: ours has it after two rounds, the others after three; laws cost what the theory's functions say."""
-    law, square, alpha = np.array([0.5, 0.4, 0.1]), np.array([1.0, 4.0, 9.0]), 2.0
-    ours = trajectory([[0], [0], [0, 1]], [3.0, 1.0, 0.5], law=law, square=square, alpha=alpha)  # means 3, 2, 1.5
-    others = {m: trajectory([[2], [1], [2]], [3.0, 2.0, 1.0]) for m in ("uniform", "ratio")}  # means 3, 2.5, 2
-    norm = trajectory([[2], [1], [2]], [3.0, 2.0, 1.0], square=square, alpha=alpha)
-    trajectories = {"ours": ours, **others, "norm": norm}
-    study = {("dir", world, 0): trajectories for world in latency_training.WORLDS}
-    assert target_of(study, "dir", 0) == 2.0
-    costs = measure_costs(trajectories, "uniform", 2.0, TINY, per_round=2)
-    assert (costs["ours"].seconds, costs["ours"].rounds) == (2.0, 2)
-    assert (costs["uniform"].seconds, costs["uniform"].rounds) == (8.0, 3)
-    assert costs["ours"].round_seconds == 1.5, "the trial has another law"
-    assert costs["uniform"].round_seconds == pytest.approx(8 / 3)
-    delta, factor = np.array([1.0, 2.0, 3.0]), square / 9
-    for name, p in {"ours": law, "uniform": np.full(3, 1 / 3), "norm": np.array([1, 2, 3]) / 6}.items():
-        A, R = expected_round_seconds(p, delta, 2), alpha + (factor / p).sum() / 2
-        assert costs[name].predicted_round == pytest.approx(A)
-        assert costs[name].predicted_cost == pytest.approx(A * R**2)
+def test_the_papers_scale_is_the_papers():
+    assert BENCHMARKS["fashion_mnist"][:4] == (60_000, 10, 5, 5)
+    assert BENCHMARKS["emnist_letters"][:4] == (124_800, 40, 10, 13)
+    for data in BENCHMARKS:
+        published, laptop = settings(data, "dir")("paper"), settings(data, "dir")("laptop")
+        assert (published["epochs"], published["batch"], published["learning rate"]) == (5, 256, 1e-3)
+        assert (
+            published["steps an epoch"]
+            == laptop["steps an epoch"]
+            == -(-BENCHMARKS[data].train // published["clients"] // 256)
+        )
+    assert laptop["training images"] == 12_480
+    assert SIZES["laptop"].rounds == 150
+    assert selection("ours", "fashion_mnist").sampler == fw.sample.LatencyOptimal(5, trial=5)
+    assert all(selection(name, "fashion_mnist").solver == fw.solvers.Adam() for name in SELECTIONS)
+    smoke = arms("fashion_mnist", "class")("smoke")["norm"]
+    assert (smoke.partition, smoke.system) == (fw.partition.Classes(10, 5), fw.system.Latency())
 
 
-def test_ratios_over_seeds():
-    ratio = latency_table.Ratio.of([2.0, 2.0, 2.0])
-    assert (ratio.mean, ratio.error, ratio.above_one) == (pytest.approx(2), pytest.approx(1), True)
-    assert not latency_table.Ratio.of([4.0, 0.3, 1.1]).above_one
-    assert not latency_table.Ratio.of([4.0]).above_one, "one seed proves nothing"
+@pytest.mark.parametrize("data", BENCHMARKS)
+def test_published_runs_are_long_enough_for_the_printed_times(data):
+    """E max of M uniform draws of N uniform latencies, over 200 fleets, times the rounds."""
+    b, rng = BENCHMARKS[data], np.random.default_rng(0)
+    law = np.full(b.clients, 1 / b.clients)
+    A = np.mean([expected_round_seconds(law, rng.random(b.clients), b.draws) for _ in range(200)])
+    for where, seconds in b.seconds.items():
+        assert rounds_of(data, where, "paper") * A > max(seconds)
 
 
-def test_table1_trains_once_and_prices_twice(kept):
-    kept[1].clear()
-    study = latency_training.run_study("fashion_mnist", ("dir",), TINY, None)
-    assert [(job.method, job.world) for job, _ in kept[1]] == [
-        ("ours", "uniform"), ("ours", "log-normal"), ("uniform", None), ("norm", None), ("ratio", None),
-    ]  # fmt: skip
-    two = [study["dir", world, 0] for world in latency_training.WORLDS]
-    for method in ("uniform", "norm", "ratio"):
-        assert two[0][method] is two[1][method]
-    assert two[0]["ours"] is not two[1]["ours"]
-    assert not np.allclose(two[0]["ours"].law, two[1]["ours"].law)
-    for one in two:
-        assert np.array_equal(one["ours"].asked[0], one["norm"].asked[0]), "the trial is the same for all who have one"
-        assert np.allclose(one["ours"].square, one["norm"].square)
-        norm = one["norm"].weight * np.sqrt(one["norm"].square)
-        assert not np.allclose(one["norm"].law, norm / norm.sum(), atol=1e-3), "it goes on learning after the trial"
+def test_the_printed_ratios():
+    """Table I prints seconds and ratios; the ratios follow from the seconds."""
+    printed = {
+        ("emnist_letters", "iid"): (1.92, 1.71, 1.91), ("emnist_letters", "class"): (2.70, 1.93, 2.71),
+        ("emnist_letters", "dir"): (2.94, 2.01, 2.65), ("fashion_mnist", "iid"): (1.59, 1.56, 1.85),
+        ("fashion_mnist", "class"): (1.99, 1.78, 1.99), ("fashion_mnist", "dir"): (3.07, 1.56, 2.90),
+    }  # fmt: skip
+    for (data, where), ratios in printed.items():
+        table = papers.studies()[f"latency/table1/{data}/{where}"].published["times ours"]
+        assert [table[name] for name in SELECTIONS] == pytest.approx([1, *ratios], abs=0.0051)
 
 
-def test_table1_has_the_papers_numbers_and_says_what_it_cannot_run():
-    outcome = earlier.reproduce("latency/table1", "laptop")
-    keys = [(r["data"], r["setting"], r["latencies"], r["method"]) for r in outcome.rows]
-    assert len(set(keys)) == len(keys)
-    paper = {(r["data"], r["setting"], r["method"]): r["paper ratio"] for r in outcome.rows if r["paper"]}
-    assert paper["fashion", "dir", "uniform"] == pytest.approx(3.07, abs=0.01)
-    assert paper["fashion", "dir", "norm"] == pytest.approx(1.56, abs=0.01)
-    assert paper["fashion", "dir", "ratio"] == pytest.approx(2.90, abs=0.01)
-    assert paper["letters", "class", "uniform"] == pytest.approx(2.70, abs=0.01)
-    mine = [r for r in outcome.rows if r["data"] == "fashion"]
-    assert all(r["ratio"] == 1 for r in mine if r["method"] == "ours")
-    assert all(r["seconds"] > 0 and r["A(p)"] > 0 and r["predicted"] >= 1 - 1e-9 for r in mine)
-    assert all(r["seconds"] is None for r in outcome.rows if r["data"] == "letters")
-    (missing,) = [c for c in outcome.claims if c.text.startswith("emnist_letters")]
-    assert (missing.verdict, missing.evidence) == (
-        "not run at this scale", "emnist_letters needs files, which are missing",
-    )  # fmt: skip
-    assert {c.verdict for c in outcome.claims} == {"not run at this scale"}, "one seed is not evidence"
+@pytest.fixture(scope="module")
+def bold():
+    """Return a smoke run of ours with α = 10 in units of the data's part."""
+    arm = arms("fashion_mnist", "dir")("smoke")["ours"]
+    return run_experiment(replace(arm, method=replace(arm.method, sampler=sampler("fashion_mnist", 10.0))), 3)
 
 
-def test_figures_4_to_6_and_the_estimators_run():
-    outcome = earlier.reproduce("latency/fig5", "smoke")
-    assert all(0 < r["loss at 100 %"] < 10 for r in outcome.rows)
-    assert {c.verdict for c in outcome.claims} == {"not run at this scale"}
-    outcome = earlier.reproduce("latency/alpha", "smoke")
-    share = {(r["setting"], r["boldness"]): r["α"] for r in outcome.rows}
-    assert share["iid", "10"] == pytest.approx(10)
-    seconds = {(r["setting"], r["boldness"]): r["A(p)"] for r in outcome.rows}
-    assert seconds["dir", "10"] < seconds["dir", "1"], "a bolder plan has shorter rounds"
-    outcome = earlier.reproduce("latency/weights", "smoke")
-    total = {(r["law"], r["estimator"]): r["deviation of the weights' total"] for r in outcome.rows}
-    assert total["ratio", "updates"] == pytest.approx(0, abs=1e-7)
-    assert total["uniform", "updates"] > 0.05
+def test_a_plan_is_recomputed_from_the_rows_of_its_run(bold):
+    """The law that the run drew from after its trial, column ``expected``, is that of the rows of the trial."""
+    clients, mine = beyond.population(bold), sampler("fashion_mnist", 10.0)
+    after = bold.clients["round"] > mine.trial
+    trial = {k: v[~after] for k, v in bold.clients.items()}
+    (square, latency, alpha), _ = mine.estimates_from(trial, clients)
+    plan = fw.solve.latency_plan(latency, clients.weight**2 * square, alpha, 1.0, [5])
+    asked = bold.clients["client"][after]
+    assert np.allclose(bold.clients["expected"][after], 5 * plan.probability[asked], rtol=1e-6)
+    assert np.allclose(bold.clients["seconds"], clients.latency[bold.clients["client"]])
+    gain, share = beyond.promise(bold, 10.0)
+    assert share == pytest.approx(10)
+    A = [expected_round_seconds(p, latency, 5) for p in (np.full(10, 0.1), plan.probability)]
+    assert A[1] < A[0]
+    assert 1 < gain < 10
 
 
-def test_without_the_data_everything_says_so(monkeypatch):
-    def load(name):
-        raise BadInput(f"{name} is not here")
-
-    monkeypatch.setattr(latency_training, "_whole", load)
-    for item in ("table1", "fig4", "fig6", "alpha", "weights"):
-        outcome = earlier.reproduce(f"latency/{item}", "laptop")
-        assert outcome.rows
-        assert {c.verdict for c in outcome.claims} == {"not run at this scale"}
-        assert all("is not here" in c.evidence for c in outcome.claims)
-
-
-def test_the_paper_scale_is_the_papers():
-    assert latency_training.BENCHMARKS["fashion_mnist"][:3] == (10, 5, 5)
-    assert latency_training.BENCHMARKS["emnist_letters"][:3] == (40, 10, 13)
-    method = latency_training.paper_method("ours", 5, 7)
-    assert method.sampler == fw.sample.LatencyOptimal(5, trial=7)
-    assert method.solver == fw.solvers.Adam()
-    assert replace(method, name="x").aggregator == fw.aggregate.InverseProbability()
-    assert Job("fashion_mnist", "iid", "ours", "uniform", 0) != Job("fashion_mnist", "iid", "ours", "log-normal", 0)
+def test_the_total_of_a_rounds_weights(bold):
+    """√((Σ d²/p − 1)/M) by hand for one draw of two clients: totals 0.8/(0.5) and 0.2/0.5."""
+    rows = {"round": [1, 2], "client": [0, 1], "count": [1, 1], "expected": [0.5, 0.5]}
+    record = Record({}, {k: np.array(v) for k, v in rows.items()}, {"labels": [[8], [2]], "seed": 0})
+    assert beyond.total_deviation(record) == pytest.approx(0.6)
+    exact = np.sqrt(((0.8**2 + 0.2**2) / 0.5 - 1) / 1)
+    assert exact == pytest.approx(0.6)
+    ratio = run_experiment(arms("fashion_mnist", "dir")("smoke")["ratio"], 3)
+    assert beyond.total_deviation(ratio) == pytest.approx(0, abs=1e-9)
+    assert beyond.total_deviation(bold) > 0.01

@@ -375,3 +375,69 @@ def test_in_a_world_with_stragglers_rounds_become_shorter(tiny):
     slowest = world.latency.argmax()
     assert p[slowest] < shares[slowest] / 2
     assert result.rounds["seconds"][3:].mean() < theory.expected_round_seconds(shares, world.latency, 3)
+
+
+def rows_of(draws, losses, received=None):
+    """Return the rows of a run whose rounds asked these clients (ids, counts, E[count])."""
+    parts = [(np.full(len(ids), t), ids, count, expected) for t, (ids, count, expected) in enumerate(draws, 1)]
+    round, client, count, expected = (np.concatenate(part) for part in zip(*parts, strict=True))
+    heard = np.ones(client.size, int) if received is None else np.array(received)
+    return {
+        "round": round, "client": client, "count": count, "expected": expected, "received": heard,
+        "steps": np.ones(client.size, int), "loss": np.full(client.size, 9.0), "seconds": LATENCY[client],
+        "bytes_up": np.zeros(client.size, int), "first_gradient": np.where(heard > 0, BOUND[client], np.nan),
+        "first_loss": np.array(losses)[round - 1],
+    }  # fmt: skip
+
+
+def test_a_run_with_any_law_tells_what_a_plan_needs():
+    """Everyone in every round: E[c] = 1, so the data's part of eq. 23 is Σ ω² G², in closed form."""
+    draws = [(np.arange(N), np.ones(N, int), np.ones(N))] * 7
+    losses = [2.0, 1.5, 1.2, 1.0, 0.9, 50.0, 50.0]  # the last two are after the trial
+    sampler = LatencyOptimal(1, latency="observed")
+    (square, latency, alpha), printed = sampler.estimates_from(
+        rows_of(draws, losses), view(latency=np.ones(N)).population
+    )
+    assert np.allclose(square, BOUND**2)
+    assert np.allclose(latency, LATENCY)
+    by_hand = np.mean([np.sqrt(t) * e for t, e in enumerate(losses[:5], 1)]) - (WEIGHT**2 @ BOUND**2)
+    assert alpha == printed == pytest.approx(by_hand)
+    low, printed = sampler.estimates_from(rows_of(draws, np.zeros(7)), view().population)
+    assert printed == pytest.approx(-(WEIGHT**2 @ BOUND**2))
+    assert low.alpha == pytest.approx(1e-3 * WEIGHT**2 @ BOUND**2)
+
+
+def test_the_data_part_of_a_run_by_enumeration_of_its_draws():
+    """One draw per round from p: over all clients the mean of ω² G²/p² is Σ ω² G²/p, weighed by p ω/p = ω."""
+    p = np.array([0.1, 0.2, 0.3, 0.4])
+    exact = 0.0
+    for i in range(N):  # a round with one answer: its own part, ω_i G_i²/p_i, which counts by ω
+        rows = rows_of([(np.array([i]), np.ones(1, int), p[[i]])], [0.0])
+        _, printed = LatencyOptimal(1, latency="observed").estimates_from(rows, view().population)
+        exact -= WEIGHT[i] * printed
+    assert exact == pytest.approx((WEIGHT**2 * BOUND**2 / p).sum())
+
+
+def test_a_run_with_p_as_the_data_share_says_what_the_sampler_learned(digits):
+    """The rows of a trial, and the state of the sampler after it: two ways to the same estimates."""
+    sampler = LatencyOptimal(6, trial=4)
+    e = fw.Experiment(
+        method=replace(methods.latency_optimal(6), sampler=sampler), data=digits, model="logistic",
+        partition=fw.partition.Dirichlet(8, 0.3), system=fw.system.Latency(), rounds=4, steps=3, workers=1,
+    )  # fmt: skip
+    *_, (state, happened) = fw.rounds(e)
+    population = happened.view.population
+    (square, latency, alpha), printed = sampler.estimates_from(fw.run(e).clients, population)
+    learned = sampler.estimates(state.sampler, population.weight)
+    assert np.allclose(square, learned.square)
+    assert np.allclose(latency, population.latency)
+    assert alpha == pytest.approx(learned.alpha)
+    assert printed <= alpha
+
+
+def test_lost_answers_of_a_run_tell_latencies_only():
+    draws = [(np.arange(N), np.ones(N, int), np.ones(N))] * 2
+    rows = rows_of(draws, [1.0, 1.0], [1, 1, 1, 0] * 2)
+    (square, latency, _), _ = LatencyOptimal(1, latency="observed").estimates_from(rows, view().population)
+    assert np.allclose(latency, LATENCY)
+    assert square[3] == pytest.approx(square[:3].mean())

@@ -228,7 +228,9 @@ def test_columns_have_their_types_and_values(tmp_path):
     assert set(rounds) == set(row(1))
     assert {c for c, v in rounds.items() if v.dtype == np.int64} == whole
     assert all(v.dtype == np.float64 for c, v in rounds.items() if c not in whole)
-    assert {c for c, v in asked.items() if v.dtype == np.float64} == {"expected", "loss", "seconds"}
+    assert {c for c, v in asked.items() if v.dtype == np.float64} == {
+        "expected", "loss", "seconds", "first_gradient", "first_loss",
+    }  # fmt: skip
     assert rounds["bytes_up"].tolist() == [2**40]
     assert rounds["clock"].tolist() == [1.5]
     assert np.isnan(rounds["train_loss"]).tolist() == [True]
@@ -270,17 +272,21 @@ def test_writing_replaces_the_whole_file(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_run_from_before_abandoned_rounds_were_counted_can_be_read(tmp_path):
+def test_a_run_of_an_older_version_lacks_columns_and_can_be_read(tmp_path):
     store = new(tmp_path)
     store.add(row(1), clients(1), [])
     store.save(state(1), always=True)
     store.close()
     with sqlite3.connect(tmp_path / "run.sqlite") as db:
         db.execute("ALTER TABLE rounds DROP COLUMN abandoned")
+        for column in ("first_gradient", "first_loss"):
+            db.execute(f"ALTER TABLE clients DROP COLUMN {column}")
     again = RunFolder.open(tmp_path)
+    assert np.isnan(again.columns("clients")["first_gradient"]).all()
     assert again.columns("rounds")["abandoned"].tolist() == [0]
     again.add(row(2) | {"abandoned": 1}, clients(2), [])
     assert again.columns("rounds")["abandoned"].tolist() == [0, 1]
+    assert np.isfinite(again.columns("clients")["first_gradient"]).tolist() == [False, False, True, True]
     again.close()
 
 

@@ -41,7 +41,7 @@ def clients(round, ids=(1, 4)):
     return {
         "round": np.full(n, round), "client": np.array(ids), "count": np.ones(n, int), "expected": np.full(n, np.nan),
         "received": np.arange(n) % 2, "steps": np.full(n, 3), "loss": np.full(n, np.nan), "seconds": np.full(n, 1.25),
-        "bytes_up": np.full(n, 44),
+        "bytes_up": np.full(n, 44), "first_gradient": np.full(n, 0.5), "first_loss": np.full(n, np.nan),
     }  # fmt: skip
 
 

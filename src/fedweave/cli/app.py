@@ -101,11 +101,29 @@ def list_(
 @app.command(
     help_epilogue="Example: fedweave run fedprox --data digits --partition dirichlet:0.1 --set method.solver.mu=0.1"
 )
-def run(method: str, /, *, options: Typed = NO_OPTIONS, set_: Set = (), out: Out = None, json: Json = False) -> None:
+def run(
+    method: str,
+    /,
+    *,
+    options: Typed = NO_OPTIONS,
+    set_: Set = (),
+    plan: Annotated[
+        Path | None,
+        help_text(
+            "Draw clients by a plan, the output of `fedweave plan --json`, instead of the method's sampler.", "FILE"
+        ),
+    ] = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
     """Run one method: a name of `fedweave list methods`, a TOML experiment file, or your own, module:name."""
     (experiment,), checked = experiments_of([method], options.given(), set_)
     if checked.seeds != 1:
         raise BadInput("--seeds is for compare, which runs every method with every seed. Use --seed here.")
+    if plan is not None:
+        if "per_round" in options.given():
+            raise BadInput("--per-round and --plan exclude each other: a plan has its own cohort size.")
+        experiment = plan_command.follow(experiment, plan)
     running, _ = _training()
     folder = out or _folder(experiment.method.name)
     with resumable(folder):

@@ -1,20 +1,24 @@
-"""Read a fleet from a CSV file, and compare the expected cost of several ways to sample its clients."""
+"""Read a fleet from a CSV file or a run folder, and compare the expected cost of several ways to sample its clients."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedweave.core.records import Array
+from fedweave.core.records import Array, Population
 from fedweave.core.settings import BadInput, nearest
+from fedweave.sample import LatencyOptimal
 from fedweave.solve import LatencyPlan, latency_plan
 from fedweave.solve.clients import Clients
 from fedweave.solve.latency_plan import evaluate_plan
+from fedweave.store.run_folder import RunFolder
+from fedweave.tables.files import shown_path
 
 COLUMNS = ("client", "latency_seconds", "samples", "gradient_bound")
 _CHECKS: dict[str, tuple[Callable[[str], Any], str]] = {
@@ -53,6 +57,48 @@ def read_clients(path: Path) -> Clients:
     return Clients(
         name=names, latency=columns["latency_seconds"], samples=columns["samples"], bound=columns["gradient_bound"]
     )
+
+
+class Measured(NamedTuple):
+    """The clients of a run as its rows show them."""
+
+    clients: Clients
+    alpha: float  # by eq. 27, over the first rounds
+    trial: int  # how many
+    negative: bool  # whether eq. 27 is, so that α has its least value
+    unheard: int  # clients that never answered and count as average ones
+
+
+def read_run(folder: Path) -> Measured:
+    """Estimate latencies, gradient bounds and α of a run folder's clients as ``LatencyOptimal`` does in its trial."""
+    with closing(RunFolder.open(folder, write=False)) as store:
+        rows, manifest, experiment = store.columns("clients"), store.manifest, store.experiment
+    where = shown_path(folder)
+    # runs of older versions list labels only
+    samples = manifest.get("samples") or [sum(row) for row in manifest.get("labels") or ()]
+    heard = (rows["received"] > 0) & np.isfinite(rows["first_gradient"])
+    problems = []
+    if len(samples) < 2:
+        problems.append(f"{where} does not say how many samples each of at least two clients has.")
+    if not heard.any():
+        problems.append(f"{where} has no gradient norms (column first_gradient), as runs of older versions have not.")
+    if np.isnan(rows["expected"]).any():
+        problems.append(f"{where} has no sampling probabilities (column expected): its sampler has no law.")
+    if problems:
+        raise BadInput(*problems, "Measure the clients with a run such as: fedweave run latency_ratio --rounds 20")
+    equal = experiment.get("weights") == "equal"
+    size = np.ones(len(samples)) if equal else np.asarray(samples, float)
+    one = np.ones(size.size)
+    population = Population(
+        weight=size / size.sum(), samples=size, steps=one, batch_size=one, loss_rate=0 * one, latency=one,
+        available=one > 0,
+    )  # fmt: skip
+    sampler = LatencyOptimal(1, latency="observed")
+    (square, latency, alpha), printed = sampler.estimates_from(rows, population)
+    names = tuple(map(str, range(size.size)))
+    clients = Clients(name=names, latency=latency, samples=size, bound=np.sqrt(square))
+    trial = min(sampler.trial, np.unique(rows["round"][heard]).size)
+    return Measured(clients, alpha, trial, printed < alpha, size.size - np.unique(rows["client"][heard]).size)
 
 
 def _header(where: str, header: list[str]) -> list[str]:

@@ -10,14 +10,6 @@ from fedweave.papers.common.scale import Scale
 
 # Names and what they show; the code is imported when needed. A third part narrows an item down.
 ITEMS = {
-    "latency/fig2": "optimal round latency and rounds over M/N, other magnitudes of latency and data factors",
-    "latency/fig3": "optimal overall latency against uniform and norm selection; also log-normal latencies",
-    "latency/table1": "seconds to a target loss by four selections, three data settings, two laws of latency",
-    "latency/fig4": "loss and accuracy over time, i.i.d. data",
-    "latency/fig5": "loss and accuracy over time, Dirichlet data",
-    "latency/fig6": "loss and accuracy over time, half of the classes per client",
-    "latency/alpha": "plans for the estimated α and for bolder ones: what they promise and what training gains",
-    "latency/weights": "three estimators: does it matter that weights sum to one on average only?",
     "feddd/fig2": "accuracy of a class over its share of the data, one learner: all data sets that are there",
     "feddd/fig2/fashion_mnist": "the same, Fashion-MNIST alone",
     "feddd/fig3": "training loss over the width of the model, CIFAR-10",

@@ -43,14 +43,37 @@ def _rounds(law: LatencyPlan) -> str:
     return f"{law.rounds:,}" if law.rounds < 10**9 else f"{law.rounds:.3g}"
 
 
-_LAWS = ("law", "draws", "rounds", "per round", "in all", "against the plan")
+BOUNDS = (
+    "Totals are bounds, not forecasts: training usually needs far fewer rounds. Ratios between plans are meaningful. "
+    "α decides how far slow clients are avoided: try several, and see what the plan does."
+)
+
+
+def remarks(laws: Laws, alpha: str, chosen: bool) -> list[str]:
+    """Return what a reader of the plan must know; ``alpha`` says where α is from, ``chosen`` that M was searched."""
+    plan = laws["planned"]
+    n, weight = plan.probability.size, units.ratio(plan.largest_weight)
+    found = [
+        BOUNDS,
+        alpha,
+        f"The answer that is weighed most counts {weight} its data share, 1/(M p); --floor limits it.",
+    ]
+    if chosen and plan.cohort_size == n:
+        found.append(
+            f"warning: the best cohort size is {n:,}, as many draws as clients, the most that was tried. The bound "
+            "knows no cost of many clients but time; give --cohort for smaller rounds."
+        )
+    return found
+
+
+_LAWS = ("law", "draws", "rounds", "per round", "in all", "against the plan", "largest weight")
 _CLIENTS = ("client", "latency", "samples", "G", "p", "by norm", "by ratio")
 
 
 def _law_cells(name: str, law: LatencyPlan, plan: LatencyPlan) -> tuple[str, ...]:
     ratio = units.ratio(law.total_seconds / plan.total_seconds)
     times = (units.seconds(law.round_seconds), units.seconds(law.total_seconds))
-    return (name, f"{law.cohort_size:,}", _rounds(law), *times, ratio)
+    return (name, f"{law.cohort_size:,}", _rounds(law), *times, ratio, units.ratio(law.largest_weight))
 
 
 def _client_cells(i: int, clients: Clients, laws: Laws) -> tuple[str, ...]:
@@ -98,19 +121,21 @@ def picture(clients: Clients, laws: Laws) -> str:
         return to_svg(figure, "plan", f"Probability of {len(clients.name)} clients against latency: {names}")
 
 
-def page(clients: Clients, laws: Laws, alpha: float, epsilon: float, command: str) -> str:
+def page(
+    clients: Clients, laws: Laws, alpha: float, epsilon: float, command: str, remarks: Sequence[str] = (BOUNDS,)
+) -> str:
     """Return the plan as one self-contained HTML page."""
     plan = laws["planned"]
     order = np.argsort(clients.latency, kind="stable")
     table = _html_table(_LAWS, [_law_cells(name, law, plan) for name, law in laws.items()])
     everyone = _html_table(_CLIENTS, [_client_cells(i, clients, laws) for i in order])
-    note = (
-        f"α = {alpha:g}, ε = {epsilon:g}. Expected from the latency paper's bound: the rounds are bounds up to "
-        "constants, so trust the ratios more than the totals. Every law uses its best cohort size, unless one was "
-        "given."
+    first = (
+        f"α = {alpha:g}, ε = {epsilon:g}. Expected from the latency paper's bound; every law uses its best cohort "
+        "size, unless one was given. The largest weight is 1/(M p): how many times its data share an answer counts."
     )
+    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in (first, *remarks))
     sections = (
-        ("The plan against other laws", f'{table}<p class="note">{escape(note)}</p>'),
+        ("The plan against other laws", f"{table}{notes}"),
         ("Which clients are asked", f'<figure class="figure wide" tabindex="0">{picture(clients, laws)}</figure>'),
         ("All clients, fastest first", everyone),
         ("How to repeat it", f"<pre>{escape(command)}</pre>"),
@@ -148,10 +173,15 @@ def write(path: Path, content: str) -> None:
     write_file(path, content.encode())
 
 
-def plain(clients: Clients, laws: Laws, alpha: float, epsilon: float) -> dict[str, Any]:
-    """Return everything as JSON-able data."""
+def plain(
+    clients: Clients, laws: Laws, alpha: float, epsilon: float, remarks: Sequence[str] = (BOUNDS,)
+) -> dict[str, Any]:
+    """Return everything as JSON-able data; ``fedweave run --plan`` reads it."""
     plan = laws["planned"]
-    cost = {name: {k: v for k, v in law._asdict().items() if k != "probability"} for name, law in laws.items()}
+    cost = {
+        name: {k: v for k, v in law._asdict().items() if k != "probability"} | {"largest_weight": law.largest_weight}
+        for name, law in laws.items()
+    }
     people = [
         {
             "client": name,
@@ -164,4 +194,5 @@ def plain(clients: Clients, laws: Laws, alpha: float, epsilon: float) -> dict[st
         }
         for i, name in enumerate(clients.name)
     ]
-    return {**cost["planned"], "alpha": alpha, "epsilon": epsilon, "laws": cost, "clients": people}
+    given = {"alpha": alpha, "epsilon": epsilon, "remarks": list(remarks)}
+    return {**cost["planned"], **given, "laws": cost, "clients": people}

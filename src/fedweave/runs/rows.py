@@ -42,6 +42,7 @@ def round_row(
 
 def client_rows(round: int, happened: Round) -> dict[str, Array]:
     cohort, replies = happened.cohort, happened.replies
+    none = np.full(cohort.ids.size, np.nan)
     return {
         "round": np.full(cohort.ids.size, round),
         "client": cohort.ids,
@@ -52,6 +53,8 @@ def client_rows(round: int, happened: Round) -> dict[str, Array]:
         "loss": replies.loss,
         "seconds": replies.seconds,
         "bytes_up": replies.bytes_up,
+        "first_gradient": replies.first_gradient,
+        "first_loss": none if replies.first_loss is None else replies.first_loss,
     }
 
 

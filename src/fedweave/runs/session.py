@@ -127,6 +127,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         "trainer": trainer_name(engine, why if device == "cuda" else device),  # a GPU by its name
         "clients": base.size,
         "labels": None if data.labels is None or base.size > MOST_LISTED else label_counts(data, shares.train).tolist(),
+        "samples": None if base.size > MOST_LISTED else base.samples.tolist(),
         **({"test_samples": test_samples.tolist()} if experiment.client_eval else {}),
     }
     start = first_state(method, x, base, engine.layout.parameters)

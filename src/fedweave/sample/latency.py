@@ -8,7 +8,8 @@ so does the objective of the plan. That is ``InverseProbability``, which the met
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -20,6 +21,10 @@ from fedweave.sample.fixed import draw_with_replacement, mean_count
 from fedweave.solve import latency_plan
 
 Share = Annotated[float, Field(gt=0, le=1)]
+ROWS = (  # what a run tells of every asked client
+    "round", "client", "count", "expected", "received", "steps", "loss", "seconds", "bytes_up", "first_gradient",
+    "first_loss",
+)  # fmt: skip
 SMALLEST = 1e-3  # of the mean: one vanishing gradient must not make a client seem useless for good
 LEAST_ALPHA = 1e-3  # of the data's part of the bound: eq. 27 is a difference and may be negative
 
@@ -103,23 +108,23 @@ class LatencyOptimal(Sampler):
         return draw_with_replacement(self.law(state, view), int(state["draws"][0]), rng)
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
-        state, last = self._remember(state, view, cohort, replies), int(state["planned"][0])
+        last, state = int(state["planned"][0]), self._remember(state, view.round, view.population, cohort, replies)
         due = view.round >= self.trial if not last else self.replan is not None and view.round >= last + self.replan
         return self._plan(state, view) if due and state["heard"].any() else state
 
-    def _remember(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
+    def _remember(
+        self, state: State, round: int, population: Population, cohort: Cohort, replies: Replies
+    ) -> dict[str, Array]:
         after = {name: values.copy() for name, values in state.items()}
         asked, seconds = cohort.ids, replies.seconds
         if self.latency == "known":  # every client announces its latency
-            asked, seconds = np.arange(view.population.size), view.population.latency
+            asked, seconds = np.arange(population.size), population.latency
         _fade(after, "waited", "seconds", asked, seconds, self.memory)
         ok = replies.received & np.isfinite(replies.first_gradient)
         if not ok.any():
             return after
         answered, square = cohort.ids[ok], replies.first_gradient[ok] ** 2
-        weight = (
-            view.population.weight[answered] * cohort.count[ok] / cohort.expected[ok]
-        )  # estimates a mean over all clients
+        weight = _draw_weights(population.weight, cohort)[ok]
         level = float(weight @ square / weight.sum())
         _fade(after, "heard", "square", answered, square / level if level > 0 else np.ones(answered.size), self.memory)
         if not after["planned"].any():  # in the trial p = ω, as eq. 26 assumes
@@ -128,7 +133,7 @@ class LatencyOptimal(Sampler):
             after["smallest"] = np.minimum(after["smallest"], level)
             loss = float(weight @ _loss_at_model(replies)[ok] / weight.sum())
             has_loss = self.progress == "loss" and np.isfinite(loss)
-            after["progress"] += np.sqrt(view.round) * (loss if has_loss else after["smallest"])
+            after["progress"] += np.sqrt(round) * (loss if has_loss else after["smallest"])
         return after
 
     def estimates(self, state: State, weight: Array) -> Estimates:
@@ -142,6 +147,29 @@ class LatencyOptimal(Sampler):
         alpha = alpha if self.boldness is None else self.boldness * data
         return Estimates(square, latency, alpha if self.alpha is None else self.alpha)
 
+    def estimates_from(self, rows: Mapping[str, Array], population: Population) -> tuple[Estimates, float]:
+        """Return the estimates from the rows of asked clients of any run, and eq. 27 itself, which may be negative.
+
+        Its first ``trial`` rounds in which somebody answered are the trial. The law of the run need not be p = ω: the
+        data's part of the bound is (1/M) Σ ω² G²/p, the mean of ω G²/(M p) over clients weighed by ω, and M p is the
+        column ``expected``.
+        """
+        state, data = dict(self.init(population)), list[float]()
+        first = np.unique(rows["round"], return_index=True)[1][1:]
+        for part in zip(*(np.split(rows[name], first) for name in ROWS), strict=True):
+            row = dict[str, Array](zip(ROWS, part, strict=True))
+            cohort, replies = _round_of(row)
+            state = self._remember(state, int(row["round"][0]), population, cohort, replies)
+            data += _data_part(population.weight, cohort, replies)
+            if len(data) == self.trial:
+                state["planned"] = np.ones(1)
+        found = self.estimates(state, population.weight)
+        mean = float(np.mean(data[: self.trial])) if data else np.nan
+        printed = float(state["progress"][0]) / max(float(state["rounds"][0]), 1.0) - mean
+        if self.alpha is None and self.boldness is None:
+            found = found._replace(alpha=max(printed, LEAST_ALPHA * mean))
+        return found, printed
+
     def _plan(self, state: State, view: View) -> State:
         weight = view.population.weight
         square, latency, alpha = self.estimates(state, weight)
@@ -152,6 +180,25 @@ class LatencyOptimal(Sampler):
         plan = latency_plan(latency, factor, alpha, self.epsilon, sizes, floor=self.floor * weight)
         law = {"probability": plan.probability, "draws": np.array([plan.cohort_size])}
         return {**state, **law, "planned": np.array([float(view.round)])}
+
+
+def _draw_weights(weight: Array, cohort: Cohort) -> Array:
+    """Return ω c/E[c] of a cohort: its sums estimate sums over all clients, weighted by ω."""
+    return weight[cohort.ids] * cohort.count / cohort.expected
+
+
+def _data_part(weight: Array, cohort: Cohort, replies: Replies) -> list[float]:
+    """Return Σ ω² G²/E[c] as the cohort estimates it; nothing where nobody was heard."""
+    ok = replies.received & np.isfinite(replies.first_gradient)
+    mine, part = _draw_weights(weight, cohort)[ok], weight[cohort.ids] * replies.first_gradient**2 / cohort.expected
+    return [float(mine @ part[ok] / mine.sum())] if ok.any() else []
+
+
+def _round_of(row: Mapping[str, Array]) -> tuple[Cohort, Replies]:
+    """Return a round's cohort and what is known of its replies, from its rows of asked clients."""
+    cohort = Cohort(ids=row["client"], count=row["count"], expected=row["expected"])
+    measured: dict[str, Any] = {name: row[name] for name in ROWS[5:]}
+    return cohort, Replies(received=row["received"] > 0, updates=np.zeros((row["client"].size, 0)), **measured)
 
 
 def _loss_at_model(replies: Replies) -> Array:

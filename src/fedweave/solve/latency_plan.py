@@ -51,6 +51,11 @@ class LatencyPlan(NamedTuple):
     round_seconds: float  # expected (eq. 14)
     total_seconds: float  # rounds × round_seconds
 
+    @property
+    def largest_weight(self) -> float:
+        """The largest 1/(M p) of the clients that are ever asked: how many times its data share an answer counts."""
+        return float(1 / (self.cohort_size * self.probability[self.probability > 0].min()))
+
 
 def latency_plan(
     latency: Array,

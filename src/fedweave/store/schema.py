@@ -22,7 +22,8 @@ ROUNDS = {
 }  # fmt: skip
 CLIENTS = {
     "round": "INTEGER", "client": "INTEGER", "count": "INTEGER", "expected": "REAL", "received": "INTEGER",
-    "steps": "INTEGER", "loss": "REAL", "seconds": "REAL", "bytes_up": "INTEGER",
+    "steps": "INTEGER", "loss": "REAL", "seconds": "REAL", "bytes_up": "INTEGER", "first_gradient": "REAL",
+    "first_loss": "REAL",
 }  # fmt: skip
 CLIENT_SCORES = {"round": "INTEGER", "client": "INTEGER", "value": "REAL"}
 FAILURES = {"round": "INTEGER", "kind": "TEXT", "client": "INTEGER", "why": "TEXT", "traceback": "TEXT"}
@@ -48,8 +49,9 @@ def create_tables(db: sqlite3.Connection, write: bool) -> None:
     for name, columns in TABLES.items():
         body = ", ".join(f'"{c}" {kind}' for c, kind in columns.items())
         db.execute(f"CREATE TABLE IF NOT EXISTS {name} ({body}{KEYS.get(name, '')})")
-    if "abandoned" not in {column for _, column, *_ in db.execute("PRAGMA table_info(rounds)")}:
-        db.execute("ALTER TABLE rounds ADD COLUMN abandoned INTEGER DEFAULT 0")  # runs of older versions lack it
+        there = {column for _, column, *_ in db.execute(f"PRAGMA table_info({name})")}
+        for column in [c for c in columns if c not in there]:  # runs of older versions lack the last ones
+            db.execute(f'ALTER TABLE {name} ADD COLUMN "{column}" {columns[column]}')
 
 
 def insert_round(

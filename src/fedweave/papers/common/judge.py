@@ -132,7 +132,8 @@ def _exact(plain: Judged, values: Values, unit: str) -> Judged:
     else:
         holds = all((gap > 0).all() for gap in gaps)
     verdict: Verdict = "confirmed" if holds else "contradicted"
-    text = ", ".join(f"{arm} {_shown(values.by_arm[arm].mean(), unit)}" for arm in (claim.ours, *claim.others))
+    arms = [arm for arm in (claim.ours, *claim.others) if arm]
+    text = ", ".join(f"{arm} {_shown(values.by_arm[arm].mean(), unit)}" for arm in arms)
     seeds = min(gap.size for gap in gaps)
     p = (0.0, 1.0) if holds else (1.0, 0.0)
     return replace(plain, verdict=verdict, evidence=text, p_right=p[0], p_wrong=p[1], seeds=seeds)

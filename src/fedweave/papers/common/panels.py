@@ -77,7 +77,7 @@ def curves(
 def _common(runs: Sequence[Record], x: str, y: str, smooth: int) -> tuple[Array, Array]:
     """Return common points and the values of every run there: the last one evaluated before."""
     points = [np.asarray(r.rounds[x], float) for r in runs]
-    values = [_smoothed(np.asarray(r.rounds[y], float), smooth) for r in runs]
+    values = [smoothed(np.asarray(r.rounds[y], float), smooth) for r in runs]
     seen = [np.isfinite(v) for v in values]
     points, values = ([a[s] for a, s in zip(many, seen, strict=True)] for many in (points, values))
     if any(not p.size for p in points):
@@ -89,7 +89,8 @@ def _common(runs: Sequence[Record], x: str, y: str, smooth: int) -> tuple[Array,
     return grid, np.array(rows)
 
 
-def _smoothed(values: Array, width: int) -> Array:
+def smoothed(values: Array, width: int) -> Array:
+    """Return the mean over the last ``width`` values, or as many as there are."""
     if width == 1:
         return values
     total = np.cumsum(np.concatenate([[0.0], values]))

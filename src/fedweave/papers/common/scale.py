@@ -44,6 +44,7 @@ def load_samples(name: str, scale: Scale, size: ImageSize) -> Dataset:
 SHAPES = {  # shape, classes, natural clients of the data sets that smoke runs imitate where they are missing
     "mnist": ((1, 28, 28), 10, 0),
     "fashion_mnist": ((1, 28, 28), 10, 0),
+    "emnist_letters": ((1, 28, 28), 26, 0),
     "cifar10": ((3, 32, 32), 10, 0),
     "cinic10": ((3, 32, 32), 10, 0),
     "femnist": ((1, 28, 28), 62, 40),

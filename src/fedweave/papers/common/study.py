@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedweave.core.records import Array
 from fedweave.papers.common.judge import Fidelity, Judged, Values, judge
 from fedweave.papers.common.ledger import claims_of
 from fedweave.papers.common.panels import Panel
@@ -27,13 +28,25 @@ COLUMNS = {"paper": "as published", "calibrated": "step lengths calibrated", "tu
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of each run."""
+    """A number of each run.
 
-    of: Callable[[Record], float]
+    ``joint``: ``of`` takes the runs of all arms with one seed, by arm, and returns the number of each; so a target may
+    be what all of them reach, or a share of what one of them does.
+    """
+
+    of: Callable[..., Any]
     unit: str = ""  # "%" is a share, shown in per cent
     end: Callable[[Record], float] | None = None  # of a time to a target: what a run that never arrived counts as
     ratio: bool = False  # compare by ratios, not differences
     digits: int = 4
+    joint: bool = False
+
+    def numbers(self, records: Records) -> dict[str, Array]:
+        """Return the measure of every arm, one number per seed; nan where there is none."""
+        if not self.joint:
+            return {arm: np.array([self.of(record) for record in runs], float) for arm, runs in records.items()}
+        seeds = [self.of(dict(zip(records, runs, strict=True))) for runs in zip(*records.values(), strict=True)]
+        return {arm: np.array([found[arm] for found in seeds], float) for arm in records}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,14 +102,11 @@ class Outcome:
         m = self.study.measures.get(measure)
         if m is None or column not in self.records:
             return None
-        found: dict[str, Any] = {}
-        never = False
-        for arm, records in self.records[column].items():
-            numbers = np.array([m.of(record) for record in records], float)
-            if m.end is not None:
-                never |= bool(np.isnan(numbers).any())
-                numbers = np.array([censored([v], m.end(r))[0] for v, r in zip(numbers, records, strict=True)])
-            found[arm] = numbers
+        found, never = m.numbers(self.records[column]), False
+        if m.end is not None:
+            never = any(np.isnan(numbers).any() for numbers in found.values())
+            for arm, records in self.records[column].items():
+                found[arm] = np.array([censored([v], m.end(r))[0] for v, r in zip(found[arm], records, strict=True)])
         return Values(found, m.ratio or m.end is not None, never)
 
     def judged(self) -> list[Judged]:
@@ -111,28 +121,24 @@ class Outcome:
 
     def rows(self) -> list[dict[str, str]]:
         """Return the table: a line for every arm, means with their t intervals, published numbers beside them."""
-        return [
-            {
-                **({"column": self.named(column)} if len(self.records) > 1 else {}),
-                "method": arm,
-                **self._cells(column, arm),
-            }
-            for column, records in self.records.items()
-            for arm in records
-        ]
+        found = []
+        for column, records in self.records.items():
+            numbers = {name: measure.numbers(records) for name, measure in self.study.measures.items()}
+            first = {"column": self.named(column)} if len(self.records) > 1 else {}
+            found += [{**first, "method": arm, **self._cells(numbers, arm)} for arm in records]
+        return found
 
-    def _cells(self, column: str, arm: str) -> dict[str, str]:
+    def _cells(self, numbers: Mapping[str, Mapping[str, Array]], arm: str) -> dict[str, str]:
         cells: dict[str, str] = {}
         for name, measure in self.study.measures.items():
-            cells[name] = self._cell(measure, self.records[column][arm])
+            cells[name] = self._cell(measure, numbers[name][arm])
             if name in self.study.published:
                 number = self.study.published[name].get(arm)
                 cells[f"{name}, published"] = "—" if number is None else _format(number, measure)
         return cells
 
     @staticmethod
-    def _cell(measure: Measure, records: Sequence[Record]) -> str:
-        numbers = np.array([measure.of(record) for record in records], float)
+    def _cell(measure: Measure, numbers: Array) -> str:
         seen = numbers[np.isfinite(numbers)]
         if not seen.size:
             return "never" if measure.end else "—"

@@ -1,160 +1,196 @@
-"""The latency paper, figures 2 and 3, which need no training: the optimum, uniform and norm selection."""
+"""The latency paper's figures 2 and 3, which need no training: the optimum of (P4), uniform and norm selection."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import product
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from fedweave.core.records import Array
-from fedweave.papers.common.claims import Claim, Outcome
-from fedweave.papers.common.parallel import Progress, run_in_order
+from fedweave.papers.common.panels import Make, curves
+from fedweave.papers.common.record import Record
 from fedweave.papers.common.scale import Scale
+from fedweave.papers.common.study import Measure, Study
 from fedweave.solve import latency_plan
-from fedweave.solve.latency_plan import evaluate_plan
+from fedweave.solve.latency_plan import LatencyPlan, evaluate_plan
 
 ALPHA, EPSILON = 1.0, 1e-3
-ORDERS = (1.0, 10.0, 1e3)
-REPETITIONS: dict[Scale, int] = {"smoke": 2, "laptop": 10, "paper": 10}
-RATIOS: dict[Scale, tuple[float, ...]] = {
+ORDERS = (10.0, 1e3)  # of B and C, besides 1
+REPETITIONS: Mapping[Scale, int] = {"smoke": 2, "laptop": 10, "paper": 10}
+RATIOS: Mapping[Scale, tuple[float, ...]] = {
     "smoke": (0.1, 0.5, 1.0),
-    "laptop": tuple(np.arange(1, 11) / 10),
-    "paper": tuple(np.arange(1, 11) / 10),
+    "laptop": tuple((np.arange(1, 11) / 10).tolist()),
+    "paper": tuple((np.arange(1, 11) / 10).tolist()),
 }
+SEEDS: Mapping[Scale, int] = {"smoke": 1, "laptop": 5, "paper": 5}  # each with its own repetitions
 FLEETS: dict[str, Callable[[np.random.Generator, int], Array]] = {
     "uniform gaps": lambda rng, n: np.cumsum(1 - rng.random(n)),  # δ_1 is a gap too: the paper does not say what it is
     "log-normal": lambda rng, n: np.sort(rng.lognormal(0, 1, n)),
 }
 
 
-def solve_instance(
-    fleet: str, clients: int, ratio: float, B_order: float, C_order: float, repetition: int
-) -> dict[str, Any]:
-    """Return one optimum with uniform and norm selection; a repetition has the same fleet in every order."""
-    rng = np.random.default_rng([clients, repetition])
-    B, delta = B_order * (1 - rng.random(clients)), C_order * FLEETS[fleet](rng, clients)
-    M, norm = max(round(ratio * clients), 1), np.sqrt(B) / np.sqrt(B).sum()
-    plan = latency_plan(delta, B, ALPHA, EPSILON, [M])
-    uniform, by_norm = (evaluate_plan(p, delta, B, ALPHA, EPSILON, M) for p in (np.full(clients, 1 / clients), norm))
-    return {
-        "p": plan.probability,
-        "round_seconds": plan.round_seconds,
-        "rounds": plan.rounds,
-        "total": plan.total_seconds,
-        "uniform": uniform.total_seconds / plan.total_seconds - 1,
-        "norm": by_norm.total_seconds / plan.total_seconds - 1,
-    }
+@dataclass(frozen=True)
+class Fleets:
+    """Random fleets of a kind, to plan for at every ratio M/N."""
+
+    clients: int
+    ratios: tuple[float, ...]
+    repetitions: int
+    B_order: float = 1.0
+    C_order: float = 1.0
+    kind: str = "uniform gaps"
 
 
-def _table(
-    jobs: Sequence[tuple[Any, ...]], repetitions: int, on_progress: Progress | None
-) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
-    found = run_in_order(solve_instance, [(*job, r) for job in jobs for r in range(repetitions)], on_progress)
-    return {job: found[i * repetitions : (i + 1) * repetitions] for i, job in enumerate(jobs)}
+class Solved(NamedTuple):
+    """One instance: the optimum, and what uniform and norm selection cost."""
+
+    plan: LatencyPlan
+    change: float  # of any probability from the optimum for orders of 1
+    excess: tuple[float, float]  # of uniform and norm selection, shares of the optimum
 
 
-def _mean(cells: Sequence[Mapping[str, Any]], key: str) -> float:
-    return float(np.mean([cell[key] for cell in cells]))
+def solve_instance(fleets: Fleets, ratio: float, repetition: int) -> Solved:
+    """Solve (P4) for one instance; a repetition has the same random numbers at every order and ratio."""
+    n, rng = fleets.clients, np.random.default_rng([fleets.clients, repetition])
+    B, delta, M = 1 - rng.random(n), FLEETS[fleets.kind](rng, n), max(round(ratio * n), 1)
+
+    def cost(law: Array) -> LatencyPlan:
+        return evaluate_plan(law, fleets.C_order * delta, fleets.B_order * B, ALPHA, EPSILON, M)
+
+    law = plain = latency_plan(delta, B, ALPHA, EPSILON, [M]).probability
+    if (fleets.B_order, fleets.C_order) != (1.0, 1.0):
+        law = latency_plan(fleets.C_order * delta, fleets.B_order * B, ALPHA, EPSILON, [M]).probability
+    plan, norm = cost(law), np.sqrt(B) / np.sqrt(B).sum()
+    uniform, by_norm = (cost(p).total_seconds / plan.total_seconds - 1 for p in (np.full(n, 1 / n), norm))
+    return Solved(plan, float(np.abs(law - plain).max()), (uniform, by_norm))
 
 
-def fig2(scale: Scale, on_progress: Progress | None = None) -> Outcome:
-    """Figure 2: optimal round latency and rounds over M/N, for other magnitudes of latency gaps and data factors."""
-    ratios, repetitions, sizes = RATIOS[scale], REPETITIONS[scale], (10, 100)
-    orders = [("C", 1.0, c) for c in ORDERS] + [("B", b, 1.0) for b in ORDERS[1:]]
-    jobs = {
-        (kind, n, order, ratio): ("uniform gaps", n, ratio, B, C)
-        for (kind, B, C), n, ratio in product(orders, sizes, ratios)
-        for order in (B * C,)
-    }
-    found = _table(list(jobs.values()), repetitions, on_progress)
-    rows = [
-        {
-            "varied": kind,
-            "order": order,
-            "clients": n,
-            "M/N": ratio,
-            "round_seconds / C order": _mean(found[job], "round_seconds") / job[4],
-            "rounds / B order²": _mean(found[job], "rounds") / job[3] ** 2,
-            "largest change of p": max(
-                float(np.abs(a["p"] - b["p"]).max())
-                for a, b in zip(found[job], found[jobs["C", n, 1.0, ratio]], strict=True)
-            ),
-        }
-        for (kind, n, order, ratio), job in jobs.items()
-    ]
-    base = {(r["clients"], r["M/N"]): r for r in rows if r["order"] == 1}
-    claims = [
-        _judge_monotone("the round latency rises with N and with M/N", base, "round_seconds / C order", 1, 1),
-        _judge_monotone("the number of rounds rises with N and falls with M/N", base, "rounds / B order²", 1, -1),
-        _judge_unchanged("the magnitude of C does not change the optimal probabilities", rows, "C", 1e-6),
-        _judge_unchanged("the magnitude of B changes no optimal probability by 0.01", rows, "B", 0.01),
-    ]
-    notes = (
-        f"α = {ALPHA:g}, ε = {EPSILON:g}, {repetitions} repetitions, the same random numbers in every order.",
+def solve(fleets: Fleets, seed: int) -> Record:
+    """Solve the repetitions of a seed at every ratio: means, and the deviation of the overall latency."""
+    rows = []
+    for ratio in fleets.ratios:
+        first = seed * fleets.repetitions
+        found = [solve_instance(fleets, ratio, r) for r in range(first, first + fleets.repetitions)]
+        total, excess = np.array([s.plan.total_seconds for s in found]), np.array([s.excess for s in found])
+        rows.append(
+            {
+                "M/N": ratio,
+                "round latency": np.mean([s.plan.round_seconds for s in found]) / fleets.C_order,
+                "rounds": np.mean([s.plan.rounds for s in found]) / fleets.B_order**2,
+                "change": max(s.change for s in found),
+                "total": total.mean(),
+                "deviation": total.std(ddof=1),
+                "uniform": 100 * excess[:, 0].mean(),
+                "norm": 100 * excess[:, 1].mean(),
+                "least": excess.min(),
+            }
+        )
+    return Record({name: np.array([row[name] for row in rows], float) for name in rows[0]})
+
+
+def mean(column: str, **how: Any) -> Measure:
+    """Return the measure: the mean of a column over M/N."""
+    return Measure(lambda r: float(r.rounds[column].mean()), **how)
+
+
+def monotone(column: str, sign: int) -> Measure:
+    """Return the measure: 1 if a column rises (sign 1) or falls (−1) from each M/N to the next, else 0."""
+    return Measure(lambda r: float((sign * np.diff(r.rounds[column]) > 0).all()))
+
+
+def outweighs(column: str, letter: str) -> Measure:
+    """Return the measure: 1 if both N and M/N change a column more than the order of B or C does, at every M/N."""
+
+    def of(records: Mapping[str, Record]) -> dict[str, float]:
+        value = {arm: np.log(r.rounds[column]) for arm, r in records.items()}
+        by_size = np.abs(value["N = 100, orders 1"] - value["N = 10, orders 1"]).min()
+        found = {}
+        for arm, mine in value.items():
+            plain = value[f"{arm.split(',')[0]}, orders 1"]
+            by_order = np.abs(mine - plain).max() if f"{letter} order" in arm else 0.0
+            found[arm] = float(by_order < min(by_size, np.ptp(plain)))
+        return found
+
+    return Measure(of, joint=True)
+
+
+def _panel(n: int, column: str, letter: str, title: str, y_label: str, log: Literal["", "y"] = "") -> Make:
+    """Return a panel of figure 2: the fleets of one size at all orders of B or C."""
+    make = curves(f"N = {n}: {title}", column, "M/N", y_label, log=log)
+    words = (f"N = {n}, orders 1", f"N = {n}, {letter} order")
+    return lambda records: make({arm: runs for arm, runs in records.items() if arm.startswith(words)})
+
+
+def _fig2(scale: Scale) -> Mapping[str, Fleets]:
+    found, given = dict[str, Fleets](), (RATIOS[scale], REPETITIONS[scale])
+    for n in (10, 100):
+        found[f"N = {n}, orders 1"] = Fleets(n, *given)
+        found |= {f"N = {n}, C order {c:g}": Fleets(n, *given, C_order=c) for c in ORDERS}
+        found |= {f"N = {n}, B order {b:g}": Fleets(n, *given, B_order=b) for b in ORDERS}
+    return found
+
+
+def _fig3(scale: Scale) -> Mapping[str, Fleets]:
+    names = {f"N = {n}": (n, "uniform gaps") for n in (10, 50, 100)}
+    names |= {f"{name}, log-normal": (n, "log-normal") for name, (n, _) in names.items()}
+    given = RATIOS[scale], REPETITIONS[scale]
+    return {name: Fleets(n, *given, kind=kind) for name, (n, kind) in names.items()}
+
+
+def _settings(**own: Any) -> Callable[[Scale], Mapping[str, Any]]:
+    given = {"α": ALPHA, "ε": EPSILON, "B": "U(0, order]", "latency gaps C": "U(0, order]", **own}
+    return lambda scale: {**given, "M/N": ", ".join(map(str, RATIOS[scale])), "repetitions": REPETITIONS[scale]}
+
+
+FIG2 = Study(
+    name="latency/fig2",
+    shows="optimal round latency and rounds over M/N, at other magnitudes of latency gaps and data factors",
+    arms=_fig2,
+    work=solve,
+    seeds=SEEDS,
+    exact=True,
+    measures={
+        "round latency, mean": mean("round latency", ratio=True),
+        "rounds, mean": mean("rounds", ratio=True),
+        "round latency rises with M/N": monotone("round latency", 1),
+        "rounds fall with M/N": monotone("rounds", -1),
+        "N and M/N outweigh the C order": outweighs("round latency", "C"),
+        "N and M/N outweigh the B order": outweighs("rounds", "B"),
+        "largest change of p": Measure(lambda r: float(r.rounds["change"].max()), digits=2),
+    },
+    panels=(
+        *(_panel(n, "round latency", "C", "round latency / C order", "Optimal round latency, s") for n in (10, 100)),
+        *(_panel(n, "rounds", "B", "rounds / B order²", "Optimal rounds", "y") for n in (10, 100)),
+    ),
+    settings=_settings(N="10, 100"),
+    notes=(
         "C moves nothing if δ_1 scales with the gaps; B moves little because α stays: exactly nothing for α = 0.",
-    )
-    return Outcome("latency/fig2", scale, rows, claims, notes)
-
-
-def _judge_monotone(text: str, rows: Mapping[Any, Mapping[str, Any]], key: str, by_size: int, by_ratio: int) -> Claim:
-    """Judge whether a quantity rises (1) or falls (−1) with the number of clients and with the ratio, everywhere."""
-    sizes, ratios = (sorted({place[i] for place in rows}) for i in (0, 1))
-    values = np.array([[rows[n, r][key] for r in ratios] for n in sizes])
-    holds = (by_size * np.diff(values, axis=0) > 0).all() and (by_ratio * np.diff(values, axis=1) > 0).all()
-    corners = ", ".join(
-        f"N={n} M/N={r:g}: {rows[n, r][key]:.3g}" for n in (sizes[0], sizes[-1]) for r in (ratios[0], ratios[-1])
-    )
-    return Claim.judge(text, bool(holds), corners)
-
-
-def _judge_unchanged(text: str, rows: Sequence[Mapping[str, Any]], kind: str, limit: float) -> Claim:
-    change = max(row["largest change of p"] for row in rows if row["varied"] == kind)
-    return Claim.judge(text, change < limit, f"largest change of any p: {change:.2g}")
-
-
-def fig3(scale: Scale, on_progress: Progress | None = None) -> Outcome:
-    """Figure 3: optimal overall latency, and how much more uniform and norm selection need; also log-normal fleets."""
-    ratios, repetitions, sizes = RATIOS[scale], REPETITIONS[scale], (10, 50, 100)
-    jobs = {place: (*place, 1.0, 1.0) for place in product(FLEETS, sizes, ratios)}
-    found = _table(list(jobs.values()), repetitions, on_progress)
-    rows = [
-        {
-            "latencies": fleet,
-            "clients": n,
-            "M/N": ratio,
-            "total_seconds": _mean(found[job], "total"),
-            "deviation": float(np.std([c["total"] for c in found[job]], ddof=1)),
-            "uniform, % more": 100 * _mean(found[job], "uniform"),
-            "norm, % more": 100 * _mean(found[job], "norm"),
-        }
-        for (fleet, n, ratio), job in jobs.items()
-    ]
-    paper = {(r["clients"], r["M/N"]): r for r in rows if r["latencies"] == "uniform gaps"}
-    least = min(min(cell["uniform"], cell["norm"]) for cells in found.values() for cell in cells)
-    gap = {
-        (fleet, n): float(np.mean([r["norm, % more"] for r in rows if (r["latencies"], r["clients"]) == (fleet, n)]))
-        for fleet, n in product(FLEETS, sizes)
-    }
-    small, large = (gap["uniform gaps", n] for n in (sizes[0], sizes[-1]))
-    heavy = gap["log-normal", sizes[-1]]
-    claims = [
-        _judge_monotone("the overall latency rises with N and falls with M/N", paper, "total_seconds", 1, -1),
-        _judge_monotone("its deviation rises with N and falls with M/N", paper, "deviation", 1, -1),
-        Claim.judge(
-            "ours is the smallest, on every instance", least >= 0, f"smallest excess of the others: {least:.2g}"
-        ),
-        Claim.judge(
-            "norm selection comes close when N is large",
-            large < small,
-            f"{small:.2g} % more at N = {sizes[0]}, {large:.2g} % more at N = {sizes[-1]}",
-        ),
-        Claim.judge(
-            "heavy tails promise more (beyond the paper)",
-            heavy > 2 * large,
-            f"over norm selection at N = {sizes[-1]}: {heavy:.3g} % with log-normal latencies, {large:.2g} % with gaps",
-        ),
-    ]
-    notes = (f"α = {ALPHA:g}, ε = {EPSILON:g}, B and C of order 1, {repetitions} repetitions.",)
-    return Outcome("latency/fig3", scale, rows, claims, notes)
+        "Rounds are divided by the square of the order of B, to which they are proportional where B outweighs α.",
+    ),
+)
+FIG3 = Study(
+    name="latency/fig3",
+    shows="optimal overall latency, and how much more uniform and norm selection need; also log-normal latencies",
+    arms=_fig3,
+    work=solve,
+    seeds=SEEDS,
+    exact=True,
+    measures={
+        "overall latency, mean": mean("total", ratio=True),
+        "deviation, mean": mean("deviation", ratio=True),
+        "overall latency falls with M/N": monotone("total", -1),
+        "deviation falls with M/N": monotone("deviation", -1),
+        "ours is the smallest": Measure(lambda r: float(r.rounds["least"].min() >= -1e-12)),
+        "uniform's excess, %": mean("uniform", digits=3),
+        "norm's excess, %": mean("norm", digits=3),
+    },
+    panels=(
+        curves("Overall latency of the optimum", "total", "M/N", "Overall latency, s", log="y"),
+        curves("Its standard deviation over repetitions", "deviation", "M/N", "Deviation, s", log="y"),
+        curves("Uniform selection", "uniform", "M/N", "More than the optimum, %"),
+        curves("Norm selection", "norm", "M/N", "More than the optimum, %"),
+    ),
+    settings=_settings(N="10, 50, 100"),
+)

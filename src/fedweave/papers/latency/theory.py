@@ -16,7 +16,7 @@ from fedweave.sample import Fixed
 CLIENTS, DRAWS, STEPS = 10, 5, 5
 
 
-def measure_bound(seeds: int = 3, rounds: Sequence[int] = (16, 64, 256, 1024)) -> MeasuredAgainstBound:
+def measure_bound(seeds: int = 3, rounds: Sequence[int] = (16, 64, 256, 1024), first: int = 0) -> MeasuredAgainstBound:
     """Mean squared gradient over T rounds with γ = 1/(L I √T), draws uniform, data of uneven clients.
 
     G_i is the largest gradient of client i on the way: no domain is bounded here, and the proof needs no other points.
@@ -29,7 +29,7 @@ def measure_bound(seeds: int = 3, rounds: Sequence[int] = (16, 64, 256, 1024)) -
     for i, T in enumerate(rounds):
         lr, largest = 1 / (STEPS * np.sqrt(T)), np.zeros(CLIENTS)
         for seed in range(seeds):
-            path = models_on(method, problem, clients, lr, T, seed)
+            path = models_on(method, problem, clients, lr, T, first + seed)
             measured[seed, i] = squared_gradients(problem, d, path).mean()
             away = np.linalg.norm(path[:, None] - problem.optimum, axis=2)  # local steps only shorten it
             largest = np.maximum(largest, away.max(0))
