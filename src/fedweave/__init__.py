@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedweave.core.settings import BadInput as BadInput
     from fedweave.core.settings import settings as settings
     from fedweave.data import partition as partition
+    from fedweave.local import adversaries as adversaries
     from fedweave.local import solvers as solvers
     from fedweave.method import Method as Method
     from fedweave.runs.compare import Comparison as Comparison
@@ -43,6 +44,7 @@ __version__ = "0.1.0"
 
 _WHERE = {  # names of this package that are no modules of it
     "BadInput": "core.settings",
+    "adversaries": "local",
     "Comparison": "runs.compare",
     "Experiment": "runs.experiment",
     "Interrupted": "runs.loop",

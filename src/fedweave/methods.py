@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from fedweave import server
 from fedweave.aggregate import (
@@ -179,14 +180,24 @@ def fedos(per_round: int = 10) -> Method:
     return Method(Optimal(per_round), aggregator=InverseProbability(), name="fedos")
 
 
-def fedaware(per_round: int = 10, alpha: float = 0.5) -> Method:
-    """FedAWARE: the shortest convex combination of all clients' momenta, after a first round with all clients."""
-    return Method(FirstEveryone(Uniform(per_round)), aggregator=Aware(alpha), name="fedaware")
+def fedaware(
+    per_round: int = 10, alpha: float | tuple[float, ...] = 0.5, start: Literal["everyone", "mean"] = "everyone"
+) -> Method:
+    """FedAWARE: the shortest convex combination of all clients' momenta, after a first round with all clients.
+
+    With ``start`` "mean" the first rounds ask all clients in groups, and FedAvg's direction counts until they are done,
+    as in most of the authors' scripts.
+    """
+    everyone = FirstEveryone(Uniform(per_round), 1 if start == "everyone" else None)
+    return Method(everyone, aggregator=Aware(alpha, start="seen" if start == "everyone" else "mean"), name="fedaware")
 
 
-def fedaware_unit(per_round: int = 10, alpha: float = 0.5) -> Method:
+def fedaware_unit(
+    per_round: int = 10, alpha: float | tuple[float, ...] = 0.5, start: Literal["everyone", "mean"] = "everyone"
+) -> Method:
     """FedAWARE as in its authors' code: momenta are scaled to unit length."""
-    return replace(fedaware(per_round, alpha), aggregator=Aware(alpha, unit=True), name="fedaware_unit")
+    raw = fedaware(per_round, alpha, start)
+    return replace(raw, aggregator=replace(raw.aggregator, unit=True), name="fedaware_unit")
 
 
 def fedmgda(per_round: int = 10, deviation: float = 1.0) -> Method:
@@ -205,8 +216,9 @@ def latency_uniform(per_round: int = 10) -> Method:
 
 
 def latency_norm(per_round: int = 10) -> Method:
-    """Norm selection, p ∝ ω G after five trial rounds: latency-optimal for equally fast clients (Corollary 3)."""
-    return Method(LatencyOptimal(per_round, latency="equal"), aggregator=InverseProbability(), name="latency_norm")
+    """Norm selection, p ∝ ω G, learned every round from who took part: optimal for equal latencies (Corollary 3)."""
+    sampler = LatencyOptimal(per_round, trial=1, replan=1, latency="equal")
+    return Method(sampler, aggregator=InverseProbability(), name="latency_norm")
 
 
 def latency_ratio(per_round: int = 10) -> Method:

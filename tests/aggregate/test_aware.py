@@ -12,6 +12,7 @@ from fedweave import methods
 from fedweave.aggregate import MGDA, Aware, Mean, aware
 from fedweave.cli.app import app
 from fedweave.core.settings import BadInput
+from fedweave.core.spec import build, describe
 from fedweave.local.quadratic import Quadratics
 from fedweave.method import Method
 from fedweave.round import first_state, run_round
@@ -89,6 +90,53 @@ def test_momenta_follow_algorithm_1_and_start_with_the_first_update():
     assert after["momentum"][[0, 1, 2]] == pytest.approx(expected)
     assert after["momentum"].written.tolist() == [True, True, True, False, False, False]
     assert state["momentum"][[2]][0] == pytest.approx(PULL[2])  # the state before is as it was
+
+
+def test_every_client_may_have_its_own_alpha():
+    """m_i ← α_i m_i + (1 − α_i) u_i, unrolled: Σ_s α_i^(visits after s) (1 − α_i) u_s, and α_i^… on the first."""
+    alpha = (0.0, 0.1, 0.5, 0.9, 0.3, 0.7)
+    own, rng = Aware(alpha, precision="float64"), np.random.default_rng(2)
+    state, visits = fresh(own), [[] for _ in range(N)]
+    for r in range(8):
+        ids = EVERYBODY if r == 0 else np.sort(rng.choice(N, 3, replace=False))
+        updates = rng.standard_normal((ids.size, D))
+        _, state = heard(own, state, ids, updates)
+        for i, u in zip(ids, updates, strict=True):
+            visits[i].append(u)
+    for i, a in enumerate(alpha):
+        k = len(visits[i])
+        weights = [(1.0 if s == 0 else 1 - a) * a ** (k - 1 - s) for s in range(k)]
+        assert np.sum(weights) == pytest.approx(1)
+        assert state["momentum"][np.array([i])][0] == pytest.approx(np.array(weights) @ np.array(visits[i]))
+    same = Aware((0.5,) * N, precision="float64")
+    assert np.array_equal(heard(same, fresh(same), EVERYBODY, PULL)[0], heard(EXACT, fresh(EXACT), EVERYBODY, PULL)[0])
+    with pytest.raises(BadInput, match="one number, or one for each of the 6 clients. Got 2"):
+        fresh(Aware((0.5, 0.5)))
+
+
+def test_alphas_of_clients_are_kept_with_the_run():
+    method = methods.fedaware(2, alpha=(0.1, 0.2, 0.3))
+    assert build(Method, json.loads(json.dumps(describe(method))), "method") == method
+
+
+def test_the_two_beginnings_of_the_method():
+    """Everyone in the first round; or groups of K until all were asked, with FedAvg's direction until then."""
+    problem = Quadratics.random(7, 3, seed=1)
+    found = {}
+    for start in ("everyone", "mean"):
+        method, weight = methods.fedaware(3, start=start), np.full(7, 1 / 7)
+        clients, engine = worlds.equal_clients(7), quadratic_simulator(problem, fw.solvers.SGD(), 0, weight)
+        state, asked = first_state(method, np.zeros(3), clients, 3), []
+        for _ in range(4):
+            before = state.x
+            state, happened = run_round(method, state, clients, engine, 0.1, seed=0)
+            ids, u = happened.cohort.ids, happened.replies.updates
+            is_mean = np.allclose(state.x - before, u.mean(0))
+            asked.append((ids.size, is_mean, set(ids.tolist())))
+        found[start] = asked
+    assert [a[:2] for a in found["everyone"]] == [(7, False), (3, False), (3, False), (3, False)]
+    assert [a[:2] for a in found["mean"]] == [(3, True), (2, True), (2, False), (3, False)]
+    assert set.union(*(a[2] for a in found["mean"][:3])) == set(range(7))
 
 
 def test_lost_answers_leave_momenta_and_products_as_they_were():

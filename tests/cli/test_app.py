@@ -223,7 +223,7 @@ def test_help_tells_every_option_and_a_default_that_changes_nothing_when_it_is_t
     _, out, _ = fedweave("run", "--help")
     plain, in_words = (
         experiments_of(["fedavg"], {}),
-        {"clients", "model", "task", "epochs", "deadline", "answers", "quarantine", "client_eval", "start"},
+        {"clients", "model", "task", "epochs", "deadline", "answers", "quarantine", "client_eval", "start", "adversary"},
     )
     for name in OPTIONS:
         told = re.search(rf"^\W*--{name.replace('_', '-')} .*?(\[[^]]*\])?\s*│?$", out, re.MULTILINE)

@@ -94,6 +94,7 @@ def test_the_command_line_and_python_have_the_same_defaults():
         ("tables", "tape", ["--tables", "'ram' or 'disk'", "'tape'"]),
         ("start", "model.onnx", ["--start", ".safetensors, .pt or .pth", "'model.onnx'"]),
         ("start", "nowhere.pt", ["--start", "no start file", "nowhere.pt"]),
+        ("adversary", "sign-flip:2", ["--adversary", "less than or equal to 1", "'2'"]),
         ("ronds", "3", ["'--ronds'", "Did you mean 'rounds'?"]),
     ],
 )
@@ -121,7 +122,7 @@ WRONG = {
     "pool": "spark", "max_length_ratio": "0", "deadline": "soon", "over_selection": "0.5", "answers": "0",
     "min_answers": "-1", "failures": "ignore", "quarantine": "0", "audit": "maybe", "task": "regresion",
     "evaluate": "trian", "client_eval": "0",
-    "start": "model.onnx",
+    "start": "model.onnx", "adversary": "sign-flop:0.2",
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedweave.core.settings import BadInput
 from fedweave.data import Dataset, from_arrays, imbalance, load, synthetic
-from fedweave.data.deal import Shares, apportion, deal_in_proportion, dirichlet, fill_up, stratified_split
+from fedweave.data.deal import Shares, apportion, deal_in_proportion, dirichlet, draw_subset, fill_up, stratified_split
 from fedweave.data.partition import (
     IID,
     Auto,
@@ -38,6 +38,9 @@ def labelled(sizes: list[int], test_sizes: list[int] | None = None) -> Dataset:
     return from_arrays(x, y, test_x, t, name="made", classes=len(sizes))
 
 
+DEALS = st.sampled_from(["even", "random"])
+
+
 def partitions(clients: int) -> st.SearchStrategy[Partition]:
     alpha = st.floats(1e-6, 1e6)
     return st.one_of(
@@ -45,6 +48,7 @@ def partitions(clients: int) -> st.SearchStrategy[Partition]:
         st.builds(Dirichlet, st.just(clients), alpha, st.integers(1, 2)),
         st.builds(Shards, st.just(clients), st.integers(1, 3)),
         st.builds(Classes, st.just(clients), st.integers(1, 3)),
+        st.builds(Classes, st.just(clients), st.integers(1, 3), deal=DEALS, rare=st.sampled_from(["samples", "owners"])),
         st.builds(lambda low, more: Classes(clients, low, low + more), st.integers(1, 2), st.integers(0, 3)),
         st.just(OneClass(clients)),
         st.builds(Split, st.just(clients), st.floats(0.05, 0.95), st.floats(0.05, 0.95)),
@@ -57,7 +61,9 @@ cases = st.integers(1, 12).flatmap(
 
 
 def covers(partition: Partition, data: Dataset) -> bool:
-    """Whether the partition promises to deal out everything: not if classes outnumber what clients own."""
+    """Whether the partition promises to deal out everything: not if classes outnumber what clients own, or by chance."""
+    if isinstance(partition, Classes) and partition.deal == "random":
+        return False
     least = {Classes: getattr(partition, "low", 1), OneClass: 1}.get(type(partition), data.classes)
     return (partition.clients or 0) * least >= (np.bincount(data.y) > 0).sum()
 
@@ -222,6 +228,65 @@ def test_a_random_number_of_classes():
     assert set(owned) == set(range(2, 11))
 
 
+def test_classes_at_random_are_a_draw_of_each_client_by_itself():
+    """Owners of a class are then binomial: mean n k/C and variance n k/C (1 − k/C), and pairs are as likely as chance."""
+    data, n, k = labelled([400] * 10), 40, 3
+    owned = [label_counts(data, Classes(n, k, deal="random").split(data, rng(s)).train) > 0 for s in range(200)]
+    assert all((some.sum(1) == k).all() for some in owned)
+    owners = np.array([some.sum(0) for some in owned])  # (200, 10)
+    assert owners.mean() == pytest.approx(n * k / 10)
+    assert owners.var() == pytest.approx(n * 0.3 * 0.7, rel=0.15)
+    together = np.mean([some[:, 0] & some[:, 1] for some in owned])
+    assert together == pytest.approx(3 / 10 * 2 / 9, rel=0.15)
+    even = label_counts(data, Classes(n, k).split(data, rng()).train) > 0
+    assert (even.sum(0) == n * k / 10).all()
+
+
+@pytest.mark.parametrize("deal", ["even", "random"])
+def test_rare_classes_have_fewer_samples_or_fewer_owners(deal):
+    """Seven classes of 1000 samples and three of 400: FedDD's section 6.7 in both readings."""
+    data, n = labelled([400] * 3 + [1000] * 7), 50
+    found = {}
+    for rare in ("samples", "owners"):
+        some = [label_counts(data, Classes(n, 3, None, deal, rare).split(data, rng(s)).train) for s in range(40)]
+        counts = np.array(some)
+        owners = (counts > 0).sum(1).mean(0)
+        found[rare] = owners[:3].mean() / owners[3:].mean(), counts[..., :3].sum() / counts[..., 3:].sum()
+        assert ((counts > 0).sum(2) == 3).all()
+    assert found["samples"][0] == pytest.approx(1, rel=0.1)
+    assert found["owners"][0] == pytest.approx(0.4, rel=0.1)
+    assert found["samples"][1] == pytest.approx(found["owners"][1], rel=0.02)  # the data as a whole is the same
+
+
+@given(st.lists(st.floats(0.05, 1), min_size=1, max_size=6), st.data())
+def test_a_subset_is_drawn_with_exact_probabilities(wanted, data):
+    """Every place by its share, capped at one, over all starts of the systematic draw: by a fine grid of them."""
+    w = np.array(wanted)
+    k = data.draw(st.integers(1, w.size))
+    found = np.zeros(w.size)
+
+    class Grid:
+        def permutation(self, n):
+            return np.arange(n)
+
+    starts = (np.arange(400) + 0.5) / 400
+    for u in starts:
+        grid = Grid()
+        grid.random = lambda u=u: u
+        drawn = draw_subset(w, k, grid)
+        assert drawn.size == k
+        found[drawn] += 1 / starts.size
+    expected = np.full(w.size, np.nan)
+    for sure in range(w.size + 1):  # the largest are sure: the first cut that leaves no other above one
+        order = np.argsort(-w, kind="stable")
+        rest = order[sure:]
+        expected[order[:sure]] = 1
+        expected[rest] = (k - sure) * w[rest] / w[rest].sum() if rest.size else 1
+        if (expected <= 1 + 1e-12).all():
+            break
+    assert found == pytest.approx(expected, abs=2 / 400)
+
+
 def test_one_class_shared_equally():
     data = labelled([60] * 10)  # FedACS: 20 clients, two per digit
     counts = label_counts(data, OneClass(20).split(data, rng()).train)
@@ -341,6 +406,8 @@ def test_imbalance_thins_the_rare_classes():
         ("shards:2", Shards(9, 2)),
         ("classes:3", Classes(9, 3)),
         ("classes:2-10", Classes(9, 2, 10)),
+        ("classes:3:random", Classes(9, 3, deal="random")),
+        ("classes:2-10:even:owners", Classes(9, 2, 10, rare="owners")),
         ("one-class", OneClass(9)),
         ("split:0.2:0.7", Split(9, 0.2, 0.7)),
         ("natural", Natural(9)),
@@ -359,7 +426,9 @@ def test_parse(text: str, expected: Partition):
         ("shards", "lacks a value. Write shards:K"),
         ("split", "lacks a value. Write split:OWNERS:SHARE"),
         ("split:0.1", "lacks a value"),
-        ("classes", "lacks a value. Write classes:K or classes:LOW-HIGH"),
+        ("classes", "lacks a value. Write classes:K:DEAL:RARE or classes:K or classes:LOW-HIGH"),
+        ("classes:3:fair", "'even' or 'random'"),
+        ("classes:3:even:owners:4", "too many values"),
         ("dirichlet:", "'alpha'"),
         ("dirichlet:-1", "greater than 0"),
         ("dirichlet:nan", "'alpha'"),

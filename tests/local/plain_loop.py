@@ -1,5 +1,7 @@
 """Local training as anybody would write it, with torch.optim: what the fast paths are compared with."""
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import nn
@@ -28,6 +30,14 @@ def each(jobs):
     return [jobs.take([i]) for i in range(jobs.client.size)]
 
 
+class Reference(NamedTuple):
+    """What a client does in a plain loop."""
+
+    update: np.ndarray
+    loss: float  # mean over the steps
+    losses: list[np.ndarray]  # of each sample, step by step
+
+
 def reference(model, data, x, job, lr=0.1, seed=0):
     """Train one client as anybody would, with torch.optim, on the same batches."""
     torch.manual_seed(0)
@@ -35,7 +45,7 @@ def reference(model, data, x, job, lr=0.1, seed=0):
     nn.utils.vector_to_parameters(torch.from_numpy(x.copy()), module.parameters())
     optimizer = torch.optim.SGD(module.parameters(), lr)
     (plan,) = batches(seed, job, data.parts)
-    losses = []
+    losses, every = [], []
     for t in range(int(job.steps[0])):
         rows = plan.where[t, : plan.size[t]]
         xb = torch.from_numpy(data.x[rows]).float()
@@ -47,4 +57,8 @@ def reference(model, data, x, job, lr=0.1, seed=0):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return nn.utils.parameters_to_vector(module.parameters()).detach().numpy() - x, np.mean(losses)
+        with torch.no_grad():
+            each = (out[:, 0] - yb) ** 2 if yb.is_floating_point() else F.cross_entropy(out, yb, reduction="none")
+            every.append(each.numpy())
+    update = nn.utils.parameters_to_vector(module.parameters()).detach().numpy() - x
+    return Reference(update, np.mean(losses), every)

@@ -99,7 +99,7 @@ def differences(name, batch):
     found = []
     for rows in companies():
         trained = trainer.train(start, jobs.take(rows))
-        for column in Trained._fields[:4]:
+        for column in Trained._fields[:-1]:
             ours, theirs = getattr(trained, column), getattr(together, column)[rows]
             found += [
                 f"{name}, batch {batch}: {column} of client {client} in a company of {rows.size}"

@@ -76,15 +76,17 @@ def test_whole_numbers_give_exactly_the_gradient_of_autograd(chain, batch, seed,
         patch.setattr(table, "CACHED", 1 if small else table.CACHED)
         network = network_of(model, shape, Regression(), x, y)
     assert network.plan.numbers[table.FIT] >= 16 or small
-    loss, length = network._gradient_at(rows, np.arange(batch))
+    loss, length, first, squared = network._gradient_at(rows, np.arange(batch))
     found = torch.from_numpy(network._gradient.copy()).double()
     assume(float(found.abs().max()) * batch < 2**24)  # beyond this, float32 rounds whole numbers
     precise = model.double()
     nn.utils.vector_to_parameters(torch.from_numpy(rows).double(), precise.parameters())
-    error = ((precise(torch.from_numpy(x).double())[:, 0] - torch.from_numpy(y).double()) ** 2).mean()
+    errors = (precise(torch.from_numpy(x).double())[:, 0] - torch.from_numpy(y).double()) ** 2
+    error = errors.mean()
     expected = torch.cat([g.reshape(-1) for g in torch.autograd.grad(error, list(precise.parameters()))])
     assert torch.equal(found, expected)
-    assert loss == pytest.approx(error.item(), rel=1e-12)
+    assert loss == first == pytest.approx(error.item(), rel=1e-12)
+    assert squared == pytest.approx((errors**2).mean().item(), rel=1e-12)
     assert length == pytest.approx(expected.norm().item(), rel=1e-12)
 
 
@@ -102,7 +104,7 @@ def test_a_convolution_is_its_definition():
     model = nn.Sequential(conv, nn.Flatten(), nn.Linear(y[0].size, 1))
     network = network_of(model, (2, 5, 4), Regression(), x, np.zeros(5, np.float32))
     vector = initial_vector(model)
-    loss, _ = network._gradient_at(vector, np.arange(5))
+    loss, *_ = network._gradient_at(vector, np.arange(5))
     w, c = (t.detach().numpy().astype(float) for t in model[2].parameters())
     out = y.reshape(5, -1) @ w[0] + c
     assert loss == pytest.approx((out**2).mean(), rel=1e-5)
@@ -196,7 +198,7 @@ def test_batches_larger_than_the_room_train_like_a_plain_loop(model, monkeypatch
     trainer, x = trainer_of(model, data)
     assert trainer.network.plan.numbers[table.FIT] == table.LEAST
     for job in each(jobs_of((2, 3, 40), (4, 5, 9))):
-        found, (expected, loss) = trainer.train(x, job), reference(model, data, x, job)
+        found, (expected, loss, _) = trainer.train(x, job), reference(model, data, x, job)
         assert np.allclose(found.updates[0], expected, atol=1e-6)
         assert found.loss[0] == pytest.approx(loss, rel=1e-5)
 

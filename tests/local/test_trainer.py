@@ -10,7 +10,8 @@ from fedweave.core.roles import Solver
 from fedweave.local.batches import batches
 from fedweave.local.solvers import SGD, Adam, Prox
 from fedweave.local.torch.flat_module import FlatModule, initial_vector
-from fedweave.tasks.task import add_up
+from fedweave.local.torch.trainer import TorchTrainer
+from fedweave.tasks.task import Task, add_up
 from jobs import jobs_of
 from local.plain_loop import LR, each, reference, strided, trainer_of
 from worlds import image_data, regression_data
@@ -68,11 +69,44 @@ def test_every_path_trains_like_a_plain_torch_loop(model, data, compiled):
     assert (trainer.network is not None) == compiled
     for rows in trainer.pieces(JOBS):
         jobs = JOBS.take(rows)
-        updates, losses, *_ = trainer.train(x, jobs)
-        for job, update, loss in zip(each(jobs), updates, losses, strict=True):
-            expected, expected_loss = reference(model, data, x, job)
-            assert np.allclose(update, expected, rtol=1e-3, atol=1e-5)
-            assert loss == pytest.approx(expected_loss, rel=1e-4)
+        trained = trainer.train(x, jobs)
+        for i, job in enumerate(each(jobs)):
+            expected = reference(model, data, x, job)
+            assert np.allclose(trained.updates[i], expected.update, rtol=1e-3, atol=1e-5)
+            assert trained.loss[i] == pytest.approx(expected.loss, rel=1e-4)
+            assert trained.first_loss[i] == pytest.approx(expected.losses[0].mean(), rel=1e-4)
+            squares = np.mean([(losses**2).mean() for losses in expected.losses])
+            assert trained.squared_loss[i] == pytest.approx(squares, rel=1e-4)
+
+
+@pytest.mark.parametrize("solver", [SGD(momentum=0.9), Prox(0.1)], ids=str)
+def test_a_solver_of_any_kind_reports_its_losses(solver):
+    """Step by step through the kernels and by autograd: the same numbers."""
+    data, wanted = image_data(), ("first_loss", "squared_loss")
+    (ours, x), (theirs, _) = trainer_of(mlp, data, solver), trainer_of(mlp, data, solver)
+    theirs.network = None
+    a, b = ours.train(x, JOBS), theirs.train(x, JOBS)
+    for name in wanted:
+        assert np.allclose(getattr(a, name), getattr(b, name), rtol=1e-4)
+        assert (getattr(a, name) > 0).all()
+
+
+def test_squared_losses_are_unknown_where_a_task_reports_means():
+    def mean(output, batch):
+        return F.cross_entropy(output, batch.y)
+
+    def every(output, batch):
+        return F.cross_entropy(output, batch.y, reduction="none")
+
+    found = []
+    for loss in (mean, every):
+        torch.manual_seed(0)
+        module = mlp()
+        trainer = TorchTrainer(module, image_data(), SGD(), 0, task=Task(loss=loss))
+        found.append(trainer.train(initial_vector(module), FIRST))
+    assert np.isnan(found[0].squared_loss).all()
+    assert found[0].first_loss == pytest.approx(found[1].first_loss)
+    assert found[1].squared_loss > found[1].loss**2  # Jensen
 
 
 @pytest.mark.parametrize("model", [logistic, mlp, Own, cnn, strided])

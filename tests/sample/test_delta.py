@@ -309,7 +309,7 @@ def test_practical_updates_by_hand():
     score = [WEIGHT[i] * np.linalg.norm(UPDATES[i]) for i in (0, 2, 3)]
     assert np.allclose(state["probability"][[0, 2, 3]], 0.6 * np.array(score) / sum(score))
     assert (state["probability"][[1, 4]] == 0.2).all()
-    sampler = PracticalDelta(3, alpha1=0.7, alpha2=0.2)
+    sampler = PracticalDelta(3, alpha1=0.7, alpha2=0.2, gradients="mean")
     assert sampler.required_fields() == ("variance",)
     state = sampler.learn(sampler.init(at.population), at, cohort, replies(cohort, variance=np.array([1.0, 0.0, 4.0])))
     g = [-UPDATES[i] / (LR * STEPS[i]) for i in (0, 2, 3)]  # mean gradients on the way
@@ -324,6 +324,62 @@ def test_practical_updates_by_hand():
     state = code.learn(code.init(at.population), at, cohort, replies(cohort))
     score = [WEIGHT[i] * (np.linalg.norm(a - mean) + np.linalg.norm(a)) / 2 for i, a in zip((0, 2, 3), g, strict=True)]
     assert np.allclose(state["probability"][[0, 2, 3]], 0.6 * np.array(score) / sum(score))
+
+
+def plain_walk(samples, batch, passes, lr, rng):
+    """Return the gradients of plain SGD on ½‖y − s‖² over the samples s, and where it ends; it begins at zero."""
+    y, gradients = np.zeros(samples.shape[1]), []
+    for _ in range(passes):
+        for some in np.array_split(rng.permutation(len(samples)), len(samples) // batch):
+            gradients.append(y - samples[some].mean(0))
+            y = y - lr * gradients[-1]
+    return np.array(gradients), y
+
+
+@pytest.mark.parametrize(("variance", "times"), [("batch", 1), ("epochs", 3)])
+def test_eq_16_on_clients_that_walk(variance, times):
+    """ζ from the sum of the gradients of a walk, σ² from single batches or from batches summed over the passes."""
+    rng, ids, batch, passes = np.random.default_rng(3), (0, 1, 2), np.array([2, 4, 5]), 3
+    sets = [center + rng.standard_normal((20, D)) for center in 3 * rng.standard_normal((3, D))]
+    walks = [plain_walk(s, b, passes, LR, rng) for s, b in zip(sets, batch, strict=True)]
+    sums = np.array([g.sum(0) for g, _ in walks])
+    noise = np.array([((g - g.mean(0)) ** 2).sum(1).mean() for g, _ in walks])
+    steps = np.array([len(g) for g, _ in walks])
+    population = worlds.equal_clients(3, weight=WEIGHT[:3] / WEIGHT[:3].sum(), steps=steps, batch_size=batch, samples=20)
+    at, told = worlds.view(population, D, lr=LR), np.array([y for _, y in walks])
+    sampler = PracticalDelta(3, variance=variance)
+    answers = worlds.replies(told, steps=steps, variance=noise)
+    p = sampler.learn(sampler.init(population), at, of(*ids), answers)["probability"]
+    zeta = np.linalg.norm(sums - sums.mean(0), axis=1)
+    score = population.weight * np.sqrt(zeta**2 + (times**2) * noise)
+    assert np.allclose(p, score / score.sum())
+    assert (zeta**2 > 10 * noise).all()  # sums over K steps: diversity rules, with means it would not
+    assert (zeta[0] / steps[0]) ** 2 < noise[0]
+
+
+def test_the_sum_of_gradients_under_momentum_is_their_number_times_their_weighted_mean():
+    """A constant gradient g over K steps: any linear solver moves by −η ‖a‖₁ g, and the sum is K g."""
+    g, steps = RNG.standard_normal((3, D)), np.array([1, 3, 7])
+    solver = SGD(momentum=0.5)
+    effort = solver.effort(steps, LR)
+    population = worlds.equal_clients(3, steps=steps)
+    at = worlds.view(population, D, lr=LR, effort_of=lambda steps: solver.effort(steps, LR))
+    sampler = PracticalDelta(3, alpha2=0)
+    told = worlds.replies(-LR * effort[:, None] * g, steps=steps)
+    p = sampler.learn(sampler.init(population), at, of(0, 1, 2), told)["probability"]
+    sums = steps[:, None] * g
+    zeta = np.linalg.norm(sums - sums.mean(0), axis=1)
+    assert np.allclose(p, zeta / zeta.sum())
+
+
+def test_who_did_fewer_steps_than_asked_counts_with_those():
+    g, done = RNG.standard_normal((3, D)), np.array([1, 2, 3])
+    at = worlds.view(worlds.equal_clients(3, steps=np.full(3, 3)), D, lr=LR)
+    sampler = PracticalDelta(3, alpha2=0, gradients="mean")
+    told = worlds.replies(-LR * done[:, None] * g, steps=done)
+    p = sampler.learn(sampler.init(at.population), at, of(0, 1, 2), told)["probability"]
+    zeta = np.linalg.norm(g - g.mean(0), axis=1)
+    assert np.allclose(p, zeta / zeta.sum())
 
 
 @pytest.mark.parametrize(

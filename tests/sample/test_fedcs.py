@@ -122,6 +122,42 @@ def test_oorts_scores_by_hand():
     assert np.argmax(free) == N - 1, "without the penalty the highest loss and most data lead"
 
 
+def test_oorts_utility_is_the_root_mean_square_of_the_samples_losses():
+    """Losses (1, 1) and (0, 2) have the same mean; (0, 2) has the larger root mean square, √2."""
+    sampler, p = Oort(4), population()
+    losses = np.array([[1.0, 1.0], [0.0, 2.0], [3.0, 4.0]])
+    told = {"loss": losses.mean(1), "squared_loss": np.append((losses[:2] ** 2).mean(1), np.nan)}
+    after = sampler.learn(sampler.init(p), view(1, p), worlds.cohort([0, 1, 2]), worlds.replies(np.zeros((3, 2)), **told))
+    assert after["utility"][:3] == pytest.approx([10 * 1, 20 * 2**0.5, 30 * 3.5])  # the last reports only its mean
+    silent = worlds.replies(np.zeros((3, 2)), loss=losses.mean(1))
+    after = sampler.learn(sampler.init(p), view(1, p), worlds.cohort([0, 1, 2]), silent)
+    assert after["utility"][:3] == pytest.approx([10, 20, 105])
+
+
+def test_clients_report_their_squared_losses_to_oort(tiny):
+    """A round of one step over all of a client's samples: its first loss is the mean, and the squares exceed it."""
+    e = tiny(fw.methods.oort(5), system=fw.system.Uniform(), rounds=1, steps=1, batch_size=10_000)
+    ((state, happened),) = fw.rounds(e)
+    ids, heard = happened.cohort.ids, happened.replies
+    assert heard.first_loss == pytest.approx(heard.loss)
+    assert (heard.squared_loss > heard.loss**2).all()
+    expected = happened.view.population.samples[ids] * np.sqrt(heard.squared_loss)
+    assert state.sampler["utility"][ids] == pytest.approx(expected)
+
+
+def test_oort_without_exploration_drops_the_lowest_utilities():
+    sampler, rng = Oort(3, explore=0, straggler=0), np.random.default_rng(0)
+    state = sampler.init(population())
+    first = draw(sampler, state).ids  # nobody is known: the largest
+    assert set(first) == {5, 6, 7}
+    for seed in range(20):
+        heard = rng.random(N) < 0.8
+        state = {**state, "utility": rng.random(N), "heard": heard.astype(float)}
+        score = sampler._scores(state, view(5))
+        order = sorted(range(N), key=lambda i: (heard[i], -score[i]))  # who never answered comes first
+        assert set(draw(sampler, state, 5, seed=seed).ids) == set(order[:3])
+
+
 def test_oort_explores_first_and_exploits_later():
     sampler = Oort(4)
     first = draw(sampler)

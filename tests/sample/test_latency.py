@@ -10,6 +10,7 @@ import fedweave as fw
 import worlds
 from fedweave import methods, theory
 from fedweave.aggregate import InverseProbability, Models
+from fedweave.core.randomness import Stream, rng_for
 from fedweave.sample import LatencyOptimal, UniformDraws, Weighted
 from fedweave.solve import latency_plan
 
@@ -84,6 +85,54 @@ def test_alpha_by_hand_and_where_it_would_be_negative():
     assert gradient.estimates(taught(gradient, 4, loss=np.nan), WEIGHT).alpha == pytest.approx(expected)
 
 
+def test_the_loss_counts_at_the_model_where_the_gradient_is_measured():
+    """Local training reaches a loss of 0.01 from 2 on: eq. 27 holds at the global model, not on the way."""
+    sampler, state = LatencyOptimal(5, trial=4), LatencyOptimal(5).init(view().population)
+    for r in range(1, 5):
+        told = replies(everyone(), loss=0.01)._replace(first_loss=np.array([2.0, 2.0, np.nan, 2.0]))
+        told.loss[2] = 2.0  # reports its mean loss only
+        state = sampler.learn(state, view(r), everyone(), told)
+    by_hand = 2 * np.mean(np.sqrt([1, 2, 3, 4])) - WEIGHT @ BOUND**2 / 5
+    assert sampler.estimates(state, WEIGHT).alpha == pytest.approx(by_hand)
+
+
+def softmax_regression(x, y, theta, classes):
+    """Return the mean cross-entropy of logits W x + b and its gradient's norm, by hand."""
+    W, b = theta[: classes * x.shape[1]].reshape(classes, -1), theta[classes * x.shape[1] :]
+    z = x @ W.T + b
+    p = np.exp(z - z.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    d = (p - np.eye(classes)[y]) / len(y)
+    return -np.log(p[np.arange(len(y)), y]).mean(), np.sqrt(((d.T @ x) ** 2).sum() + (d.sum(0) ** 2).sum())
+
+
+def test_alpha_is_that_of_an_independent_estimate(digits):
+    """Ten clients of one class each: α̃ from loss and gradient of a softmax regression in NumPy, at every global model.
+
+    With all samples in a batch G is the norm of the true gradient, and the draws of a round are the only chance.
+    """
+    trial, per_round = 4, 40
+    e = fw.Experiment(
+        method=replace(methods.latency_optimal(per_round), sampler=LatencyOptimal(per_round, trial=trial)),
+        data=digits, partition=fw.partition.OneClass(10), model="logistic", system=fw.system.Latency(),
+        rounds=trial, steps=20, batch_size=10_000, lr=0.1, workers=1,
+    )  # fmt: skip
+    parts = e.partition.split(digits, rng_for(e.seed, 0, Stream.PARTITION)).train
+    images = (digits.x.reshape(len(digits), -1) / 255 - digits.mean[0]) / digits.std[0]
+    losses, squares, on_the_way = [], [], []
+    for t, (state, happened) in enumerate(fw.rounds(e), 1):
+        ids, count, weight = happened.cohort.ids, happened.cohort.count, happened.view.population.weight
+        found = np.array([softmax_regression(images[i], digits.labels[i], happened.view.x, 10) for i in parts])
+        losses.append(np.sqrt(t) * count @ found[ids, 0] / per_round)  # p = ω: the draws are a fair sample
+        squares.append(weight @ found[:, 1] ** 2)
+        on_the_way.append(np.sqrt(t) * count @ happened.replies.loss / per_round)
+    data = np.mean(squares) / per_round
+    alpha = e.method.sampler.estimates(state.sampler, weight).alpha
+    assert alpha == pytest.approx(np.mean(losses) - data, rel=0.1)
+    assert alpha > data
+    assert np.mean(on_the_way) - data < alpha / 3  # what the mean loss of the local training says
+
+
 def test_gradients_are_compared_within_their_round():
     """Gradients that grow tenfold from round to round, each client heard in some of them only."""
     sampler = LatencyOptimal(2, trial=3)
@@ -146,10 +195,25 @@ def test_gradients_that_teach_nothing_change_nothing(gradient):
     assert np.allclose(state["probability"], WEIGHT)
 
 
+def test_norm_selection_follows_the_participants_after_every_round():
+    """Client 0's gradient grows tenfold in round 3: its probability follows at once, in closed form."""
+    sampler, state = methods.latency_norm(3).sampler, LatencyOptimal(3).init(view().population)
+    g, visits, total = BOUND.copy(), np.zeros(N), np.zeros(N)
+    for r in range(1, 6):
+        g[0] = 10.0 if r >= 3 else 1.0
+        cohort = worlds.cohort(np.arange(N), expected=sampler.law(state, view(r)))
+        state = sampler.learn(state, view(r), cohort, replies(cohort, gradient=g))
+        w = WEIGHT / cohort.expected
+        visits, total = 0.9 * visits + 1, 0.9 * total + g**2 / (w @ g**2 / w.sum())
+        law = WEIGHT * np.sqrt(total / visits)
+        assert np.allclose(state["probability"], law / law.sum(), rtol=1e-6)
+    assert state["planned"] == [5]
+
+
 def test_equal_latencies_are_norm_selection():
     state = taught(LatencyOptimal(3, trial=1, latency="equal"), 1)
     assert np.allclose(state["probability"], WEIGHT * BOUND / (WEIGHT @ BOUND))
-    assert methods.latency_norm(3).sampler == LatencyOptimal(3, latency="equal")
+    assert methods.latency_norm(3).sampler == LatencyOptimal(3, trial=1, replan=1, latency="equal")
 
 
 def test_the_plan_follows_latencies_that_drift():

@@ -49,6 +49,15 @@ def test_everyone_once_in_several_rounds(rounds, sizes):
     assert [c.size for c in cohorts[rounds:]] == [3, 3]
 
 
+@pytest.mark.parametrize(("per_round", "sizes"), [(3, [3, 3, 2, 2]), (5, [5, 5]), (10, [10])])
+def test_everyone_once_in_rounds_no_larger_than_the_samplers(per_round, sizes):
+    cohorts = begin(FirstEveryone(Uniform(per_round), None), len(sizes))
+    assert sorted(np.concatenate(cohorts).tolist()) == list(range(N))
+    assert sorted((c.size for c in cohorts), reverse=True) == sizes
+    with pytest.raises(BadInput, match="rounds=None needs a sampler with a fixed cohort size"):
+        FirstEveryone(fw.sample.Everyone(), None)
+
+
 def test_the_groups_are_random():
     assert any(
         a.tolist() != b.tolist()

@@ -32,7 +32,9 @@ class Aware(Aggregator):
     answers is left out of eq. 8: its zero would be the shortest vector, and the direction zero until it answers.
     ``start`` chooses the direction before every client has answered: "seen" solves eq. 8 over those that have, "mean"
     uses FedAvg's direction until then. With ``FirstEveryone`` as sampler the first round asks all clients, as in the
-    paper's proof. A round without answers makes no step.
+    paper's proof, or the first ⌈N/K⌉ rounds do. A round without answers makes no step.
+    ``alpha``: one for all clients, as in the paper, or one for each, which the paper's appendix leaves to future work:
+    larger for clients that are asked often or whose updates are noisy.
 
     ``unit``: momenta are scaled to unit vectors for eq. 8 and the direction, as in the authors' code, so that no short
     momentum can shorten it. ``project``: the direction d is replaced by the projection of the mean momentum
@@ -43,7 +45,7 @@ class Aware(Aggregator):
     paper's rule.
     """
 
-    alpha: Share = 0.5
+    alpha: Share | tuple[Share, ...] = 0.5
     unit: bool = False
     project: bool = False
     deviation: Deviation | None = None
@@ -57,6 +59,9 @@ class Aware(Aggregator):
                 f"{type(self).__name__} keeps the products of all clients' momenta, N² numbers, and takes at most "
                 f"{MOST_CLIENTS:,} clients. There are {n:,}: use fewer, or another aggregator."
             )
+        if isinstance(self.alpha, tuple) and len(self.alpha) != n:
+            wanted = f"one number, or one for each of the {n} clients. Got {len(self.alpha)}"
+            raise BadInput(f"The 'alpha' parameter of {type(self).__name__} must be {wanted}.")
         return {
             "momentum": Rows.zeros(n, dim, self.precision),
             "gram": np.zeros((n, n)),  # ⟨m_i, m_j⟩
@@ -91,7 +96,8 @@ class Aware(Aggregator):
         if p < fresh.shape[1]:
             fresh = np.concatenate([fresh[:, :p], np.zeros_like(fresh[:, p:])], axis=1)
         before = state["momentum"]
-        momentum = before.mixed(ids, np.where(before.written[ids], self.alpha, 0.0), fresh)
+        alpha = np.array(self.alpha)[ids] if isinstance(self.alpha, tuple) else self.alpha
+        momentum = before.mixed(ids, np.where(before.written[ids], alpha, 0.0), fresh)
         gram, products = state["gram"].copy(), momentum.gram(ids)
         products[:, ids] = (products[:, ids] + products[:, ids].T) / 2
         gram[ids], gram[:, ids] = products, products.T

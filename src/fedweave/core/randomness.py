@@ -31,6 +31,7 @@ class Stream(IntEnum):
     UPLOAD = 9
     MEASURE = 10  # layers that draw also when a model is measured
     TRANSFORM = 11  # augmentation
+    ATTACK = 12  # which clients attack, and which of their samples
 
 
 class _NoEntropy(ISeedSequence):

@@ -112,6 +112,8 @@ class Replies(NamedTuple):
     mask: Array | None = None  # (k, D) bool, which entries each sent: the others are zero; None: everything
     kept: Array | None = None  # (k, …) what each heard client keeps for its next upload; None: nothing
     bytes_down: Array | None = None  # (k,) sent to each client; None: the whole model, and what travels with it
+    first_loss: Array | None = None  # (k,) of the first batch, at x like the first gradient; nan or None: not reported
+    squared_loss: Array | None = None  # (k,) mean squared loss of the samples over the local steps; likewise
 
     def keep_only(self, rows: Array) -> Replies:
         """Return the replies with all rows but these (k,) bool lost."""

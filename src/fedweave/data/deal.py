@@ -128,6 +128,22 @@ def fill_up(counts: Array, least: int) -> Array:
     return counts
 
 
+def draw_subset(wanted: Array, k: int, rng: np.random.Generator) -> Array:
+    """Draw k distinct places, each with a probability in proportion to ``wanted``, or 1 where that would exceed it.
+
+    Systematic sampling in random order: exact probabilities for any sizes, and all subsets alike for equal ones.
+    """
+    sure = np.zeros(wanted.size, bool)
+    while True:
+        chance = np.where(sure, 1, (k - sure.sum()) * wanted / max(wanted[~sure].sum(), np.finfo(float).tiny))
+        if not (chance > 1).any():
+            break
+        sure |= chance > 1
+    order = rng.permutation(wanted.size)
+    ends = np.append(np.cumsum(chance[order])[:-1], k) + rng.random()
+    return np.sort(order[np.diff(np.floor(ends), prepend=0) > 0])
+
+
 def share_classes(owned: Array, sizes: Array) -> Array:
     """Divide each class equally among its owners: from (N, C) booleans to (N, C) numbers of samples.
 

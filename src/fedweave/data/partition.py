@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, PositiveInt
@@ -26,6 +26,7 @@ from fedweave.data.deal import (
     by_owner,
     deal,
     dirichlet,
+    draw_subset,
     evenly,
     fill_up,
     share_classes,
@@ -110,13 +111,18 @@ class Shards(Partition):
 class Classes(Partition):
     """Each client owns ``low`` classes, or a random number ``low``..``high``; owners share a class equally.
 
-    Classes are drawn at random among those with the fewest owners, so client sizes stay even and no class is left
-    out, unless there are more classes than all clients together can own.
+    ``deal`` "even": classes are drawn at random among those with the fewest owners, so client sizes stay even and no
+    class is left out, unless there are more classes than all clients together can own. "random": each client draws its
+    classes by itself (FedDD), so that chance decides how many own a class; the samples of one without owners are unused.
+    ``rare``: what is scarce of classes with few samples (``imbalance``). "samples": they have as many owners as others,
+    each with fewer samples. "owners": the number of owners is in proportion to the samples, and each has as many.
     """
 
     clients: PositiveInt
     low: PositiveInt
     high: PositiveInt | None = None
+    deal: Literal["even", "random"] = "even"
+    rare: Literal["samples", "owners"] = "samples"
 
     def __post_init__(self) -> None:
         if self.high is not None and self.high < self.low:
@@ -130,10 +136,14 @@ class Classes(Partition):
             raise BadInput(f"{self} asks for {most} classes per client, {data.name} has {len(present)}. Use fewer.")
         number = rng.integers(self.low, most, self.clients, endpoint=True)
         owned, owners = np.zeros((self.clients, data.classes), bool), np.zeros(len(present), np.int64)
+        wanted = sizes[present] / sizes[present].max() if self.rare == "owners" else np.ones(len(present))
         for mine, k in zip(owned, number, strict=True):
-            rarest = np.lexsort((rng.random(len(present)), owners))[:k]
-            owners[rarest] += 1
-            mine[present[rarest]] = True
+            if self.deal == "random":
+                drawn = draw_subset(wanted, int(k), rng)
+            else:  # the fewest owners so far, of as many as are wanted
+                drawn = np.lexsort((rng.random(len(present)), (owners + 0.5) / wanted, owners > 0))[:k]
+            owners[drawn] += 1
+            mine[present[drawn]] = True
         return add_test_samples(data, deal(labels, _class_counts(self, owned, sizes), rng), rng)
 
 
@@ -265,12 +275,23 @@ class Form(NamedTuple):
     about: str
 
 
+def _classes(clients: int, number: str, *deal_and_rare: str) -> Classes:
+    low, *high = number.split("-", 1)
+    given: tuple[Any, ...] = (low, *(high or [None]), *deal_and_rare)
+    return Classes(clients, *given)
+
+
 FORMS = {
     "auto": Form(Auto, "auto", "natural where the data has clients of its own, else dirichlet:0.5"),
     "iid": Form(IID, "iid", "shuffled and dealt equally"),
     "dirichlet": Form(Dirichlet, "dirichlet:ALPHA", "classes dealt by Dirichlet(ALPHA): dirichlet:0.1"),
     "shards": Form(Shards, "shards:K", "sorted by label, K equal blocks per client: shards:2"),
-    "classes": Form(Classes, "classes:K or classes:LOW-HIGH", "K random classes per client: classes:2-10"),
+    "classes": Form(
+        _classes,
+        "classes:K:DEAL:RARE or classes:K or classes:LOW-HIGH",
+        "K classes per client: classes:2-10; classes:3:random draws them without regard to the others; "
+        "classes:3:random:owners: classes with few samples have few owners",
+    ),
     "one-class": Form(OneClass, "one-class:sorted or one-class", "one class per client; sorted: neighbours share one"),
     "split": Form(Split, "split:OWNERS:SHARE", "few clients own most samples: split:0.1:0.9"),
     "natural": Form(Natural, "natural", "the data's own clients: femnist, celeba, shakespeare, synthetic"),
@@ -306,8 +327,6 @@ def parse(text: str, clients: int | None = None) -> Partition:
         raise BadInput(f"The partition {text!r} has too many values. Write {form.form}.")
     if len(values) < min(way.count(":") for way in form.form.split(" or ")):
         raise BadInput(f"The partition {text!r} lacks a value. Write {form.form}.")
-    if kind == "classes":
-        values = [part for value in values for part in value.split("-", 1)]
     try:
         return form.make(clients, *values)  # settings turn the written numbers into numbers
     except BadInput as e:

@@ -31,6 +31,8 @@ class Received(NamedTuple):
     updates: Array
     loss: Array
     first_gradient: Array
+    first_loss: Array
+    squared_loss: Array
     variance: Array | None = None
     memory_change: Array | None = None
     mask: Array | None = None
@@ -91,6 +93,8 @@ class Simulator:
             mask=None if found.mask is None or found.mask[received].all() else found.mask,
             kept=found.kept,
             bytes_down=download_bytes(assignment, self._upload, self.models),
+            first_loss=found.first_loss,
+            squared_loss=found.squared_loss,
         )
         return add_transfer_time(replies, assignment)
 
@@ -227,7 +231,7 @@ def _merge(assignment: Assignment, pieces: Iterator[tuple[Array | slice, Receive
     """Return what was received of the whole cohort, from pieces with their rows; the rows of the others are empty."""
     k, x, context, failed = assignment.cohort.ids.size, assignment.x, assignment.context, []
     updates, nothing = Spool((k, x.size), x.dtype), np.full(k, np.nan)
-    columns: dict[str, Array] = {"loss": nothing, "first_gradient": nothing.copy()}
+    columns: dict[str, Array] = {name: nothing.copy() for name in _ALWAYS}
     if context.measure:
         columns["variance"] = nothing.copy()
     if context.memory is not None:
@@ -247,6 +251,7 @@ def _merge(assignment: Assignment, pieces: Iterator[tuple[Array | slice, Receive
 
 
 _COLUMNS = Received._fields[1:-1]  # all but "updates" and "failed"
+_ALWAYS = _COLUMNS[:4]  # what every client reports
 
 
 def _failures(failed: Sequence[Failure], received: Array) -> Failures:
@@ -262,11 +267,9 @@ def _receive(
     """Have a piece of clients participate, and decode what they send as the server would."""
     answers, models = participate(trainer, x, jobs, upload, budget, kept, skip), trainer.models
     trained, updates, mask, keep = answers.trained, answers.trained.updates, None, None
-    variance = trained.variance if jobs.measure else None
+    variance, numbers = trained.variance if jobs.measure else None, {n: getattr(trained, n) for n in _ALWAYS}
     if answers.parcels is None and not models.is_mixed:
-        return Received(
-            updates, trained.loss, trained.first_gradient, variance, answers.memory_change, failed=trained.failed
-        )
+        return Received(updates, **numbers, variance=variance, memory_change=answers.memory_change, failed=trained.failed)
     if answers.parcels is not None:
         updates, keep = np.zeros_like(updates), np.full(updates.shape, np.nan, x.dtype) if upload.keeps else None
     if models.is_mixed or (answers.parcels is not None and upload.masks):
@@ -283,8 +286,7 @@ def _receive(
             mask[i] = model.whole(sent, x.size, rest=False)
     return Received(
         updates=updates,
-        loss=trained.loss,
-        first_gradient=trained.first_gradient,
+        **numbers,
         variance=variance,
         memory_change=answers.memory_change,
         mask=mask,
@@ -298,7 +300,7 @@ def _rehearse(
 ) -> Received:
     """Have a piece of clients train, and take their updates as they are."""
     trained = participate(trainer, x, jobs, upload, budget, kept, skip).trained
-    return Received(trained.updates, trained.loss, trained.first_gradient, failed=trained.failed)
+    return Received(trained.updates, **{name: getattr(trained, name) for name in _ALWAYS}, failed=trained.failed)
 
 
 def _gradients(trainer: Trainer, x: Array, clients: Array) -> Array:

@@ -11,6 +11,7 @@ from torch import nn
 from fedweave.core.roles import Solver, Upload
 from fedweave.engine.pool.protocol import Pool
 from fedweave.engine.simulator import Simulator
+from fedweave.local.adversaries import Adversary, with_adversary
 from fedweave.local.client_data import ClientData
 from fedweave.local.submodels import SubmodelTrainer
 from fedweave.local.torch.flat_module import build_module
@@ -30,9 +31,10 @@ def torch_simulator(
     submodels: Sequence[Callable[[], nn.Module]] = (),
     skip: bool = False,
     task: Task | None = None,
+    adversary: Adversary | None = None,
 ) -> Simulator:
     """Return a simulator of clients that train ``model``, or in turn one of the ``submodels`` of it."""
-    build = partial(_build_trainer, model, tuple(submodels), solver, seed, device, task)
+    build = partial(_build_trainer, model, tuple(submodels), solver, seed, device, task, adversary)
     return Simulator(build(data), upload, pool, build, data, skip)
 
 
@@ -43,9 +45,13 @@ def _build_trainer(
     seed: int,
     device: str,
     task: Task | None,
+    adversary: Adversary | None,
     data: ClientData,
 ) -> Trainer:
     if not submodels:
-        return TorchTrainer(build_module(model, seed, data), data, solver, seed, device, task)
-    parts, kind = [build_module(part, seed, data) for part in submodels], np.arange(len(data.parts)) % len(submodels)
-    return SubmodelTrainer(build_module(model, seed, data), parts, kind, data, solver, seed, device, task)
+        trainer: Trainer = TorchTrainer(build_module(model, seed, data), data, solver, seed, device, task)
+    else:
+        parts = [build_module(part, seed, data) for part in submodels]
+        kind = np.arange(len(data.parts)) % len(submodels)
+        trainer = SubmodelTrainer(build_module(model, seed, data), parts, kind, data, solver, seed, device, task)
+    return with_adversary(trainer, adversary, len(data.parts))

@@ -38,7 +38,7 @@ from fedweave.fleet.wire.request import (
 from fedweave.fleet.wire.seal import sealed
 from fedweave.fleet.wire.tensors import Tensors, opened, packed
 from fedweave.local.client_data import ClientData
-from fedweave.local.trainer import Jobs
+from fedweave.local.trainer import Jobs, Trained
 from fedweave.system.worlds import steps_of
 from fedweave.tasks import Task
 from fedweave.tasks import parse as parse_task
@@ -125,8 +125,10 @@ def client(
         if answers.parcels is not None:
             payload = answers.parcels[0].payload
             _keep(context, request, kept, answers.parcels[0].kept)
-        update, loss, first, variance = (column[0] for column in answers.trained[:4])
-        about = Answer(samples, request.steps, float(loss), float(first), time.perf_counter() - begin, float(variance))
+        update, *numbers = (column[0] for column in answers.trained[:-1])
+        names = Trained._fields[1:-1]
+        told = {name: float(number) for name, number in zip(names, numbers, strict=True)}
+        about = Answer(samples, request.steps, seconds=time.perf_counter() - begin, **told)
         return Message(sealed(answer(about, tensors, update, payload), request.round, number), reply_to=message)
 
     @app.evaluate()

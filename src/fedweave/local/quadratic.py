@@ -92,7 +92,11 @@ class QuadraticTrainer:
         first = np.sqrt(np.einsum("ki,ki->k", pull, pull))
         nothing = np.full(ids.size, np.nan)
         variance = np.zeros(ids.size) if jobs.measure else nothing  # no data is drawn
-        return Trained(updates=updates, loss=nothing, first_gradient=first, variance=variance)
+        begin = np.einsum("ki,ki->k", away, pull) / 2  # F_m where they begin
+        return Trained(
+            updates=updates, loss=nothing, first_gradient=first, variance=variance, first_loss=begin,
+            squared_loss=nothing,
+        )  # fmt: skip
 
     def _moved(self, away: Array, ids: Array, steps: Array, lr: float) -> Array:
         """Return how far these clients get that are so far away from their optima (k, d)."""

@@ -53,6 +53,8 @@ class Trained(NamedTuple):
     loss: Array  # (c,) mean over the local steps
     first_gradient: Array  # (c,) norm of the first stochastic gradient
     variance: Array  # (c,) of the stochastic gradients on the way; nan unless asked for
+    first_loss: Array  # (c,) of the first batch, where the client begins
+    squared_loss: Array  # (c,) mean squared loss of the samples over the local steps; nan if only means are known
     failed: tuple[Failure, ...] = ()  # whose training failed: their rows are zero and nan
 
 
@@ -151,5 +153,5 @@ def _failed(x: Array, client: int, error: BaseException) -> Trained:
     failure = Failure(client=client, why=why, traceback=trace)
     return Trained(
         updates=np.zeros((1, x.size), x.dtype), loss=nothing, first_gradient=nothing, variance=nothing,
-        failed=(failure,),
+        first_loss=nothing, squared_loss=nothing, failed=(failure,),
     )  # fmt: skip

@@ -17,6 +17,8 @@ from fedweave.core.settings import BadInput, PositiveFactor, settings, shown, un
 from fedweave.data import Dataset, load
 from fedweave.data.partition import Partition
 from fedweave.data.partition import parse as parse_partition
+from fedweave.local import adversaries
+from fedweave.local.adversaries import Adversary
 from fedweave.method import Method, mask_aware
 from fedweave.pacing import Synchronous
 from fedweave.round.rules import Rules
@@ -67,8 +69,8 @@ class Experiment:
         Partition,
         or_text(Partition, parse_partition, "dirichlet:0.1"),
         Option(
-            "iid, dirichlet:0.1, shards:2, classes:3, classes:2-10, one-class, split:0.1:0.9, natural; auto: natural "
-            "where the data has clients of its own, else dirichlet:0.5; or module:name.",
+            "iid, dirichlet:0.1, shards:2, classes:3, classes:2-10, classes:3:random, one-class, split:0.1:0.9, "
+            "natural; auto: natural where the data has clients of its own, else dirichlet:0.5; or module:name.",
             "FORM",
             "dirichlet:0.1",
         ),
@@ -248,6 +250,17 @@ class Experiment:
         ),
     ] = None
 
+    adversary: Annotated[
+        Adversary | None,
+        or_text(Adversary, adversaries.parse, "sign-flip:0.2", optional=True),
+        Option(
+            "A share of the clients attacks: sign-flip:0.2, scaling:0.2:10, label-flip:0.2, backdoor:0.2:7.",
+            "FORM",
+            "sign-flip:0.2",
+            default="none",
+        ),
+    ] = None
+
     def __post_init__(self) -> None:
         """Refuse fields that contradict each other, all at once; the command line replaces their quoted names."""
         problems: list[str] = []
@@ -270,7 +283,7 @@ class Experiment:
         if self.target is not None and "test" not in self.evaluate:
             problems.append("'target' is reached on the test set: 'evaluate' must have test in it.")
         problems += without_effect(self)
-        problems += [why for part in (self.partition, self.system, self.pacing) if part and (why := undeclared(part))]
+        problems += [why for part in (self.partition, self.system, self.pacing, self.adversary) if part and (why := undeclared(part))]
         if problems:
             raise BadInput(*problems)
 

@@ -23,6 +23,7 @@ from fedweave.engine.machine import processor, versions
 from fedweave.engine.pool.protocol import Pool
 from fedweave.engine.simulator import Simulator
 from fedweave.engine.torch_simulator import torch_simulator
+from fedweave.local.adversaries import with_adversary
 from fedweave.local.client_data import ClientData
 from fedweave.local.quadratic import Quadratics, QuadraticTrainer
 from fedweave.local.torch.device import choose_device
@@ -77,17 +78,21 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     test_samples = _test_samples(experiment, shares)
     device, why = choose_device(experiment.device, experiment.pool)
     solver, upload, seed = method.solver, method.upload, experiment.seed
+    poisoned = experiment.adversary.poison(data, shares.train, seed) if experiment.adversary else data
     if (
         name == "quadratic" and not own
     ):  # known in closed form, so clients need no training: a thousand times as fast, and exact
-        optimum = Ragged.of(shares.train).means(data.x)
-        engine = Simulator(QuadraticTrainer(Quadratics(optimum), solver, seed, base.weight), upload)
+        optimum = Ragged.of(shares.train).means(poisoned.x)
+        trainer = QuadraticTrainer(Quadratics(optimum), solver, seed, base.weight)
+        engine = Simulator(with_adversary(trainer, experiment.adversary, base.size), upload)
         x = x.astype(float)
     else:
-        client_data = ClientData.of(data, shares.train, shares.test if experiment.client_eval else ())
+        client_data = ClientData.of(poisoned, shares.train, shares.test if experiment.client_eval else ())
         parts = submodel_factories(experiment, model, data)
         skip = experiment.failures == "skip"
-        engine = torch_simulator(model, client_data, solver, seed, workers, device, upload, parts, skip, task)
+        engine = torch_simulator(
+            model, client_data, solver, seed, workers, device, upload, parts, skip, task, experiment.adversary
+        )
         workers.join()
     size = engine.models.sizes(np.arange(base.size))
     coverage = None if data.labels is None else covered(data, shares.train)
@@ -207,4 +212,4 @@ def nominal_population(experiment: Experiment, samples: Array) -> Population:
 def trainer_name(engine: Simulator, device: str) -> str:
     """Return what trains and where; quadratics are solved without a device."""
     name = engine.trainer.name
-    return name if isinstance(engine.trainer, QuadraticTrainer) else f"{name} on {device}"
+    return name if name == QuadraticTrainer.name else f"{name} on {device}"

@@ -57,10 +57,13 @@ class LatencyOptimal(Sampler):
     δ_i, ``latency``: "known" averages the announced latencies over rounds; "observed" uses each client's own visits and
     their mean for the others; "equal" assumes equal latencies, which is norm selection, p ∝ ω G (Corollary 3).
     α̃ = √t ε_t − (1/M) Σ ω G² (eq. 27), averaged over the rounds t of the trial, with ε_t the training loss, as in the
-    paper, or with ``progress`` "gradient" the smallest mean squared gradient so far, to which eq. 23 refers. It may be
-    negative and is then replaced by a small positive share of the second term. ``alpha`` sets it instead, or
-    ``boldness`` does in units of that term: α = boldness (1/M) Σ ω G². At zero only the data counts; the larger it is,
-    the more the plan prefers fast clients.
+    paper, or with ``progress`` "gradient" the smallest mean squared gradient so far, to which eq. 23 refers. The loss is
+    that of the first batches at the global model, where G is measured too: in round t at x_{t−1}, the last of the t
+    models over which Theorem 1 has its minimum. Clients that do not report it count with their mean loss on the way,
+    which is far below it where clients have few classes. Eq. 26 takes a bound for an equality, and where clients differ
+    much G² grows faster in the trial than √t ε_t: then α̃ is negative at any point and is replaced by a small positive
+    share of the second term. ``alpha`` sets it instead, or ``boldness`` does in units of that term: α = boldness (1/M)
+    Σ ω G². At zero only the data counts; the larger it is, the more the plan prefers fast clients.
 
     ``replan``: plan again after this many rounds, for latencies and gradients that drift (each later visit multiplies
     earlier ones by ``memory``). ``cohort`` "planned" also chooses M, among 1 … N, for ``epsilon``. ``floor``: p is at
@@ -123,7 +126,7 @@ class LatencyOptimal(Sampler):
             after["rounds"] += 1
             after["level"] += level
             after["smallest"] = np.minimum(after["smallest"], level)
-            loss = float(weight @ replies.loss[ok] / weight.sum())
+            loss = float(weight @ _loss_at_model(replies)[ok] / weight.sum())
             has_loss = self.progress == "loss" and np.isfinite(loss)
             after["progress"] += np.sqrt(view.round) * (loss if has_loss else after["smallest"])
         return after
@@ -149,6 +152,12 @@ class LatencyOptimal(Sampler):
         plan = latency_plan(latency, factor, alpha, self.epsilon, sizes, floor=self.floor * weight)
         law = {"probability": plan.probability, "draws": np.array([plan.cohort_size])}
         return {**state, **law, "planned": np.array([float(view.round)])}
+
+
+def _loss_at_model(replies: Replies) -> Array:
+    """Return each client's loss at the global model (k,); its mean loss where only that is reported."""
+    first = replies.first_loss
+    return replies.loss if first is None else np.where(np.isfinite(first), first, replies.loss)
 
 
 def _fade(state: dict[str, Array], visits: str, total: str, ids: Array, values: Array, memory: float) -> None:

@@ -9,6 +9,7 @@ floor, paid for by the clients that redistribute.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -42,17 +43,20 @@ def redistribute(state: State, ids: Array, score: Array, floor: float) -> State:
     return {**state, "probability": p}
 
 
-def mean_gradients(view: View, cohort: Cohort, replies: Replies) -> Iterator[tuple[Array, Array]]:
-    """Yield rows and the mean local gradient ĝ_i/K_i of each, −u_i/(η ‖a_i‖₁), which is exact for plain SGD.
+Gradients = Literal["sum", "mean"]
 
-    Of the received updates, a block at a time; those that are not finite are left out. The paper's ζ uses sums over K
-    steps and its σ single batches. Means put both on one scale, whatever K is.
+
+def local_gradients(view: View, replies: Replies, kind: Gradients) -> Iterator[tuple[Array, Array]]:
+    """Yield rows and the mean local gradient of each, −u_i/(η ‖a_i‖₁), or their sum, K_i times that.
+
+    Both are exact for plain SGD. Of the received updates, a block at a time; those that are not finite are left out.
     """
     updates = replies.updates[:, : view.layout.parameters]
     for some in row_blocks(updates):
         rows = np.arange(some.start, some.stop)[replies.received[some]]
-        reach = view.lr * view.effort[cohort.ids[rows]]
+        steps = replies.steps[rows]
         with np.errstate(divide="ignore", invalid="ignore"):  # no steps, no gradient
+            reach = view.lr * view.effort_of(steps) / (1 if kind == "mean" else steps)
             g = updates[rows] / -reach[:, None].astype(updates.dtype)
         finite = np.isfinite(g).all(axis=1)
         yield rows[finite], g[finite]
@@ -90,9 +94,16 @@ class PracticalIS(Sampler):
 class PracticalDelta(Sampler):
     """``per_round`` draws by learned p: clients that answered share theirs ∝ ω_i √(α₁ ζ_i² + α₂ σ_i²) (eq. 16).
 
-    ζ_i is the distance of ĝ_i from the mean over all answers, with mean gradients ĝ (``mean_gradients``); σ_i² is the
-    variance of a client's stochastic gradients, measured during training. The paper's α is ½ for both. ``variant``
-    "code" follows the authors' code instead, without σ: α₁ ζ_i + α₂ ‖ĝ_i‖. Other settings as in ``PracticalIS``.
+    ζ_i is the distance of ĝ_i from the mean over all answers; σ_i² is the variance of a client's stochastic gradients,
+    measured during training. The paper's α is ½ for both.
+    ``gradients``: ĝ_i is the "sum" Σ_k g_{i,k} of the local gradients, as in the paper, while σ_i² is of single batches:
+    so diversity decides, the more so the more steps there are. With "mean", ĝ_i/K_i, both are on one scale, and once
+    clients agree σ decides. K_i times the mean is the sum exactly for plain SGD, else with the solver's own weights.
+    ``variance``: the paper's σ is the spread over batches b of ĝ_i^b, with the hat of a sum: "batch" reads it as the
+    gradient of one batch, "epochs" as that batch's gradients summed over the E passes that visit it, which is E times
+    as long: E² σ².
+    ``variant`` "code" follows the authors' code instead, without σ: α₁ ζ_i + α₂ ‖ĝ_i‖, by default of mean gradients.
+    Other settings as in ``PracticalIS``.
     """
 
     per_round: PositiveInt
@@ -102,6 +113,8 @@ class PracticalDelta(Sampler):
     replacement: bool = True
     floor: Floor = 1e-3
     start: Start = "equal"
+    gradients: Gradients | None = None  # None: "sum" for the paper, "mean" for the code
+    variance: Literal["batch", "epochs"] = "batch"
 
     def __post_init__(self) -> None:
         if not self.alpha1 and not self.alpha2:
@@ -120,25 +133,31 @@ class PracticalDelta(Sampler):
         return draw_from(self.law(state, view), self.per_round, self.replacement, rng)
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
-        happened, rows, total = (view, cohort, replies), np.zeros(0, np.int64), 0.0
-        for some, g in mean_gradients(*happened):
+        kind = self.gradients or ("mean" if self.variant == "code" else "sum")
+        gradients = partial(local_gradients, view, replies, kind)
+        rows, total = np.zeros(0, np.int64), 0.0
+        for some, g in gradients():
             rows, total = np.append(rows, some), total + g.sum(0)
         if rows.size < 2:  # no other answer to differ from
             return state
         mean = total / rows.size
-        zeta = np.concatenate([np.linalg.norm(g - mean, axis=1) for _, g in mean_gradients(*happened)])
+        zeta = np.concatenate([np.linalg.norm(g - mean, axis=1) for _, g in gradients()])
         if self.variant == "code":
-            length = np.concatenate([np.linalg.norm(g, axis=1) for _, g in mean_gradients(*happened)])
+            length = np.concatenate([np.linalg.norm(g, axis=1) for _, g in gradients()])
             score = self.alpha1 * zeta + self.alpha2 * length
         else:
-            score = delta_score(zeta, self._variance(replies)[rows], self.alpha1, self.alpha2)
+            score = delta_score(zeta, self._variance(view, cohort, replies)[rows], self.alpha1, self.alpha2)
         answered = cohort.ids[rows]
         return redistribute(state, answered, view.population.weight[answered] * score, self.floor)
 
-    def _variance(self, replies: Replies) -> Array:
+    def _variance(self, view: View, cohort: Cohort, replies: Replies) -> Array:
         """Return σ² of all answers; refuse an engine that did not measure it, which would count as zero."""
-        if replies.variance is not None:
+        if replies.variance is None:
+            if self.required_fields():
+                raise ValueError("PracticalDelta needs the variance of gradients, but this engine did not measure it.")
+            return np.zeros(replies.received.size)
+        if self.variance == "batch":
             return replies.variance
-        if self.required_fields():
-            raise ValueError("PracticalDelta needs the variance of gradients, but this engine did not measure it.")
-        return np.zeros(replies.received.size)
+        batches = -(-view.population.samples[cohort.ids] // view.population.batch_size[cohort.ids])
+        passes = np.maximum(replies.steps / batches, 1)  # a batch that was visited was visited once
+        return passes**2 * replies.variance

@@ -22,16 +22,19 @@ UNCERTAIN = 0.1  # weight of the time since a client's last answer
 class Oort(Sampler):
     """``per_round`` clients, or as many as hold the share ``keep`` of all model bytes, by utility.
 
-    Utility is samples × loss, scaled to 0 … 1 between the least and a high quantile, plus √(0.1 ln r / last visit) so
-    that no client is forgotten; times (T/t)^α for clients that take t > T seconds, ``straggler`` α = 2. Clients with at
-    least ``cutoff`` times the utility of the last client that fits are drawn in proportion to their utility.
+    Utility is samples × √(mean of the samples' squared losses) over the local steps, scaled to 0 … 1 between the least
+    and a high quantile, plus √(0.1 ln r / last visit) so that no client is forgotten; times (T/t)^α for clients that
+    take t > T seconds, ``straggler`` α = 2. Clients with at least ``cutoff`` times the utility of the last client that
+    fits are drawn in proportion to their utility.
     A share of the cohort, 0.9 at first and multiplied by ``fades`` each round down to ``explore``, goes to clients that
     have never answered, larger and faster ones first, as long as there are any.
+    ``explore=0`` is Oort as FedDD describes it: the clients with the lowest utility are dropped, and nothing is drawn.
+    Clients that have never answered have no utility yet and come first (``FirstEveryone`` asks all of them at once).
     T is the duration within which the share ``fastest`` of the clients is done (None: as many as are asked). When the
     utility gained in ``pace`` rounds is within a tenth of that of the ``pace`` rounds before, T is relaxed by 0.05 of
     the clients; when it changes more than fivefold, it is tightened (Oort's pacer).
-    Oort's utility uses the root mean square of the samples' losses; here it is the mean over the local steps, which is
-    smaller where losses differ within a client.
+    A client that reports only the mean of its losses, such as a Flower app of your own, counts with that; it is smaller
+    where losses differ within a client.
     """
 
     per_round: PositiveInt | None = None
@@ -68,10 +71,13 @@ class Oort(Sampler):
         score = self._scores(state, view)
         new = available[state["heard"][available] == 0]
         known = available[state["heard"][available] > 0]
-        share = max(0.9 * self.fades ** (view.round - 1), self.explore)
+        share = max(0.9 * self.fades ** (view.round - 1), self.explore) if self.explore else 1.0
         fresh = min(max(round(share * k), k - known.size), new.size)
-        again = _draw_best(known, score, k - fresh, self._count_eligible(score[known], k - fresh), rng)
-        picked = np.concatenate([again, _draw_best(new, score, fresh, int(self.window * fresh), rng)])
+        eligible = self._count_eligible(score[known], k - fresh) if self.explore else 0
+        window = int(self.window * fresh) if self.explore else 0
+        picked = np.concatenate(
+            [_draw_best(known, score, k - fresh, eligible, rng), _draw_best(new, score, fresh, window, rng)]
+        )
         if self.keep is not None and p.model_bytes is not None:
             order = np.argsort(-score[picked], kind="stable")
             budget = self.keep * p.model_bytes[available].sum() / max(p.model_bytes[picked].sum(), 1)
@@ -105,7 +111,7 @@ class Oort(Sampler):
         ids = cohort.ids[ok]
         utility, duration, heard = (state[name].copy() for name in ("utility", "duration", "heard"))
         again = ids[heard[ids] > 0]
-        utility[ids] = view.population.samples[ids] * replies.loss[ok]
+        utility[ids] = view.population.samples[ids] * _typical_loss(replies)[ok]
         duration[cohort.ids] = replies.seconds
         heard[ids] = view.round
         gained = np.append(state["gained"][1:], utility[again].sum())
@@ -117,6 +123,13 @@ class Oort(Sampler):
             elif abs(now - before) >= 5 * before:
                 fastest = np.maximum(fastest - 0.05, 0.05)
         return {"utility": utility, "duration": duration, "heard": heard, "fastest": fastest, "gained": gained}
+
+
+def _typical_loss(replies: Replies) -> Array:
+    """Return the root mean square of each client's sample losses (k,); the mean where only that is reported."""
+    if replies.squared_loss is None:
+        return replies.loss
+    return np.where(np.isfinite(replies.squared_loss), np.sqrt(replies.squared_loss), replies.loss)
 
 
 def largest(score: Array, count: int) -> Array:

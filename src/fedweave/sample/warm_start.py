@@ -17,12 +17,20 @@ ASKED = "asked_at_first"
 class FirstEveryone(Sampler):
     """Ask every client once in the first ``rounds`` rounds, then draw as ``sampler`` does.
 
-    One round asks all of them together. With more rounds they are divided into random groups of nearly equal size: with
-    N/K rounds no round is larger than the K that ``sampler`` asks. Clients that are unavailable then are skipped.
+    One round asks all of them together. With more rounds they are divided into random groups of nearly equal size:
+    None takes ⌈N/K⌉ rounds, of which none is larger than the K = ``per_round`` that ``sampler`` asks. Clients that are
+    unavailable then are skipped.
     """
 
     sampler: Sampler
-    rounds: PositiveInt = 1
+    rounds: PositiveInt | None = 1
+
+    def __post_init__(self) -> None:
+        if self.rounds is None and not getattr(self.sampler, "per_round", None):
+            raise ValueError(
+                f"FirstEveryone with rounds=None needs a sampler with a fixed cohort size (per_round). {self.sampler} "
+                "has none."
+            )
 
     @property
     def law_known(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -39,17 +47,20 @@ class FirstEveryone(Sampler):
         return {**self.sampler.init(population), ASKED: np.zeros(population.size, bool)}
 
     def law(self, state: State, view: View) -> Array:
-        if view.round > self.rounds:
+        if view.round > self._rounds(view):
             return self.sampler.law(state, view)
         left = view.population.available & ~state[ASKED]
         return left * (self._share(view, left) / max(left.sum(), 1))
 
     def _share(self, view: View, left: Array) -> int:
         """Return how many of the clients left are asked now, with equal numbers in the remaining rounds."""
-        return -(-int(left.sum()) // (self.rounds - view.round + 1))
+        return -(-int(left.sum()) // (self._rounds(view) - view.round + 1))
+
+    def _rounds(self, view: View) -> int:
+        return self.rounds or -(-view.population.size // getattr(self.sampler, "per_round", 1))
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
-        if view.round > self.rounds:
+        if view.round > self._rounds(view):
             return self.sampler.draw(state, view, rng)
         left = view.population.available & ~state[ASKED]
         k = self._share(view, left)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedweave.tasks.task import Batch, Sums, Task
+from fedweave.tasks.task import Batch, Sums, Task, mean_square
 
 
 class Classification(Task):
@@ -29,6 +29,11 @@ class Classification(Task):
         if type(self).loss is not Classification.loss:
             return super().reduced_loss(output, batch, reduction)
         return F.cross_entropy(output, batch.y, reduction=reduction)
+
+    def training_loss(self, output: Any, batch: Batch) -> tuple[Any, Any]:
+        if type(self).loss is not Classification.loss:
+            return super().training_loss(output, batch)
+        return self.reduced_loss(output, batch), mean_square(self.loss(output.detach(), batch), batch.size)
 
     def measure(self, output: Any, batch: Batch) -> dict[str, tuple[Any, Any]]:
         """Return also the hits over all samples and those of each class (classes,)."""

@@ -88,6 +88,13 @@ class Task:
         loss = self.loss(output, batch)
         return loss.mean() if reduction == "mean" else _sum(loss, batch.size)
 
+    def training_loss(self, output: Any, batch: Batch) -> tuple[Any, Any]:
+        """Return ``reduced_loss``, and the mean squared loss of the samples; nan where ``loss`` is a mean itself."""
+        if type(self).reduced_loss is not Task.reduced_loss:
+            return self.reduced_loss(output, batch), float("nan")
+        loss = self.loss(output, batch)
+        return loss.mean(), mean_square(loss, batch.size)
+
     def measure(self, output: Any, batch: Batch) -> dict[str, tuple[Any, Any]]:
         """Return a sum and a weight for each metric; slices of the test set are added up before ``finish``."""
         sums = {"loss": (self.reduced_loss(output, batch, "sum"), batch.size)}
@@ -122,6 +129,11 @@ class Task:
 
     def __repr__(self) -> str:
         return f"Task({self.name})" if type(self) is Task else f"{self.name}()"
+
+
+def mean_square(loss: Any, samples: int) -> Any:
+    """Return the mean squared loss of samples, without a gradient; nan if it is not a loss for each of them."""
+    return loss.detach().double().square().mean() if tuple(loss.shape) == (samples,) else float("nan")
 
 
 def _sum(value: Any, samples: int) -> Any:

@@ -1,10 +1,28 @@
 """FedACS: the objective minimised when links fail and compute differs, and its distance from the true objective.
 
 Symbols: ω weights, p sampling probabilities, q loss rates, ‖a‖₁ effort (see ``Solver.effort``), η learning rate.
+
+The convergence bounds (Lemmas 1 and 2, Theorems 1 to 3, Corollary 2.1) are in the form that can be proved.
+Assumptions: every F_m is L-smooth (``smoothness``), Σ Ω_m ‖∇F_m‖² ≤ β² ‖∇F̃‖² + κ² everywhere (``beta``, ``kappa``),
+stochastic gradients have variance σ² (``sigma``). Local solvers are SGD, also with a decaying step: before its step t a
+client has moved by −η Σ_{s<t} a_s g_s. Notation: A = max ‖a_m‖₁, z = η L A, h = z²/(1 − 2 z²), b = h + z (1 + 2 h), and
+s = η_eff τ_eff, the length of a round's step. None of the bounds gets smaller with the number of draws.
+
+Where the printed bounds fail:
+
+- (73e) and (8) multiply the whole gradient term by β², also its −½. For identical clients, β² = 100 is allowed and (8)
+  promises fifty times the descent of gradient descent.
+- (10) and (17) have η_eff τ_eff κ²/β² where the stated condition on η gives 4 b κ². Two clients with optima ±e and
+  curvature L, one draw, one step: the iterates settle at E ‖∇F‖² = κ² z/(2 − z), more than the printed z κ²/L for L >
+  2.
+- (50b) leaves out the noise of the local steps and (66b) the dependence of gradients on earlier noise. By Jensen's
+  inequality the printed ½ η η_eff L A² σ² holds, plus s (h/2) (1 + 2 z) σ² for the drift.
+- (109a) takes the largest 1/s_r out of Σ (F_{r−1} − F_r)/s_r, which is wrong where F rises for a round.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -68,9 +86,14 @@ def is_consistent(loss_rate: Array, effort: Array, tolerance: float = 1e-9) -> b
     return bool(np.ptp(reach) <= tolerance * abs(reach).max())
 
 
-def gradient_bound(weight: Array, probability: Array, loss_rate: Array, effort: Array, kappa: float) -> float:
-    """Eq. 11: in the limit, the mean squared gradient of the true objective is at most χ²(ω ‖ Ω) κ²."""
-    return chi_square(weight, surrogate_weight(probability, loss_rate, effort)) * kappa**2
+def gradient_bound(
+    weight: Array, probability: Array, loss_rate: Array, effort: Array, kappa: float, sigma: float = 0.0
+) -> float:
+    """Eq. 11: in the limit, the mean squared gradient of the true objective is at most χ²(ω ‖ Ω) κ².
+
+    With ``sigma`` eq. 12, χ² κ² + σ²: the same for its stochastic gradient, of variance Σ ω_m² σ_m² ≤ σ².
+    """
+    return chi_square(weight, surrogate_weight(probability, loss_rate, effort)) * kappa**2 + sigma**2
 
 
 def local_reach(curvature: Array, steps: int, lr: float, mu: float = 0.0) -> Array:
@@ -95,3 +118,106 @@ def fixed_point(
     ]
     pulled = sum(pull @ x for pull, x in zip(pulls, np.asarray(optimum, float), strict=True))
     return np.linalg.solve(sum(pulls), pulled)
+
+
+def surrogate_descent(
+    gradient_norm: float,
+    probability: Array,
+    loss_rate: Array,
+    effort: Array,
+    lr: float,
+    smoothness: float,
+    kappa: float,
+    beta: float = 1.0,
+    sigma: float = 0.0,
+) -> float:
+    """Lemma 1 (eq. 8): E F̃(X_r) − F̃(X_{r−1}) ≤ s [(β² b − ½) ‖∇F̃‖² + b κ²] + noise, ∇F̃ at X_{r−1}.
+
+    ``gradient_norm`` is ‖∇F̃‖. For the noise and for what differs from the printed lemma see the module.
+    """
+    step, curb, error = _round_terms(probability, loss_rate, effort, lr, smoothness, kappa, sigma)
+    return step * ((beta**2 * curb - 0.5) * gradient_norm**2 + error)
+
+
+def true_gradient_bound(surrogate_norm: float, chi_square: float, kappa: float, beta: float = 1.0) -> float:
+    """Lemma 2 (eq. 9): ‖∇F‖ ≤ (β √χ² + 1) ‖∇F̃‖ + κ √χ², at any point, with χ² = χ²(ω ‖ Ω)."""
+    return (beta * math.sqrt(chi_square) + 1) * surrogate_norm + kappa * math.sqrt(chi_square)
+
+
+def surrogate_error_bound(
+    gap: float,
+    rounds: int,
+    probability: Array,
+    loss_rate: Array,
+    effort: Array,
+    lr: float,
+    smoothness: float,
+    kappa: float,
+    beta: float = 1.0,
+    sigma: float = 0.0,
+) -> float:
+    """ε_opt of Theorem 1 (eq. 10): a bound of (1/R) Σ E ‖∇F̃(X_{r−1})‖² after R rounds, if β² b ≤ 1/4.
+
+    4 gap/(s R) + 4 b κ² + (2 η L A²/τ_eff + 2 h (1 + 2 z)) σ², gap = F̃(X_0) − F̃*; O(1/√R) for η ∝ 1/√R.
+    """
+    step, curb, error = _round_terms(probability, loss_rate, effort, lr, smoothness, kappa, sigma)
+    _check_step(beta**2 * curb)
+    return 4 * gap / (step * rounds) + 4 * error
+
+
+def true_error_bound(surrogate_error: float, chi_square: float, kappa: float, beta: float = 1.0) -> float:
+    """Theorem 2 after finitely many rounds (from eq. 81): (1/R) Σ E ‖∇F‖² ≤ (√ε + √(χ² (β² ε + κ²)))².
+
+    ε = ``surrogate_error`` bounds the same mean for ∇F̃, see ``surrogate_error_bound``; ε → 0 gives eq. 11, χ² κ².
+    """
+    return (math.sqrt(surrogate_error) + math.sqrt(chi_square * (beta**2 * surrogate_error + kappa**2))) ** 2
+
+
+def least_distance(gradient_norm: float, smoothness: float) -> float:
+    """Corollary 2.1: ‖X̃* − X*‖ ≥ ‖∇F(X̃*)‖/L, where ‖∇F(X̃*)‖ is at most √χ² κ and may be zero."""
+    return gradient_norm / smoothness
+
+
+def acs_error_bound(
+    gap: float,
+    weight: Array,
+    loss_rate: Array,
+    effort: Array,
+    lr: float,
+    smoothness: float,
+    kappa: float,
+    beta: float = 1.0,
+    sigma: float = 0.0,
+) -> float:
+    """Theorem 3 (eq. 17): a bound of (1/R) Σ E ‖∇F(X_{r−1})‖² for FedACS; ``loss_rate`` and ``effort`` are (R, M).
+
+    4/(R min s_r) [gap + Σ s_r (b_r κ² + noise_r)], gap = F(X_0) − F*, if β² b_r ≤ 1/4 in every round. In a static world
+    this is Theorem 1 for FedACS's law.
+    """
+    loss_rate, effort = np.atleast_2d(loss_rate), np.atleast_2d(effort)
+    steps, lost = [], gap
+    for q, a in zip(loss_rate, effort, strict=True):
+        step, curb, error = _round_terms(acs_probability(weight, q, a), q, a, lr, smoothness, kappa, sigma)
+        _check_step(beta**2 * curb)
+        steps.append(step)
+        lost += step * error
+    return 4 * lost / (len(steps) * min(steps))
+
+
+def _round_terms(
+    probability: Array, loss_rate: Array, effort: Array, lr: float, smoothness: float, kappa: float, sigma: float
+) -> tuple[float, float, float]:
+    """Return s, b, and the part of a round's bound that the gradient does not shrink, per unit of s."""
+    step, longest = lr * effective_step(probability, loss_rate, effort), float(np.max(effort))
+    z = lr * smoothness * longest
+    if 2 * z**2 >= 1:
+        raise ValueError(f"η L max ‖a‖₁ must be below 0.707. It is {z:.3g}: the learning rate is too large.")
+    h = z**2 / (1 - 2 * z**2)
+    curb = h + z * (1 + 2 * h)
+    noise = h / 2 * (1 + 2 * z) + lr**2 * effective_rate(probability, loss_rate) * smoothness * longest**2 / (2 * step)
+    return step, curb, curb * kappa**2 + noise * sigma**2
+
+
+def _check_step(curb: float) -> None:
+    if curb > 0.25:
+        raise ValueError(f"β² b must be at most 1/4. It is {curb:.3g}: the learning rate is too large.")

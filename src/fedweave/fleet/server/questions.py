@@ -26,6 +26,7 @@ from fedweave.upload.codec import ClientModel
 from fedweave.upload.everything import Everything
 
 MOST_TRACE = 10_000  # characters of a client's traceback that are kept
+NUMBERS = ("loss", "first_gradient", "variance", "first_loss", "squared_loss")  # of an answer, one column each
 GONE = 5  # Flower's code for a node that is unavailable
 LIFE = 10.0  # seconds beyond the deadline after which an unread question is thrown away
 
@@ -178,7 +179,8 @@ class Box:
         self._upload, self._budget = upload, context.budget
         self._model = ClientModel(tensors.layout, dtype=tensors.dtype)
         self.steps = assignment.population.steps[ids]
-        self.loss, self.first, self.seconds, self.samples, self.variance = (np.full(k, np.nan) for _ in range(5))
+        self.numbers = {name: np.full(k, np.nan) for name in NUMBERS}
+        self.seconds, self.samples = np.full(k, np.nan), np.full(k, np.nan)
         self.counted = np.zeros(k, bool)  # who reported its steps
         self.bytes_up = np.zeros(k, np.int64)
         self.refused: list[Failure] = []
@@ -206,8 +208,9 @@ class Box:
             return
         self._updates.put(row, self._update)
         self.received[row] = True
-        self.loss[row], self.first[row], self.samples[row] = about.loss, about.first_gradient, about.samples
-        self.counted[row], self.variance[row] = not np.isnan(about.steps), about.variance
+        for name, column in self.numbers.items():
+            column[row] = getattr(about, name)
+        self.samples[row], self.counted[row] = about.samples, not np.isnan(about.steps)
         self.steps[row] = int(about.steps) if self.counted[row] else self.steps[row]
 
     def _expected(self, row: int) -> Expected | None:
@@ -240,11 +243,9 @@ class Box:
             received=self.received,
             updates=self._updates.matrix(),
             steps=self.steps,
-            loss=self.loss,
-            first_gradient=self.first,
             seconds=self.seconds,
             bytes_up=self.bytes_up,
-            variance=self.variance if self._measure else None,
+            **(self.numbers if self._measure else self.numbers | {"variance": None}),
             failures=Failures(refused=tuple(self.refused)),
         )
 

@@ -35,6 +35,8 @@ class Answer(NamedTuple):
     first_gradient: float = float("nan")  # norm, at the model that was sent
     seconds: float = float("nan")  # of training
     variance: float = float("nan")  # of its gradients on the way, where it was asked for
+    first_loss: float = float("nan")  # of the first batch, at the model that was sent
+    squared_loss: float = float("nan")  # mean squared loss of the samples over the local steps
 
 
 def answer(about: Answer, tensors: Tensors, update: Array, payload: Buffer | None = None) -> RecordDict:
@@ -101,6 +103,8 @@ LIMITS = {
     "first_gradient": (0, 1e30),
     "seconds": (0, 1e9),
     "variance": (0, 1e30),
+    "first_loss": (-1e30, 1e30),
+    "squared_loss": (0, 1e60),
 }
 
 

@@ -229,16 +229,17 @@ def transpose(a, source, to, rows, columns):
 
 @_inner
 def head(numbers, a, samples, labels, values, batch, begin, weight):
-    """Return the loss of samples, each with this weight, and write its derivatives by the outputs.
+    """Return the loss of samples, each with this weight, and its square; write its derivatives by the outputs.
 
     Cross-entropy of labels, or the squared error of the one output to a value.
     """
-    loss, outputs = 0.0, numbers[OUTPUTS]
+    loss, squared, outputs = 0.0, 0.0, numbers[OUTPUTS]
     for s in range(samples):
         z, d = numbers[OUT] + s * outputs, numbers[D] + s * outputs
         if not numbers[CLASSIFY]:
             error = np.float64(a[z]) - values[batch[begin + s]]
             loss += weight * error * error
+            squared += weight * error**4
             a[d] = 2 * weight * error
             continue
         top, total, label = a[z], 0.0, labels[batch[begin + s]]
@@ -246,10 +247,12 @@ def head(numbers, a, samples, labels, values, batch, begin, weight):
             top = max(top, a[z + k])
         for k in range(outputs):
             total += math.exp(np.float64(a[z + k] - top))
-        loss -= weight * (np.float64(a[z + label] - top) - math.log(total))
+        gain = np.float64(a[z + label] - top) - math.log(total)  # of the sample: minus its loss
+        loss -= weight * gain
+        squared += weight * gain * gain
         for k in range(outputs):
             a[d + k] = weight * (math.exp(np.float64(a[z + k] - top)) / total - (1.0 if k == label else 0.0))
-    return loss
+    return loss, squared
 
 
 @_inner
@@ -322,7 +325,7 @@ _flat, _whole, _table = types.float32[::1], types.int64[::1], types.int64[:, ::1
 _kinds = (types.float32, 2), (types.uint8, 2), (types.int64, 1)
 _data = (types.Array(kind, axes, "C", readonly=True) for kind, axes in _kinds)  # samples may be shared and mapped
 _arrays = (_table, _whole, _flat, _flat, _flat, _whole, _flat, *_data, _flat, _flat, _flat, _table, _whole)
-_signature = types.UniTuple(types.float64, 2)(*_arrays, types.float32, types.boolean, _flat)
+_signature = types.UniTuple(types.float64, 4)(*_arrays, types.float32, types.boolean, _flat)
 
 
 def _entry(stamp: int) -> Any:
@@ -331,12 +334,14 @@ def _entry(stamp: int) -> Any:
     def train(
         net, numbers, p, g, a, offset, where, x, raw, labels, values, scale, shift, batches, sizes, lr, move, out
     ):
-        """Take a step p ← p − lr g on each batch; return the sum of the losses and the length of the first gradient.
+        """Take a step p ← p − lr g on each batch; return four numbers.
+
+        The sum of the batches' losses, the length of the first gradient, the first loss, and the sum of squared losses.
 
         The samples are the rows of ``x``, or raw bytes, which are scaled. With one batch and ``move`` off only the
         gradient is left in ``g``. With room for them in ``out`` only the network's outputs are written there.
         """
-        total, square, done, _ = 0.0, 0.0, 0, stamp
+        total, square, first, squares, done, _ = 0.0, 0.0, 0.0, 0.0, 0, stamp
         for t in range(len(sizes)):
             fill(g, 0, ZERO, g.size)
             for begin in range(0, sizes[t], numbers[FIT]):
@@ -348,14 +353,16 @@ def _entry(stamp: int) -> Any:
                         out[done + i] = a[numbers[OUT] + i]
                     done += samples * numbers[OUTPUTS]
                     continue
-                total += head(numbers, a, samples, labels, values, batches[t], begin, 1 / sizes[t])
+                loss, squared = head(numbers, a, samples, labels, values, batches[t], begin, 1 / sizes[t])
+                total += loss
+                squares += squared
                 backward(net, numbers, p, g, a, offset, where, samples)
             if t == 0:
-                square = squared_length(g)
+                square, first = squared_length(g), total
             if move:
                 for i in range(g.size):
                     p[i] -= lr * g[i]
-        return total, math.sqrt(square)
+        return total, math.sqrt(square), first, squares
 
     try:
         return njit(_signature, cache=True, error_model="numpy", nogil=True)(train)

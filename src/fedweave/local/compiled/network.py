@@ -26,6 +26,7 @@ NO_LABELS = np.zeros(0, np.int64)
 NOTHING, NO_ROWS, NO_BYTES = np.zeros(0, np.float32), np.zeros((0, 0), np.float32), np.zeros((0, 0), np.uint8)
 
 Begin = Callable[[Tensor], tuple[Tensor, ...]]
+Numbers = tuple[float, float, float, float]  # sum of losses, length of the first gradient, first loss, squared losses
 
 
 class CompiledNetwork:
@@ -89,23 +90,24 @@ class CompiledNetwork:
 
     def train(
         self, y: Array, batches: Batches, solver: Solver, begin: Begin, lr: float, spread: Spread
-    ) -> tuple[float, float]:
-        """Train the parameters ``y`` in place; return the sum of the losses and the length of the first gradient."""
+    ) -> Numbers:
+        """Train the parameters ``y`` in place; return what is known of the losses and of the first gradient."""
         if solver == PLAIN and not spread.wanted and self._x is not None:
             return self._call(y, self._x, batches.where, batches.size, lr)
         parameters, start = torch.from_numpy(y), torch.from_numpy(y.copy())
-        state, total, first = begin(parameters), 0.0, 0.0
+        state, total, squares, first, first_loss = begin(parameters), 0.0, 0.0, 0.0, 0.0
         for t, (row, size) in enumerate(zip(batches.where, batches.size, strict=True)):
-            loss, length = self._gradient_at(y, row[:size])
-            total, first = total + loss, length if t == 0 else first
+            loss, length, _, squared = self._gradient_at(y, row[:size])
+            total, squares = total + loss, squares + squared
+            first, first_loss = (length, loss) if t == 0 else (first, first_loss)
             g = torch.from_numpy(self._gradient.copy())
             spread.add(g[None], t)
             d, state = solver.direction(state, g, parameters, start, lr, t)
             y -= np.float32(lr) * d.numpy()  # as the kernel does it: multiplied, rounded, subtracted
-        return total, first
+        return total, first, first_loss, squares
 
-    def _gradient_at(self, y: Array, index: Array) -> tuple[float, float]:
-        """Compute the gradient on these samples; return the loss and the gradient's length."""
+    def _gradient_at(self, y: Array, index: Array) -> Numbers:
+        """Compute the gradient on these samples; return the loss, the gradient's length and so on."""
         if self._x is not None:
             return self._call(y, self._x, index[None], np.array([index.size]))
         batch = self._samples.take(torch.from_numpy(index))  # lazy; collated ones have their own labels
@@ -145,7 +147,7 @@ class CompiledNetwork:
         lr: float | None = None,
         answers: tuple[Array, Array] | None = None,
         out: Array = NOTHING,
-    ) -> tuple[float, float]:
+    ) -> Numbers:
         """Call the kernel on samples ``x`` with these labels and values, or with those of all samples."""
         labels, values = answers or (self._labels, self._values)
         rows, raw = (x, NO_BYTES) if x.dtype == np.float32 else (NO_ROWS, x)

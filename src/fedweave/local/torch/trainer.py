@@ -97,19 +97,19 @@ class TorchTrainer:
         plans = batches(self.seed, jobs, self.data.parts)
         rows = [self._train_one(x, jobs, i, plan, updates[i]) for i, plan in enumerate(plans)]
         updates -= x
-        loss, first, variance = np.array(rows).T
-        return Trained(updates=updates, loss=loss, first_gradient=first, variance=variance)
+        return Trained(updates, *np.array(rows).T)
 
-    def _train_one(self, x: Array, jobs: Jobs, i: int, plan: Batches, out: Array) -> tuple[float, float, float]:
-        """Write the model of client i to ``out``; return its loss, first gradient's norm and variance."""
+    def _train_one(self, x: Array, jobs: Jobs, i: int, plan: Batches, out: Array) -> tuple[float, ...]:
+        """Write the model of client i to ``out``; return its numbers, in the order of ``Trained``."""
         if self.network is None:
             return self._train_module(x, jobs, i, plan, out)
         out[:] = x if jobs.starts is None else jobs.starts[i]
         steps, spread = int(jobs.steps[i]), Spread(jobs.measure)
         begin = partial(self._begin, jobs=jobs, only=i, inner=torch.from_numpy)
         with self._drawing(jobs, i):
-            total, first = self.network.train(out, plan, self.solver, begin, float(jobs.lr[i]), spread)
-        return total / steps, first, float(spread.variance([steps])[0])
+            found = self.network.train(out, plan, self.solver, begin, float(jobs.lr[i]), spread)
+        total, first, first_loss, squares = found
+        return total / steps, first, float(spread.variance([steps])[0]), first_loss, squares / steps
 
     def _begin(
         self, y: Tensor, jobs: Jobs, only: int, inner: Callable[[Array], Tensor] | None = None
@@ -121,31 +121,36 @@ class TorchTrainer:
         sent = None if jobs.broadcast is None else inner(jobs.broadcast)
         return self.solver.begin_with_memory(y, inner(jobs.memory[only]), sent, share)
 
-    def _train_module(self, x: Array, jobs: Jobs, i: int, plan: Batches, out: Array) -> tuple[float, float, float]:
+    def _train_module(self, x: Array, jobs: Jobs, i: int, plan: Batches, out: Array) -> tuple[float, ...]:
         """Do the same through autograd."""
         steps, lr = int(jobs.steps[i]), float(jobs.lr[i])
         index = torch.from_numpy(plan.where).to(self.device)
         flat, solver = self.flat, self.solver
         flat.load(x if jobs.starts is None else jobs.starts[i])
         y = flat.parameters
-        g, first, spread = None, float("nan"), Spread(jobs.measure)
+        g, first, first_loss, spread = None, float("nan"), float("nan"), Spread(jobs.measure)
         start, state = y.clone(), self._begin(y, jobs, i)
         total = torch.zeros((), dtype=torch.float32, device=self.device)
+        squares = torch.zeros_like(total, dtype=torch.float64)
         change = self._change(jobs, i)
         with self._drawing(jobs, i):
             for t in range(steps):
                 if self.batch_norm:  # one sample has no spread: such a batch uses the running averages
                     flat.module.train(bool(plan.size[t] > 1))
-                loss = self._loss(self.train_set.take(index[t, : int(plan.size[t])], change))
+                batch = self.train_set.take(index[t, : int(plan.size[t])], change)
+                loss, squared = self.task.training_loss(self._outputs(batch), batch)
                 g = flat.gradient(loss, None if state else g)  # a solver may keep a gradient, but only in its state
-                first = float(g.norm()) if t == 0 else first
+                first, first_loss = (float(g.norm()), loss.item()) if t == 0 else (first, first_loss)
                 with torch.no_grad():
                     spread.add(g[None], t)
                     d, state = solver.direction(state, g, y, start, lr, t)
                     y.sub_(d, alpha=lr)
                     total += loss
+                    squares += squared
         flat.read(out)
-        return float(total) / steps, first, float(spread.variance([steps])[0])
+        return (
+            float(total) / steps, first, float(spread.variance([steps])[0]), first_loss, float(squares) / steps
+        )  # fmt: skip
 
     def _drawing(self, jobs: Jobs, i: int) -> AbstractContextManager[None]:
         """Have layers, solvers and lazy samples that draw do so at the client's own address."""
