@@ -11,28 +11,30 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedweave.core.records import Array
 from fedweave.papers.common.judge import Fidelity, Judged, Values, judge
 from fedweave.papers.common.ledger import claims_of
 from fedweave.papers.common.panels import Panel
-from fedweave.papers.common.record import Record, run_experiment
+from fedweave.papers.common.record import Record, Records, beside, run_experiment
 from fedweave.papers.common.scale import Scale
 from fedweave.runs.experiment import Experiment
 from fedweave.statistics import censored, paired_difference
 
-Records = Mapping[str, Sequence[Record]]  # by arm: one per seed
 # What a smaller setting must keep to be called faithful (besides the data's kind and the methods).
 KEPT = ("data", "steps an epoch", "participation", "client sizes", "tuning")
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of each run."""
+    """A number of each run; with ``against``, of a run and that of another arm with the same seed."""
 
-    of: Callable[[Record], float]
+    of: Callable[..., float]
     unit: str = ""  # "%" is a share, shown in per cent
-    end: Callable[[Record], float] | None = None  # of a time to a target: what a run that never arrived counts as
+    # Of a time to a target: the first time that a run did not observe. Runs that never arrived count as later than all.
+    end: Callable[..., float] | None = None
     ratio: bool = False  # compare by ratios, not differences
     digits: int = 4
+    against: Callable[[str], str] | None = None  # the arm that an arm is measured against
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,15 +87,16 @@ class Outcome:
         m = self.study.measures.get(measure)
         if m is None or column not in self.records:
             return None
-        found: dict[str, Any] = {}
-        never = False
-        for arm, records in self.records[column].items():
-            numbers = np.array([m.of(record) for record in records], float)
-            if m.end is not None:
-                never |= bool(np.isnan(numbers).any())
-                numbers = np.array([censored([v], m.end(r))[0] for v, r in zip(numbers, records, strict=True)])
-            found[arm] = numbers
-        return Values(found, m.ratio or m.end is not None, never)
+        found = {arm: self._numbers(m.of, m, column, arm) for arm in self.records[column]}
+        if m.end is None:
+            return Values(found, m.ratio)
+        never = any(bool(np.isnan(numbers).any()) for numbers in found.values())
+        ends = np.max([self._numbers(m.end, m, column, arm) for arm in found], axis=0)
+        return Values({arm: censored(numbers, ends) for arm, numbers in found.items()}, True, never)
+
+    def _numbers(self, of: Callable[..., float], m: Measure, column: str, arm: str) -> Array:
+        runs = beside(self.records[column], arm, m.against)
+        return np.array([of(*records) for records in runs], float)
 
     def judged(self) -> list[Judged]:
         """Judge the claims of this item, before the correction for many claims."""
@@ -116,15 +119,14 @@ class Outcome:
     def _cells(self, column: str, arm: str) -> dict[str, str]:
         cells: dict[str, str] = {}
         for name, measure in self.study.measures.items():
-            cells[name] = self._cell(measure, self.records[column][arm])
+            cells[name] = self._cell(measure, self._numbers(measure.of, measure, column, arm))
             if name in self.study.published:
                 number = self.study.published[name].get(arm)
                 cells[f"{name}, published"] = "—" if number is None else _format(number, measure)
         return cells
 
     @staticmethod
-    def _cell(measure: Measure, records: Sequence[Record]) -> str:
-        numbers = np.array([measure.of(record) for record in records], float)
+    def _cell(measure: Measure, numbers: Array) -> str:
         seen = numbers[np.isfinite(numbers)]
         if not seen.size:
             return "never" if measure.end else "—"
