@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 
+import cloudpickle
 import numpy as np
 import pytest
 
@@ -12,6 +13,7 @@ from fedweave.papers.common import cache, parallel, reproduction
 from fedweave.papers.common.panels import bars, curves
 from fedweave.papers.common.record import Record, best, end_of, last, pack, reached, run_experiment, unpack
 from fedweave.papers.common.reproduction import Limits, OutOfTime, reproduce_study, run_kept
+from fedweave.papers.common.scale import reduce_data
 from fedweave.papers.common.study import Measure, Study
 
 
@@ -207,6 +209,12 @@ def test_a_measure_can_be_taken_against_another_arm():
     assert outcome.values("share").by_arm["half"].tolist() == [0.5, 0.5]
     assert [row["share"] for row in outcome.rows()] == ["1", "0.5"]
     assert [bar.values.tolist() for bar in outcome.panels()[0].bars] == [[1, 1], [0.5, 0.5]]
+
+
+def test_reduced_data_does_not_carry_the_whole_to_every_process():
+    whole = fw.data.load("mnist5k")
+    some = reduce_data(whole, 100, 50)
+    assert len(cloudpickle.dumps(some)) < 1.2 * (some.x.nbytes + some.test_x.nbytes) + 10_000
 
 
 def test_the_cost_is_told_beforehand():

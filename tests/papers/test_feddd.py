@@ -137,7 +137,7 @@ def test_laptop_sizes_are_faithful():
 
 def test_paper_and_laptop_arms_can_be_built(monkeypatch):
     """Every experiment passes its checks at full size; the data is a stand-in of the same shape."""
-    monkeypatch.setattr(setup, "load_data", lambda name, scale: stand_in(name, train=6000))
+    monkeypatch.setattr(setup, "load_data", lambda name, scale: stand_in(name, train=600))
     setup.samples.cache_clear()
     try:
         for scale in ("laptop", "paper"):
@@ -206,11 +206,8 @@ def test_the_primary_claim_is_the_printed_example():
     assert set(primary.others) == {"fedavg", "fedcs", "oort"}
 
 
-def test_every_figure_has_a_claim_and_every_study_of_the_paper_too():
-    silent = [name for name in STUDIES if not claims_of(name)]
-    assert {name.split("/")[1] for name in silent} <= {"fig9", "fig16", "fig21"}
-    beyond = "feddd/fig9/fashion_mnist"
-    assert all(name.startswith(beyond) for name in silent)
+def test_every_study_decides_a_claim():
+    assert not [name for name in STUDIES if not claims_of(name)]
 
 
 def test_feddd_rounds_are_short_from_the_second_on():

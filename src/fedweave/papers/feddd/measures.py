@@ -1,4 +1,4 @@
-"""What FedDD measures: final accuracy, time to a target over FedAvg's (T2A), accuracy of rare classes, what was sent."""
+"""What FedDD measures: final accuracy, time to a target over FedAvg's (T2A), accuracy of rare classes, bytes."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def subset_with_share(data: Dataset, label: int, share: float, size: int) -> Dat
     each, rest = divmod(size - mine, data.classes - 1)
     want = [mine if c == label else each + (rest > c) for c in range(data.classes)]
     chosen = np.sort(np.concatenate([np.flatnonzero(data.y == c)[:n] for c, n in enumerate(want)]))
-    return replace(data, x=data.x[chosen], y=data.y[chosen], group=None)
+    return replace(data, x=data.x[chosen], y=data.y[chosen], group=None, loaded=None)
 
 
 def share_of(record: Record) -> float:

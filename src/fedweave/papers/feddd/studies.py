@@ -109,8 +109,9 @@ HOMOGENEOUS = [
     )
 ]
 SUBMODELS = [Setting(data, split, widths) for data, widths in WIDE for split in SPLITS]
+PUBLISHED_WIDTHS = [at for at in SUBMODELS if at.data == "cifar10"]
 HETEROGENEOUS = [
-    *(compared(f"fig9/{at.name}", "accuracy with sub-models of five widths", at, CURVES) for at in SUBMODELS),
+    *(compared(f"fig9/{at.name}", "accuracy with sub-models of five widths", at, CURVES) for at in PUBLISHED_WIDTHS),
     *(
         _times(
             f"fig10/{at.name}",
@@ -124,9 +125,7 @@ HETEROGENEOUS = [
 
 
 def _degree(scale: Scale) -> Mapping[str, Experiment]:
-    each = {
-        at.widths: at.arms(scale, rivals()) for at in SUBMODELS if at.name.startswith("cifar10") and at.split == HARD
-    }
+    each = {at.widths: at.arms(scale, rivals()) for at in PUBLISHED_WIDTHS if at.split == HARD}
     return {f"{name}, {widths}": arm for widths, arms in each.items() for name, arm in arms.items()}
 
 
@@ -193,6 +192,10 @@ PUBLISHED_RARE: dict[str, dict[str, dict[str, float | str]]] = {
         "best rare class": {"feddd": 0.572},
     },
 }
+RARE_READING = (
+    "Means of the last 10 rounds. Rare classes have two fifths of the others' samples, here with {} (the paper can be "
+    "read either way); owners heard is the share of their owners that answered after the first round."
+)
 READINGS: dict[Rare, str] = {"samples": "fewer samples", "owners": "fewer owners"}
 
 
@@ -207,11 +210,7 @@ def _fig21(data: str, rare: Rare) -> Study:
         panels=(accuracy_of_classes,),
         settings=setting.settings,
         published=PUBLISHED_RARE[data],
-        notes=(
-            f"Means of the last 10 rounds. Rare classes have two fifths of the others' samples, here with "
-            f"{READINGS[rare]} (the paper can be read either way); owners heard is the share of their owners that "
-            "answered after the first round.",
-        ),
+        notes=(RARE_READING.format(READINGS[rare]),),
     )
 
 
