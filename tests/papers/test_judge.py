@@ -11,7 +11,7 @@ from fedweave.papers.common.ledger import Claim
 CLAIM = Claim(id="delta/x", item="delta/x", where="", claim="", measure="m", kind="greater", ours="a", others=("b",))
 
 
-def verdict(claim, fidelity="published", settled=True, ratio=False, censored=False, **by_arm):
+def verdict(claim, fidelity="published", settled=True, ratio=False, censored=(), **by_arm):
     values = Values({arm: np.array(v, float) for arm, v in by_arm.items()}, ratio, censored)
     found = judge(claim, values, fidelity)
     return settle([found])[0].verdict if settled else found
@@ -66,13 +66,21 @@ def test_factors_are_compared_as_ratios():
     found = verdict(claim, settled=False, ratio=True, a=ours, b=theirs)
     assert found.difference == pytest.approx(1 / np.exp(np.log([2.0, 2.1, 1.9, 2.05, 1.95]).mean()))
     assert found.interval[0] < found.difference < found.interval[1]
+    half = replace(claim, kind="equal", factor=0.5, margin=0.1)
+    assert verdict(half, ratio=True, a=ours, b=theirs) == "confirmed"
+    assert verdict(replace(half, factor=0.7), ratio=True, a=ours, b=theirs) == "contradicted"
+    for named in (half, replace(claim, factor=1.5)):  # the ratio is shown, not that of the ratio to the factor
+        assert verdict(named, settled=False, ratio=True, a=ours, b=theirs).difference == pytest.approx(found.difference)
 
 
 def test_times_that_nobody_reached_show_no_equality():
     claim = replace(CLAIM, kind="less", margin=0.1)
     never = [101.0] * 5
-    assert verdict(claim, ratio=True, censored=True, a=never, b=never) == "undecided"
+    assert verdict(claim, ratio=True, censored="ab", a=never, b=never) == "undecided"
     assert verdict(claim, ratio=True, a=never, b=never) == "contradicted"
+    half = replace(CLAIM, kind="equal", factor=0.5, margin=0.1)
+    assert verdict(half, ratio=True, censored="b", a=never, b=never) == "undecided"  # b may take twice as long
+    assert verdict(half, ratio=True, censored="c", a=never, b=never, c=never) == "contradicted"  # c is not compared
 
 
 def test_too_few_seeds_and_toy_sizes_decide_less():

@@ -90,7 +90,7 @@ class Outcome:
         found = {arm: self._numbers(m.of, m, column, arm) for arm in self.records[column]}
         if m.end is None:
             return Values(found, m.ratio)
-        never = any(bool(np.isnan(numbers).any()) for numbers in found.values())
+        never = [arm for arm, numbers in found.items() if np.isnan(numbers).any()]
         ends = np.max([self._numbers(m.end, m, column, arm) for arm in found], axis=0)
         return Values({arm: censored(numbers, ends) for arm, numbers in found.items()}, True, never)
 

@@ -98,7 +98,7 @@ CLASSES = {
 
 def times_to(targets: Sequence[float]) -> dict[str, Measure]:
     """Return T2A of absolute targets and of shares of FedAvg's final accuracy."""
-    absolute = {f"T2A, {t:.0%}": time_over("fedavg", t) for t in targets}
+    absolute = {f"T2A, {100 * t:.0f} %": time_over("fedavg", t) for t in targets}
     return absolute | {f"T2A, {s:g} FedAvg": time_over("fedavg", s, share=True) for s in SHARES}
 
 

@@ -57,11 +57,11 @@ PUBLISHED_BEHIND: dict[str, dict[str, float | str]] = {
 TARGETS = {"mnist/iid": (0.88,), "cifar10/non-iid-b": (0.56,), "cifar10/a/non-iid-b": (0.4, 0.5)}
 REDUCED = {"feddd": 0.0, "fedavg": 0.735, "fedcs": 0.515, "oort": 0.415}  # MNIST, IID, 88 %
 PUBLISHED_TIMES: dict[str, dict[str, dict[str, float | str]]] = {
-    "mnist/iid": {"T2A, 88%": {name: (1 - REDUCED["fedavg"]) / (1 - cut) for name, cut in REDUCED.items()}},
-    "cifar10/non-iid-b": {"T2A, 56%": {"fedavg": 1, "feddd": 1 - 0.599, "fedcs": "never", "oort": "never"}},
+    "mnist/iid": {"T2A, 88 %": {name: (1 - REDUCED["fedavg"]) / (1 - cut) for name, cut in REDUCED.items()}},
+    "cifar10/non-iid-b": {"T2A, 56 %": {"fedavg": 1, "feddd": 1 - 0.599, "fedcs": "never", "oort": "never"}},
     "cifar10/a/non-iid-b": {
-        "T2A, 40%": {"fedavg": 1, "fedcs": "more than 1"},
-        "T2A, 50%": {"fedavg": 1, "fedcs": "more than 1", "oort": "never"},
+        "T2A, 40 %": {"fedavg": 1, "fedcs": "more than 1"},
+        "T2A, 50 %": {"fedavg": 1, "fedcs": "more than 1", "oort": "never"},
     },
 }
 WITHIN = {"a": "0.20 to 0.24, over FedCS 0.17 to 0.53, over Oort 0.21 to 0.44"}
@@ -77,7 +77,7 @@ def compared(item: str, shows: str, setting: Setting, panels: tuple[Make, ...], 
     """Return the study of the four methods under one budget in a setting."""
     targets, times = TARGETS.get(setting.name, ()), PUBLISHED_TIMES.get(setting.name, {})
     behind = PUBLISHED_BEHIND.get(setting.name)
-    never = {f"reached {t:.0%}": arrived(t) for t in targets}
+    never = {f"reached {100 * t:.0f} %": arrived(t) for t in targets}
     return Study(
         name=f"feddd/{item}",
         shows=f"{shows}: {setting.name.replace('/', ', ')}",
