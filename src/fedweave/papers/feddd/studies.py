@@ -27,6 +27,7 @@ from fedweave.papers.feddd.measures import (
     READING,
     accuracy_of_classes,
     shown_times,
+    time_over,
     times_to,
 )
 from fedweave.papers.feddd.setup import MODELS, PRIMARY, SEEDS, SIZES, SPLITS, WIDE, Rare, Setting, dropout, rivals
@@ -83,8 +84,15 @@ def compared(item: str, shows: str, setting: Setting, panels: tuple[Make, ...], 
         shows=f"{shows}: {setting.name.replace('/', ', ')}",
         arms=lambda scale: setting.arms(scale, rivals()),
         seeds=PRIMARY if item == "fig7/mnist/iid" else SEEDS,
-        measures={"final accuracy": FINAL, "behind FedDD": BEHIND, **times_to(targets), **never, **COST}
-        | {"jitter": JITTER},
+        measures={
+            "final accuracy": FINAL,
+            "behind FedDD": BEHIND,
+            **times_to(targets),
+            **never,
+            "rounds, 0.9 FedAvg": time_over("fedavg", 0.9, share=True, time="round"),
+            **COST,
+            "jitter": JITTER,
+        },
         panels=panels,
         settings=setting.settings,
         published={**({"behind FedDD": behind} if behind else {}), **times},
