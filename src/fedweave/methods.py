@@ -188,16 +188,16 @@ def fedaware(
     With ``start`` "mean" the first rounds ask all clients in groups, and FedAvg's direction counts until they are done,
     as in most of the authors' scripts.
     """
-    everyone = FirstEveryone(Uniform(per_round), 1 if start == "everyone" else None)
-    return Method(everyone, aggregator=Aware(alpha, start="seen" if start == "everyone" else "mean"), name="fedaware")
+    first = FirstEveryone(Uniform(per_round), 1 if start == "everyone" else None)
+    return Method(first, aggregator=Aware(alpha, start="seen" if start == "everyone" else "mean"), name="fedaware")
 
 
 def fedaware_unit(
     per_round: int = 10, alpha: float | tuple[float, ...] = 0.5, start: Literal["everyone", "mean"] = "everyone"
 ) -> Method:
     """FedAWARE as in its authors' code: momenta are scaled to unit length."""
-    raw = fedaware(per_round, alpha, start)
-    return replace(raw, aggregator=replace(raw.aggregator, unit=True), name="fedaware_unit")
+    aggregator = Aware(alpha, unit=True, start="seen" if start == "everyone" else "mean")
+    return replace(fedaware(per_round, alpha, start), aggregator=aggregator, name="fedaware_unit")
 
 
 def fedmgda(per_round: int = 10, deviation: float = 1.0) -> Method:

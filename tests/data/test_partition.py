@@ -48,7 +48,9 @@ def partitions(clients: int) -> st.SearchStrategy[Partition]:
         st.builds(Dirichlet, st.just(clients), alpha, st.integers(1, 2)),
         st.builds(Shards, st.just(clients), st.integers(1, 3)),
         st.builds(Classes, st.just(clients), st.integers(1, 3)),
-        st.builds(Classes, st.just(clients), st.integers(1, 3), deal=DEALS, rare=st.sampled_from(["samples", "owners"])),
+        st.builds(
+            Classes, st.just(clients), st.integers(1, 3), deal=DEALS, rare=st.sampled_from(["samples", "owners"])
+        ),
         st.builds(lambda low, more: Classes(clients, low, low + more), st.integers(1, 2), st.integers(0, 3)),
         st.just(OneClass(clients)),
         st.builds(Split, st.just(clients), st.floats(0.05, 0.95), st.floats(0.05, 0.95)),
@@ -61,7 +63,7 @@ cases = st.integers(1, 12).flatmap(
 
 
 def covers(partition: Partition, data: Dataset) -> bool:
-    """Whether the partition promises to deal out everything: not if classes outnumber what clients own, or by chance."""
+    """Whether the partition promises to deal out everything: not if classes outnumber owners, or by chance."""
     if isinstance(partition, Classes) and partition.deal == "random":
         return False
     least = {Classes: getattr(partition, "low", 1), OneClass: 1}.get(type(partition), data.classes)
@@ -229,7 +231,7 @@ def test_a_random_number_of_classes():
 
 
 def test_classes_at_random_are_a_draw_of_each_client_by_itself():
-    """Owners of a class are then binomial: mean n k/C and variance n k/C (1 − k/C), and pairs are as likely as chance."""
+    """Owners of a class are then binomial: mean n k/C and variance n k/C (1 − k/C), and pairs as likely as chance."""
     data, n, k = labelled([400] * 10), 40, 3
     owned = [label_counts(data, Classes(n, k, deal="random").split(data, rng(s)).train) > 0 for s in range(200)]
     assert all((some.sum(1) == k).all() for some in owned)

@@ -19,7 +19,7 @@ from fedweave.core.settings import BadInput
 from fedweave.engine.links import draw_arrivals
 from fedweave.engine.pool import zygote
 from fedweave.engine.pool.choose import choose_pool
-from fedweave.engine.pool.mailbox import LARGE
+from fedweave.engine.pool.mailbox import LARGE, pack
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.pool.protocol import WorkerDied
 from fedweave.engine.simulator import Simulator
@@ -285,7 +285,8 @@ def test_two_simulators_may_take_turns(two):
 def test_busy_workers_are_ended_too():
     with Workers(2) as workers:
         torch_simulator(conv, data(), SGD(), 0, workers).evaluate(initial_vector(conv()))
-        workers._send(workers._links[0], (attempt, (jobs_of((4, 10_000_000, 7)), False), initial_vector(conv())))
+        call = attempt, (jobs_of((4, 10_000_000, 7)), False), initial_vector(conv())
+        workers._send(workers._links[0], pack(call))
         processes = list(workers._processes)
         workers._stop(patience=0)
     assert all(p.returncode is not None for p in processes)

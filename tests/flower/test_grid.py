@@ -10,14 +10,16 @@ import fedweave.store.run_folder
 from fedweave import flower
 from fedweave.engine.pool.processes import Workers
 from fedweave.fleet.client import KEPT, LEARNED
-from fedweave.fleet.server.app import prepare
+from fedweave.fleet.server.app import _recall, prepare
 from fedweave.fleet.server.engine import FlowerEngine
 from fedweave.fleet.server.terms import Terms, VirtualClock
+from fedweave.fleet.wire.answer import size
 from fedweave.pacing import ask_more
 from fedweave.round import run_round
 from fedweave.runs.method_names import method_names
 from fedweave.runs.session import prepare as simulated_session
 from fedweave.sample import Everyone, FirstEveryone, Uniform
+from fedweave.store.run_folder import RunFolder
 from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, digits, experiment, fate_of, interrupted, reasons, run
 
 ORACLES = {"feddelta": "Delta", "fedis": "IS"}  # the methods of the zoo that only a simulator can run
@@ -142,6 +144,47 @@ def test_methods_learn_real_links_and_latencies_with_nothing_configured(method):
         assert not law[5].size or law[5].mean() < 0.9 * others
     else:  # the one that is seldom heard is asked more
         assert law[0].mean() > 1.2 * others
+
+
+class LinkGrid(SlowGrid):
+    """A local fleet whose answers take a second, and what their bytes take on each one's link."""
+
+    def __init__(self, clock, rate, *args):
+        super().__init__(clock, lambda client: 1.0, *args)
+        self._rate = rate
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        names = super().push_messages(messages)
+        for name, message in zip(names, messages, strict=True):
+            client = self.nodes.index(message.metadata.dst_node_id)
+            if asked_in(message):
+                self._due[name] += 8 * size(self._answers[name].content) / self._rate(client)
+        return names
+
+
+def test_feddd_on_a_fleet_has_slow_links_send_less(tmp_path):
+    """Client 2 has a tenth of the others' rate, which nobody told: its dropout rises, and rounds become shorter."""
+    clock, terms = VirtualClock(), Terms(answer_seconds=1000, poll_seconds=0.1)
+    fleet = LinkGrid(clock, lambda client: 1e3 if client == 2 else 1e4, app(), CLIENTS)
+    whole = experiment(fw.methods.feddd(CLIENTS), rounds=6, system=fw.system.Measured())
+    result = run(whole, fleet, terms, clock, out=tmp_path / "run")
+    late, slow = result.clients["round"] == 6, result.clients["client"] == 2
+    sent = result.clients["bytes_up"]
+    assert sent[late & slow][0] < 0.4 * sent[late & ~slow].max()
+    assert result.rounds["seconds"][-1] < 0.5 * result.rounds["seconds"][0]
+    clock = VirtualClock()
+    fleet = LinkGrid(clock, lambda client: 1e3 if client == 2 else 1e4, app(), CLIENTS)
+    session = prepare(whole, fleet, terms, clock)
+    state = session.start
+    for r in range(1, 7):
+        state, _ = run_round(session.experiment.method, state, session.world(r), session.engine, 0.05, 0)
+    rates = session.world(7).up_rate
+    assert rates[2] == pytest.approx(1e3, rel=0.05)
+    assert (np.delete(rates, 2) > 4e3).all()  # they send about the same in every round, which cannot tell
+    again = prepare(whole, fleet, terms, clock)
+    _recall(again, RunFolder.open(tmp_path / "run", write=False))
+    assert again.world(7).up_rate == pytest.approx(rates)  # a server that goes on knows them from the rows
 
 
 def test_over_selection_asks_more_and_closes_when_enough_have_answered(tmp_path):

@@ -10,7 +10,6 @@ from torch import nn
 
 import fedweave as fw
 import worlds
-
 from fedweave.aggregate import Mean, Robust
 from fedweave.core.settings import BadInput
 from fedweave.engine.simulator import Simulator

@@ -106,7 +106,7 @@ def test_squared_losses_are_unknown_where_a_task_reports_means():
         found.append(trainer.train(initial_vector(module), FIRST))
     assert np.isnan(found[0].squared_loss).all()
     assert found[0].first_loss == pytest.approx(found[1].first_loss)
-    assert found[1].squared_loss > found[1].loss**2  # Jensen
+    assert found[1].squared_loss > found[1].loss ** 2  # Jensen
 
 
 @pytest.mark.parametrize("model", [logistic, mlp, Own, cnn, strided])

@@ -193,6 +193,8 @@ def test_who_never_arrives_is_later_than_who_does_even_where_its_rounds_are_shor
     values = outcome.values("seconds")
     assert values.by_arm["slow"] == pytest.approx([70, 70])
     assert values.by_arm["failed"] == pytest.approx([110, 110])  # one mean round after the last of all
+    assert values.bounds["failed"] == pytest.approx([11, 11])  # all that is known: not in ten rounds
+    assert set(values.bounds) == set(values.censored) == {"failed"}
     assert outcome.rows()[1]["seconds"] == "never"
 
 

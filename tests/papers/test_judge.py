@@ -39,6 +39,17 @@ def test_verdicts(kind, margin, a, b, expected):
     assert verdict(replace(CLAIM, kind=kind, margin=margin), a=a, b=b) == expected
 
 
+@pytest.mark.parametrize(("kind", "value"), [("above", 0.5), ("below", 1.5)])
+def test_a_measure_lies_above_or_below_a_number(kind, value):
+    claim = replace(CLAIM, kind=kind, value=value, others=())
+    other = replace(claim, value=2 - value)
+    assert verdict(claim, a=UP) == verdict(claim, "exact", a=UP) == "confirmed"
+    assert verdict(other, a=UP) == verdict(other, "exact", a=UP) == "contradicted"
+    assert verdict(claim, a=NOISE) == "undecided"
+    found = verdict(claim, settled=False, a=UP)
+    assert found.difference == pytest.approx(np.mean(UP) - value)
+
+
 def test_ours_must_beat_every_other_and_one_better_one_contradicts():
     claim = replace(CLAIM, others=("b", "c"))
     assert verdict(claim, a=UP, b=DOWN, c=DOWN) == "confirmed"
@@ -81,6 +92,18 @@ def test_times_that_nobody_reached_show_no_equality():
     half = replace(CLAIM, kind="equal", factor=0.5, margin=0.1)
     assert verdict(half, ratio=True, censored="b", a=never, b=never) == "undecided"  # b may take twice as long
     assert verdict(half, ratio=True, censored="c", a=never, b=never, c=never) == "contradicted"  # c is not compared
+    twice = replace(claim, margin=0.0, factor=2.0)  # faster by a factor of two than someone who never arrived?
+    assert verdict(twice, ratio=True, censored="b", a=[90.0] * 5, b=never) == "undecided"
+    assert verdict(twice, ratio=True, censored="b", a=[40.0] * 5, b=never) == "confirmed"
+
+
+def test_a_factor_over_one_who_never_arrived_needs_the_time_that_it_was_observed():
+    """Theirs ended after 10 s; that it counts as later than all others, 100 s, shows no factor."""
+    ours, theirs = np.full(5, 8.0), np.full(5, 100.0)
+    ahead = replace(CLAIM, kind="less")
+    for bound, factor, expected in ((10.0, 1.0, "confirmed"), (10.0, 2.0, "undecided"), (20.0, 2.0, "confirmed")):
+        values = Values({"a": ours, "b": theirs}, ratio=True, censored="b", bounds={"b": np.full(5, bound)})
+        assert settle([judge(replace(ahead, factor=factor), values, "published")])[0].verdict == expected
 
 
 def test_too_few_seeds_and_toy_sizes_decide_less():

@@ -156,7 +156,7 @@ def test_table1_trains_once_and_prices_twice(kept):
         assert np.array_equal(one["ours"].asked[0], one["norm"].asked[0]), "the trial is the same for all who have one"
         assert np.allclose(one["ours"].square, one["norm"].square)
         norm = one["norm"].weight * np.sqrt(one["norm"].square)
-        assert np.allclose(one["norm"].law, norm / norm.sum(), atol=1e-9)
+        assert not np.allclose(one["norm"].law, norm / norm.sum(), atol=1e-3), "it goes on learning after the trial"
 
 
 def test_table1_has_the_papers_numbers_and_says_what_it_cannot_run():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_rel
 
 from fedweave.report import compare_rows
 from fedweave.report.summary import best, clearly_better, final_class_accuracy
@@ -100,14 +102,34 @@ def test_the_lucky_seed_of_a_failing_method_is_not_best():
     assert best(rows[:1], "accuracy") is None
 
 
-def test_clearly_better_needs_more_than_both_deviations():
-    def row(mean: float, std: float | None) -> dict[str, float | None]:
-        return {"accuracy": mean, "accuracy_std": std}
+def test_clearly_better_is_decided_seed_by_seed():
+    """What all seeds agree in is clear, however much the seeds differ; one seed, or none in common, shows nothing."""
 
-    assert clearly_better(row(0.9, 0.02), row(0.8, 0.03), "accuracy")
-    assert not clearly_better(row(0.9, 0.06), row(0.8, 0.05), "accuracy")
-    assert not clearly_better(row(0.9, None), row(0.1, None), "accuracy")
-    assert clearly_better(row(0.1, 0.01), row(0.2, 0.01), "accuracy", lower=True)
+    def row(*values: float | None, first: int = 0) -> dict[str, Any]:
+        return {"by_seed": {"value": dict(enumerate(values, first))}}
+
+    assert clearly_better(row(0.9, 0.5, 0.7), row(0.8, 0.41, 0.59), "value")
+    assert not clearly_better(row(0.9, 0.5, 0.7), row(0.8, 0.6, 0.6), "value")
+    assert not clearly_better(row(0.9), row(0.1), "value")
+    assert not clearly_better(row(0.9, 0.9), row(0.1, 0.1, first=5), "value")
+    assert not clearly_better(row(0.9, None), row(0.1, 0.1), "value")
+    assert clearly_better(row(0.1, 0.5), row(0.2, 0.6), "value", lower=True)
+
+
+def test_paired_differences_are_scipys_intervals_with_a_verdict():
+    values = {"fedavg": [0.80, 0.82, 0.79], "fedyogi": [0.85, 0.86, 0.845], "fedprox": [0.801, 0.8195, 0.7905]}
+    runs = [tiny(name, [0.1, v], seed=s) for name, several in values.items() for s, v in enumerate(several)]
+    first, *others = compare_rows(runs)
+    assert first["paired"] is None
+    for row in others:
+        paired, mine = row["paired"], values[row["method"]]
+        low, high = ttest_rel(mine, values["fedavg"]).confidence_interval(0.95)
+        assert (paired["low"], paired["high"]) == pytest.approx((low, high))
+        assert paired["difference"] == pytest.approx(np.mean(mine) - np.mean(values["fedavg"]))
+        assert paired["baseline"] == "fedavg"
+    assert [row["paired"]["verdict"] for row in others] == ["better", "equal"]
+    alone = compare_rows([runs[0], runs[3]])[1]["paired"]
+    assert (alone["verdict"], alone["low"], alone["detectable"]) == ("undecided", None, None)
 
 
 def test_final_class_accuracy_takes_the_last_evaluated_round():

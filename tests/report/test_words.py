@@ -102,7 +102,7 @@ def test_one_seed_claims_nothing():
 
 def test_two_leaders_share_the_headline():
     runs = [tiny("fedavg", [0.1] * 9 + [0.8], seed=s) for s in (0, 1)]
-    runs += [tiny(m, [0.1] * n + [0.8], seed=n) for m in ("fedyogi", "fedadam") for n in (1, 2)]
+    runs += [tiny(m, [0.1] * n + [0.8], seed=n - 1) for m in ("fedyogi", "fedadam") for n in (1, 2)]
     assert words(*runs).startswith(
         "fedyogi and fedadam reached 80 % first, in 0.25× and 0.25× the simulated time of fedavg"
     )

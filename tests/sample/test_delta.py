@@ -345,7 +345,9 @@ def test_eq_16_on_clients_that_walk(variance, times):
     sums = np.array([g.sum(0) for g, _ in walks])
     noise = np.array([((g - g.mean(0)) ** 2).sum(1).mean() for g, _ in walks])
     steps = np.array([len(g) for g, _ in walks])
-    population = worlds.equal_clients(3, weight=WEIGHT[:3] / WEIGHT[:3].sum(), steps=steps, batch_size=batch, samples=20)
+    population = worlds.equal_clients(
+        3, weight=WEIGHT[:3] / WEIGHT[:3].sum(), steps=steps, batch_size=batch, samples=20
+    )
     at, told = worlds.view(population, D, lr=LR), np.array([y for _, y in walks])
     sampler = PracticalDelta(3, variance=variance)
     answers = worlds.replies(told, steps=steps, variance=noise)

@@ -127,7 +127,9 @@ def test_oorts_utility_is_the_root_mean_square_of_the_samples_losses():
     sampler, p = Oort(4), population()
     losses = np.array([[1.0, 1.0], [0.0, 2.0], [3.0, 4.0]])
     told = {"loss": losses.mean(1), "squared_loss": np.append((losses[:2] ** 2).mean(1), np.nan)}
-    after = sampler.learn(sampler.init(p), view(1, p), worlds.cohort([0, 1, 2]), worlds.replies(np.zeros((3, 2)), **told))
+    after = sampler.learn(
+        sampler.init(p), view(1, p), worlds.cohort([0, 1, 2]), worlds.replies(np.zeros((3, 2)), **told)
+    )
     assert after["utility"][:3] == pytest.approx([10 * 1, 20 * 2**0.5, 30 * 3.5])  # the last reports only its mean
     silent = worlds.replies(np.zeros((3, 2)), loss=losses.mean(1))
     after = sampler.learn(sampler.init(p), view(1, p), worlds.cohort([0, 1, 2]), silent)

@@ -137,4 +137,6 @@ def test_table_1_in_its_limits():
     assert theory.rounds_order(0.1, 4, 5, 50, 0.0, 3.0, 0.0)["feddelta"] == 0
     assert theory.rounds_order(0.1, 4, 5, 50, 2.0, 3.0, 1.5, 2.0)["fedpracdelta"] == 4 * rows["feddelta"]
     assert rows["sgd"] == pytest.approx(2 / (50 * 4 * 0.01) + 10)
+    karimireddy = theory.rounds_order(0.01, 4, 5, 50, 2.0, 9.0, 1.5, excess=2.0)["fedavg (Karimireddy et al.)"]
+    assert karimireddy == pytest.approx((2 + 4 * 0.9 * 9) / (5 * 4 * 1e-4) + 3 / 0.01 + 3 / 0.001)
     assert rows["fedavg (Yang et al.), everyone"] == pytest.approx(2 / (50 * 4 * 0.01) + (2 / 16 + 3) / 0.1)

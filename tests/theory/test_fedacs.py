@@ -315,3 +315,33 @@ def test_steps_too_large_for_a_bound_are_refused():
         theory.surrogate_error_bound(1.0, 10, W, Q, A, 0.03, 1.0, 1.0)
     with pytest.raises(ValueError, match=r"1/4.*too large"):
         theory.acs_error_bound(1.0, W, Q, A, 0.001, 1.0, 1.0, beta=10.0)
+
+
+def test_lemma_1_by_hand():
+    """One client, one step of η = ½, L = 1: z = h = ½, b = 3/2, s = ½; ‖∇F̃‖ = 2, κ = 3, β = 2, σ = 2."""
+    found = theory.surrogate_descent(2.0, np.ones(1), np.zeros(1), np.ones(1), 0.5, 1.0, 3.0, 2.0, 2.0)
+    assert found == pytest.approx(0.5 * ((4 * 1.5 - 0.5) * 4 + 1.5 * 9 + (0.25 * 2 + 0.25) * 4))
+
+
+def test_lemma_2_and_theorem_2_are_nearly_reached_where_the_curvatures_differ():
+    """Gradients 1 + t (ω − Ω)/Ω: κ = 0 and β² = 1 + t² χ², the true gradient is 1 + t χ²."""
+    w, omega, t = np.full(2, 0.5), np.array([0.2, 0.8]), 20.0
+    chi = theory.chi_square(w, omega)
+    g = 1 + t * (w - omega) / omega
+    assert omega @ g == pytest.approx(1)
+    assert omega @ g**2 == pytest.approx(1 + t**2 * chi)
+    beta = np.sqrt(1 + t**2 * chi)
+    assert w @ g <= theory.true_gradient_bound(1.0, chi, 0.0, beta) < 1.01 * (w @ g)
+    assert (w @ g) ** 2 <= theory.true_error_bound(1.0, chi, 0.0, beta) < 1.01 * (w @ g) ** 2
+
+
+def test_theorem_3_needs_the_shortest_step():
+    """99 rounds in which one answer of a thousand arrives, then one without losses: the gradient stays till then."""
+    one, w = World(np.zeros((1, 1)), np.ones(1)), np.ones(1)
+    q, lr = np.append(np.full(99, 0.999), 0.0)[:, None], 0.15
+    moments, seen = (np.ones(1), 1.0), []
+    for lost in q:
+        seen.append(one.gradient(w, *moments))
+        moments = one.next(moments, anonymous(w, lost, 1), np.ones(1, int), lr)
+    assert 4 * 0.5 / (100 * lr) < 0.2 * np.mean(seen) < np.mean(seen)  # with the longest step
+    assert np.mean(seen) <= theory.acs_error_bound(0.5, w, q, np.ones((100, 1)), lr, 1.0, 0.0)

@@ -211,3 +211,9 @@ def test_theorem_4_1_refuses_steps_that_are_too_large():
         theory.aware_bound(1.0, 10, [0.5, 0.5], [0.1, 0.1], 11.0, 1.0)
     with pytest.raises(ValueError, match="too large"):
         theory.aware_bound(1.0, 10, [0.5, 0.5], [0.1, 0.1], 5.0, 1.0, beta=0.1)
+
+
+def test_theorem_4_1_by_hand():
+    """c = (1, 3), λ = ½: 1/c = 2/3; β = ½: μ = 2 · ½ · 3/2 · 4 · (3 · .05)² = .135, so 1 − 4 μ = .46."""
+    bound = theory.aware_bound(2.0, 10, [0.5, 0.5], [1.0, 3.0], 0.05, 1.0, 0.5, update_error=0.3, start_error=0.7)
+    assert bound == pytest.approx((4 * 1.5 * 2 / 0.5 + 8 * 0.7 / 5 + 8 * 0.3) / 0.46)

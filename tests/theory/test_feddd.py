@@ -132,10 +132,12 @@ def test_random_masks_settle_exactly_where_the_bound_says():
     v = 0.0
     for _ in range(500):
         v = (1 - lr) ** 2 * v + lr**2 * error / (n - 1) * sigma**2
-    assert v == pytest.approx(theory.dropout_bound(0.0, 1, lr, 1.0, error, sigma, random_of=n))
+    assert v == pytest.approx(theory.dropout_bound(0.0, 1, lr, 1.0, error, sigma, clients_if_random=n))
     for e in (0.1, 0.7, 2.0):
         small = 0.5 / (1 + e + 4 * (e + 1) * e)
-        assert theory.dropout_bound(1.0, 9, small, 1.0, e, 2.0, random_of=2) <= printed(1.0, 9, small, 1.0, e, 2.0, 1)
+        assert theory.dropout_bound(1.0, 9, small, 1.0, e, 2.0, clients_if_random=2) <= printed(
+            1.0, 9, small, 1.0, e, 2.0, 1
+        )
 
 
 def test_theorem_2_in_its_limits():
@@ -153,3 +155,31 @@ def test_nonsense_about_dropout_is_refused():
         theory.mask_error([2, 0], 5)
     with pytest.raises(ValueError, match="1/L"):
         theory.dropout_bound(1.0, 5, 1.5, 1.0, 0.1, 1.0)
+
+
+def test_two_rounds_and_a_broadcast_by_hand():
+    """ε = 1, η L = ½, h = 2: s = 1 then 5/2, so ρ = 0 then ½ + 5/2, and the model lags by 1 in the second round.
+
+    At random of N = 3: m = ½ and κ = ¾, s = 1 then 1 + (3/2) √¾, ρ² = 0 then (½)² ¾ + ½ · ½ s², and l² = ½.
+    """
+    any_mask = theory.dropout_bound(3.0, 2, 0.5, 1.0, 1.0, 2.0, 2)
+    assert any_mask == pytest.approx((np.sqrt(6 + 4 * 9 / 2) + 0.5 * 2 * np.sqrt(1 / 2)) ** 2)
+    s = 1 + 1.5 * np.sqrt(0.75)
+    at_random = theory.dropout_bound(3.0, 2, 0.5, 1.0, 1.0, 2.0, 2, 3)
+    residual = (0.25 * 0.75 + 0.25 * s**2) / 2
+    assert at_random == pytest.approx((np.sqrt(6 + 4 * residual) + 0.5 * 2 * np.sqrt(0.5 / 2)) ** 2)
+
+
+@pytest.mark.parametrize(("clients", "senders"), [(5, 1), (5, 2), (6, 5)])
+def test_masked_averages_of_random_clients_shrink_the_spread_as_the_bound_has_it(clients, senders):
+    """Those who send take their mean, the others keep theirs: (N − c)/(N − 1) of the variance, over all subsets."""
+    v = np.random.default_rng(1).standard_normal(clients)
+    left = []
+    for who in combinations(range(clients), senders):
+        after = v.copy()
+        after[list(who)] = v[list(who)].mean()
+        assert after.mean() == pytest.approx(v.mean())
+        assert after.var() <= v.var() + 1e-12
+        left.append(after.var())
+    e = theory.mask_error([senders], clients)
+    assert np.mean(left) == pytest.approx(clients / (clients - 1) * e / (1 + e) * v.var())

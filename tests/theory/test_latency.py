@@ -164,3 +164,12 @@ def test_corollary_2_by_hand():
         theory.dominance_rounds(half, 0 * one, 6)
     with pytest.raises(ValueError, match=r"1/\(L I\)"):
         theory.selection_bound(1.0, 1, half, half, one, 1, 3, 0.5, 1.0)
+
+
+def test_the_noise_of_several_steps_by_hand():
+    """M = 2, L I γ = ½: v = ½/(1 − ¼) = 2/3; L γ v Σ d² σ² with γ = ¼, I = 2, d = ½, σ = (1, 3)."""
+    half, one = np.full(2, 0.5), np.ones(2)
+    noisy, quiet = (
+        theory.selection_bound(1.0, 5, half, half, one, 2, 2, 0.25, 1.0, sigma) for sigma in (np.array([1.0, 3.0]), 0.0)
+    )
+    assert noisy - quiet == pytest.approx(0.25 * 2 / 3 * (1 + 9) / 4)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shlex
 import signal
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -69,22 +70,24 @@ STALLED = "the hull of the clients' momenta came close to the origin; docs/guide
 
 @app.command(name="list", help_epilogue="Example: fedweave list methods")
 def list_(
-    what: Literal["methods", "data", "models", "partitions", "systems", "tasks", "papers"] | None = None,
+    what: Literal["methods", "data", "models", "partitions", "systems", "tasks", "papers", "claims"] | None = None,
     *,
     json: Json = False,
 ) -> None:
-    """Show the names that options take, with those of installed plug-ins."""
-    known = {
-        "methods": method_names(),
-        "data": data.info(),
-        "models": models.info(),
-        "partitions": partition.forms(),
-        "systems": systems.info(),
-        "tasks": tasks.info(),
-        "papers": papers.shown(),
+    """Show the names that options take, with those of installed plug-ins, or the papers' claims with their verdicts."""
+    if what == "claims":
+        reproduce_command.print_claims(json)
+        return
+    known: dict[str, Callable[[], Mapping[str, str]]] = {
+        "methods": method_names,
+        "data": data.info,
+        "models": models.info,
+        "partitions": partition.forms,
+        "systems": systems.info,
+        "tasks": tasks.info,
+        "papers": papers.shown,
     }
-    known = {kind: plugins.info(kind, names) for kind, names in known.items()}
-    chosen = {what: known[what]} if what else known
+    chosen = {kind: plugins.info(kind, known[kind]()) for kind in ([what] if what else known)}
     if json:
         _print_json(chosen)
         return
@@ -259,7 +262,7 @@ def _command() -> str:
 
 def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
     """Print what came out, and write the page if one is wanted."""
-    from fedweave.report import client_table, compare_rows, terminal_table, write
+    from fedweave.report import client_table, compare_rows, paired_table, terminal_table, write
 
     if page is not None:
         write(results, page)
@@ -267,7 +270,7 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
         runs = [dict(r.summary) for r in results]
         _print_json(runs[0] if page is None else {"runs": runs, "summary": compare_rows(results), "report": str(page)})
         return
-    for table in filter(None, (terminal_table(results), client_table(results))):
+    for table in filter(None, (terminal_table(results), paired_table(results), client_table(results))):
         Console().print(table)
     for result in results:
         if not result.rounds["asked"].any():
@@ -310,6 +313,8 @@ def main() -> None:
             file=sys.stderr,
         )
         code = 143 if signal.SIGTERM in stopped else 130
+    except BrokenPipeError:  # whoever read the output, such as head, has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what Python flushes at its end goes there
     except NotStored as e:
         print(f"error: {e}\nThe last saved state is intact: `fedweave resume` goes on from it.", file=sys.stderr)
     except RuntimeError as e:

@@ -171,6 +171,24 @@ def _print(outcome: Outcome, alone: bool) -> None:
     print("\n".join(study.notes))
 
 
+def print_claims(json: bool) -> None:
+    """Print every claim of the ledger with the verdict of its recorded run."""
+    found = papers.list_claims()
+    if json:
+        print(json_text.dumps(found, allow_nan=False))
+        return
+    table = Table("paper", "claim", "where", "published", "verdict", "evidence", title="claims", title_justify="left")
+    for entry in found:
+        verdict = entry["verdict"] + (f", {entry['fidelity']}" if entry["verdict"] != "not run" else "")
+        mark = " (primary)" if entry["primary"] else " (beyond the paper)" if entry["beyond"] else ""
+        cells = (entry["claim"] + mark, entry["where"], entry["published"] or "—", verdict, entry["evidence"] or "—")
+        table.add_row(entry["paper"], *cells)
+    screen = Console()
+    Console(width=max(screen.width, 150) if not screen.is_terminal else None).print(table)
+    done = sum(entry["verdict"] != "not run" for entry in found)
+    print(f"{len(found)} claims, {done} of them run. `fedweave reproduce ITEM` runs one; docs/results.md explains.")
+
+
 def _print_claims(item: str, judged: Sequence[Judged]) -> None:
     for j in judged:
         mark = " (primary)" if j.claim.primary else ""

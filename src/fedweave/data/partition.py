@@ -113,7 +113,7 @@ class Classes(Partition):
 
     ``deal`` "even": classes are drawn at random among those with the fewest owners, so client sizes stay even and no
     class is left out, unless there are more classes than all clients together can own. "random": each client draws its
-    classes by itself (FedDD), so that chance decides how many own a class; the samples of one without owners are unused.
+    classes by itself (FedDD), so chance decides how many own a class; the samples of one without owners are unused.
     ``rare``: what is scarce of classes with few samples (``imbalance``). "samples": they have as many owners as others,
     each with fewer samples. "owners": the number of owners is in proportion to the samples, and each has as many.
     """

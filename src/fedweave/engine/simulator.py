@@ -269,7 +269,9 @@ def _receive(
     trained, updates, mask, keep = answers.trained, answers.trained.updates, None, None
     variance, numbers = trained.variance if jobs.measure else None, {n: getattr(trained, n) for n in _ALWAYS}
     if answers.parcels is None and not models.is_mixed:
-        return Received(updates, **numbers, variance=variance, memory_change=answers.memory_change, failed=trained.failed)
+        return Received(
+            updates, **numbers, variance=variance, memory_change=answers.memory_change, failed=trained.failed
+        )
     if answers.parcels is not None:
         updates, keep = np.zeros_like(updates), np.full(updates.shape, np.nan, x.dtype) if upload.keeps else None
     if models.is_mixed or (answers.parcels is not None and upload.masks):

@@ -177,7 +177,7 @@ class Strategy(FlowerStrategy):
                 self.method, asked.state, assignment, received, Rules(max_length_ratio=self.local.max_length_ratio)
             )
         self._state, heard = state, happened.replies
-        self._seen = self.local.system.visited(self._seen, ids, heard.received, heard.seconds)
+        self._seen = self.local.system.visited(self._seen, ids, heard.received, heard.seconds, heard.bytes_up)
         for kind, failure in happened.failures():
             log(INFO, "\t> round %s %s, %s", server_round, kind, failure)
         used = [answers[row] for row in np.flatnonzero(heard.received).tolist()]
@@ -239,7 +239,8 @@ class Strategy(FlowerStrategy):
         steps = np.where(self._steps > 0, self._steps, steps_of(np.full(n, self.local.epochs), samples, batch))
         base = Population(samples / samples.sum(), samples, steps, batch, np.zeros(n), np.ones(n), there)
         covered = self._places.covered if isinstance(self._places, Roster) else None
-        return self.local.system.known(replace(base, covered=covered), self._seen)
+        size = np.full(n, self._tensors.layout.dim * self._tensors.dtype.itemsize)
+        return self.local.system.known(replace(base, covered=covered, model_bytes=size), self._seen)
 
     def _check(self, heard: Replies, cohort: Cohort) -> None:
         """Refuse to go on without what the method must hear."""

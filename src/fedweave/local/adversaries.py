@@ -84,7 +84,7 @@ class LabelFlip(Adversary):
     def poison(self, data: Dataset, parts: Sequence[Array], seed: int) -> Dataset:
         labels = _labels(self, data, self.source, self.target)
         wrong = data.classes - 1 - np.arange(data.classes)
-        if self.source is not None:
+        if self.source is not None and self.target is not None:
             wrong = np.arange(data.classes)
             wrong[self.source] = self.target
         mine = _samples_of(self.attackers(len(parts), seed), parts)

@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from fedweave.papers.common.scale import Scale
     from fedweave.papers.common.study import Outcome, Study
 
-RECORDED = Path(__file__).parent / "recorded"  # outcomes of runs that count, one file per item and scale
+# Outcomes of runs that count, one file per item and scale: in the repository, or as they were packed.
+RECORDED = next(
+    (
+        p
+        for p in (Path(__file__).parents[3] / "results", Path(__file__).parent / "recorded")
+        if (p / "README.md").is_file()
+    ),
+    Path(__file__).parent / "recorded",
+)
 REFUSE = "Reproducing papers needs {}. Install it with: pip install 'fedweave[papers]'."
 
 
@@ -80,6 +88,11 @@ def record(outcome: Outcome, folder: Path) -> Path:
     return path
 
 
+def list_claims(folder: Path = RECORDED) -> list[dict[str, Any]]:
+    """Return every claim of the ledger with its verdict, as ``fedweave list claims --json`` prints it."""
+    return [{**judged.plain(), "date": day or None} for judged, day in judged_claims(folder)]
+
+
 def judged_claims(folder: Path = RECORDED) -> list[tuple[Judged, str]]:
     """Return every claim of the ledger with its verdict and the day of its run, from the recorded outcomes.
 
@@ -106,4 +119,8 @@ def shown() -> dict[str, str]:
     """Return what every item shows, by name."""
     from fedweave.papers import earlier
 
-    return {name: study.shows for name, study in studies().items()} | earlier.ITEMS
+    try:
+        found = {name: study.shows for name, study in studies().items()}
+    except ImportError as e:  # without the extra; the ledger of claims needs no more than Python
+        found = {"…": REFUSE.format(e.name)}
+    return found | earlier.ITEMS

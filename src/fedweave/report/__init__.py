@@ -10,6 +10,7 @@ from pathlib import Path
 from fedweave.core.crash_points import crash_point
 from fedweave.report.summary import compare_rows as compare_rows
 from fedweave.report.terminal import client_table as client_table
+from fedweave.report.terminal import paired_table as paired_table
 from fedweave.report.terminal import terminal_table as terminal_table
 from fedweave.runs.results import Result
 from fedweave.tables.files import write_file

@@ -14,7 +14,7 @@ from fedweave.report.repeat import repeat
 from fedweave.report.style import CSS
 from fedweave.report.summary import Groups, Row, by_method, compare_rows, final_class_accuracy, target_of
 from fedweave.report.svg import Ink, inks
-from fedweave.report.tables import comparison, legend, swatch
+from fedweave.report.tables import comparison, legend, paired_differences, swatch
 from fedweave.round.measures import LABELS as MEASURES
 from fedweave.runs.results import Result
 
@@ -28,6 +28,7 @@ def page(results: Sequence[Result], title: str | None = None) -> str:
     title = title or _title(list(groups))
     sections = [
         ("Comparison" if len(rows) > 1 else "Numbers", comparison(rows, colors) if rows else ""),
+        (f"Difference to {rows[0]['method'] if rows else ''}, seed by seed", paired_differences(rows, colors)),
         ("Learning curves", _curves(groups, colors)),
         ("How clients disagree and the server moves", _measures(groups, colors)),
         ("The global model on each client's own test data", _client_scores(groups, colors)),
@@ -36,7 +37,9 @@ def page(results: Sequence[Result], title: str | None = None) -> str:
         ("Accuracy per class", _classes(groups, colors)),
         ("How to repeat it", repeat(groups) if rows else ""),
     ]
-    body = "".join(f"<section><h2>{name}</h2>{content}</section>" for name, content in sections if content)
+    body = "".join(
+        f"<section><h2>{escape(name, quote=False)}</h2>{content}</section>" for name, content in sections if content
+    )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

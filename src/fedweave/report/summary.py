@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.runs.results import LATEST, Array, Result
+from fedweave.statistics import Difference, paired_difference
 
 TO_TARGET = ("rounds_to_target", "seconds_to_target", "bytes_to_target")
 QUANTITIES = (
@@ -22,6 +23,8 @@ QUANTITIES = (
     "bytes_up",
     "wall_seconds",
 )
+COMPARED = ("value", "loss", "objective", "seconds_to_target")  # seed by seed
+MARGIN = 0.01  # methods are equal within this share of the first one's mean
 Groups = dict[str, list[Result]]
 Row = dict[str, Any]
 
@@ -42,6 +45,8 @@ def compare_rows(results: Sequence[Result]) -> list[Row]:
     ``time_ratio`` is the mean simulated time to the target over that of ``baseline`` (fedavg, or the first
     method); where it is None, or over fewer seeds, ``note`` says why. ``unfinished`` counts the runs
     that have fewer rounds than their experiment asks for, ``stalled`` those whose steps ended close to zero.
+    ``paired`` is the difference to the first method in the metric, seed by seed, with its 95 % t interval and a
+    verdict: better, worse, equal (within ``margin``, 1 % of the first method's mean) or undecided.
     """
     rows = [_row(method, runs) for method, runs in by_method(results).items()]
     if (
@@ -50,8 +55,10 @@ def compare_rows(results: Sequence[Result]) -> list[Row]:
         loss = {"metric": "loss", "higher_is_better": False, **dict.fromkeys(LATEST[1:])}
         loss |= dict.fromkeys(("best", "best_std", "target", "reached", "reached_of", *TO_TARGET))
         rows = [row | loss | {"value": row["loss"], "value_std": row["loss_std"]} for row in rows]
+        for row in rows:
+            row["by_seed"]["value"] = row["by_seed"]["loss"]
     base = next((row for row in rows if row["method"] == "fedavg"), rows[0] if rows else None)
-    return [row | _against(row, base) for row in rows] if base else []
+    return [row | _against(row, base) | {"paired": _paired(row, rows[0])} for row in rows] if base else []
 
 
 def target_of(results: Iterable[Result]) -> float | None:
@@ -61,12 +68,38 @@ def target_of(results: Iterable[Result]) -> float | None:
 
 
 def clearly_better(a: Row, b: Row, quantity: str, lower: bool = False) -> bool:
-    """Return whether ``a`` beats ``b`` by more than both spreads together; never true with one seed each."""
-    spread = a[f"{quantity}_std"], b[f"{quantity}_std"]
-    if a[quantity] is None or b[quantity] is None or None in spread:
-        return False
-    gap = (b[quantity] - a[quantity]) if lower else (a[quantity] - b[quantity])
-    return bool(gap > sum(spread))
+    """Return whether ``a`` beats ``b``: the 95 % t interval of their differences, seed by seed, excludes zero."""
+    return _difference(a, b, quantity, higher_is_better=not lower).verdict() == "better"
+
+
+def _difference(a: Row, b: Row, quantity: str, higher_is_better: bool) -> Difference:
+    ours, theirs = a["by_seed"][quantity], b["by_seed"][quantity]
+    seeds = [seed for seed in ours if seed in theirs] or [None]
+    values = [[np.nan if (v := side.get(s)) is None else v for s in seeds] for side in (ours, theirs)]
+    return paired_difference(*values, higher_is_better=higher_is_better)
+
+
+def _paired(row: Row, first: Row) -> Row | None:
+    """Return the difference of a row to the first one, in the metric's own direction; None for the first itself."""
+    if row is first or row["value"] is None or first["value"] is None:
+        return None
+    higher = row["higher_is_better"]
+    d, margin = _difference(row, first, "value", higher), MARGIN * abs(first["value"])
+    if not d.seeds:
+        return None
+    low, high = sorted(end if higher else -end for end in d.interval)
+    known = np.isfinite(low)
+    return {
+        "metric": row["metric"],
+        "baseline": first["method"],
+        "difference": d.mean if higher else -d.mean,
+        "low": low if known else None,
+        "high": high if known else None,
+        "verdict": d.verdict(margin),
+        "margin": margin,
+        "detectable": d.detectable if np.isfinite(d.detectable) else None,
+        "seeds": d.seeds,
+    }
 
 
 def best(rows: Sequence[Row], quantity: str) -> Row | None:
@@ -106,6 +139,7 @@ def _row(method: str, runs: Sequence[Result]) -> Row:
     row |= {key: runs[0].summary[key] for key in ("metric", "higher_is_better")}
     for quantity in QUANTITIES:
         row |= _mean_std(quantity, [_value(run, quantity) for run in runs])
+    row["by_seed"] = {quantity: {_seed(run): _value(run, quantity) for run in runs} for quantity in COMPARED}
     lengths = [int(run.summary["rounds"]) for run in runs]
     hit = sum(run.summary.get("rounds_to_target") is not None for run in runs)
     aims = hit > 0 or any(_target(run) is not None for run in runs)
@@ -141,6 +175,10 @@ def _mean_std(name: str, values: Sequence[float | None]) -> Row:
         name: float(known.mean()) if known.size else None,
         f"{name}_std": float(known.std(ddof=1)) if known.size > 1 else None,
     }
+
+
+def _seed(run: Result) -> str:
+    return str(run.summary.get("seed", run.experiment.get("seed")))
 
 
 def _value(run: Result, quantity: str) -> float | None:

@@ -76,6 +76,41 @@ def comparison(rows: Sequence[Row], colors: Mapping[str, Ink]) -> str:
     )
 
 
+def paired_cells(paired: Row) -> list[str]:
+    """Return a difference to the first method as text: itself, its interval, its verdict, and what could be shown."""
+    write = units.difference(paired["metric"])
+    low, high = write(paired["low"]), write(paired["high"])
+    return [write(paired["difference"]), f"{low} to {high}", paired["verdict"], write(paired["detectable"]).lstrip("+")]
+
+
+def paired_note(paired: Row) -> str:
+    """Say how the differences are to be read."""
+    margin = units.difference(paired["metric"])(paired["margin"]).lstrip("+")
+    return (
+        f"t intervals over {paired['seeds']} paired seeds; equal: shown to be within ± {margin} of "
+        f"{paired['baseline']}; detectable: the smallest true difference that so many seeds show with a chance of 80 %."
+    )
+
+
+def paired_differences(rows: Sequence[Row], colors: Mapping[str, Ink]) -> str:
+    """Return the differences to the first method as a table; nothing with one method or one seed."""
+    known = [row for row in rows if row["paired"] and row["paired"]["low"] is not None]
+    if not known:
+        return ""
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("difference", "95 % interval", "verdict", "detectable"))
+    body = "".join(
+        f'<tr><th scope="row" class="name">{swatch(colors[row["method"]])}{escape(row["method"])}</th>'
+        + "".join(f"<td>{escape(cell)}</td>" for cell in paired_cells(row["paired"]))
+        + "</tr>"
+        for row in known
+    )
+    return (
+        '<div class="scroll" role="region" aria-label="Paired differences" tabindex="0"><table class="compare">'
+        f'<thead><tr><th scope="col" class="name">method</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        f'<p class="note">{escape(paired_note(known[0]["paired"]))}</p>'
+    )
+
+
 def _clients(metric: str) -> tuple[Column, ...]:
     write = units.score(metric)
     return (

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from fedweave.report import units
 from fedweave.report.summary import Row, best, compare_rows
+from fedweave.report.tables import paired_cells, paired_note
 from fedweave.runs.results import Result
 
 Column = tuple[str, str, Callable[[Row], str]]  # heading, the quantity that is ranked, the text of a cell
@@ -31,6 +32,22 @@ def terminal_table(results: Sequence[Result]) -> Table:
     for row in rows:
         cells = [Text(cell(row), "bold" if winners[quantity] is row else "") for _, quantity, cell in columns]
         table.add_row(Text(row["method"]), *cells)
+    return table
+
+
+def paired_table(results: Sequence[Result]) -> Table | None:
+    """Return the differences to the first method, seed by seed, with their verdicts; None with one method or seed."""
+    rows = [row for row in compare_rows(results) if row["paired"] and row["paired"]["low"] is not None]
+    if not rows:
+        return None
+    first = rows[0]["paired"]
+    title = f"{first['metric']}: difference to {first['baseline']}, seed by seed"
+    table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table.caption, table.caption_justify = paired_note(first), "left"
+    for heading in ("method", "difference", "95 % interval", "verdict", "detectable"):
+        table.add_column(heading, justify="left" if heading in ("method", "verdict") else "right", overflow="fold")
+    for row in rows:
+        table.add_row(Text(row["method"]), *paired_cells(row["paired"]))
     return table
 
 

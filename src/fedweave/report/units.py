@@ -29,6 +29,17 @@ def percent(mean: float | None, std: float | None = None) -> str:
     return NONE if mean is None else f"{100 * mean:.1f} %{_plus(None if std is None else 100 * std, '.1f')}"
 
 
+def difference(metric: str) -> Callable[[float | None], str]:
+    """Return how a difference of a metric is written, with its sign: points of per cent for accuracies."""
+
+    def write(value: float | None) -> str:
+        if value is None:
+            return NONE
+        return f"{100 * value:+.2f} points" if metric == "accuracy" else f"{value:+.3g}"
+
+    return write
+
+
 def loss(mean: float | None, std: float | None = None) -> str:
     """Return a loss; the spread keeps as many decimals as the mean."""
     if mean is None:

@@ -283,7 +283,11 @@ class Experiment:
         if self.target is not None and "test" not in self.evaluate:
             problems.append("'target' is reached on the test set: 'evaluate' must have test in it.")
         problems += without_effect(self)
-        problems += [why for part in (self.partition, self.system, self.pacing, self.adversary) if part and (why := undeclared(part))]
+        problems += [
+            why
+            for part in (self.partition, self.system, self.pacing, self.adversary)
+            if part and (why := undeclared(part))
+        ]
         if problems:
             raise BadInput(*problems)
 

@@ -57,8 +57,8 @@ class LatencyOptimal(Sampler):
     δ_i, ``latency``: "known" averages the announced latencies over rounds; "observed" uses each client's own visits and
     their mean for the others; "equal" assumes equal latencies, which is norm selection, p ∝ ω G (Corollary 3).
     α̃ = √t ε_t − (1/M) Σ ω G² (eq. 27), averaged over the rounds t of the trial, with ε_t the training loss, as in the
-    paper, or with ``progress`` "gradient" the smallest mean squared gradient so far, to which eq. 23 refers. The loss is
-    that of the first batches at the global model, where G is measured too: in round t at x_{t−1}, the last of the t
+    paper, or with ``progress`` "gradient" the smallest mean squared gradient so far, to which eq. 23 refers. The loss
+    is that of the first batches at the global model, where G is measured too: in round t at x_{t−1}, the last of the t
     models over which Theorem 1 has its minimum. Clients that do not report it count with their mean loss on the way,
     which is far below it where clients have few classes. Eq. 26 takes a bound for an equality, and where clients differ
     much G² grows faster in the trial than √t ε_t: then α̃ is negative at any point and is replaced by a small positive

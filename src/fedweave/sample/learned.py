@@ -96,8 +96,8 @@ class PracticalDelta(Sampler):
 
     ζ_i is the distance of ĝ_i from the mean over all answers; σ_i² is the variance of a client's stochastic gradients,
     measured during training. The paper's α is ½ for both.
-    ``gradients``: ĝ_i is the "sum" Σ_k g_{i,k} of the local gradients, as in the paper, while σ_i² is of single batches:
-    so diversity decides, the more so the more steps there are. With "mean", ĝ_i/K_i, both are on one scale, and once
+    ``gradients``: ĝ_i is the "sum" Σ_k g_{i,k} of the local gradients, as in the paper, while σ_i² is of one batch: so
+    diversity decides, the more so the more steps there are. With "mean", ĝ_i/K_i, both are on one scale, and once
     clients agree σ decides. K_i times the mean is the sum exactly for plain SGD, else with the solver's own weights.
     ``variance``: the paper's σ is the spread over batches b of ĝ_i^b, with the hat of a sum: "batch" reads it as the
     gradient of one batch, "epochs" as that batch's gradients summed over the E passes that visit it, which is E times

@@ -13,8 +13,7 @@ Where the printed bounds fail:
 - (73e) and (8) multiply the whole gradient term by β², also its −½. For identical clients, β² = 100 is allowed and (8)
   promises fifty times the descent of gradient descent.
 - (10) and (17) have η_eff τ_eff κ²/β² where the stated condition on η gives 4 b κ². Two clients with optima ±e and
-  curvature L, one draw, one step: the iterates settle at E ‖∇F‖² = κ² z/(2 − z), more than the printed z κ²/L for L >
-  2.
+  curvature L, one draw, one step: E ‖∇F‖² settles at κ² z/(2 − z), more than the printed z κ²/L for L > 2.
 - (50b) leaves out the noise of the local steps and (66b) the dependence of gradients on earlier noise. By Jensen's
   inequality the printed ½ η η_eff L A² σ² holds, plus s (h/2) (1 + 2 z) σ² for the drift.
 - (109a) takes the largest 1/s_r out of Σ (F_{r−1} − F_r)/s_r, which is wrong where F rises for a round.
@@ -135,8 +134,8 @@ def surrogate_descent(
 
     ``gradient_norm`` is ‖∇F̃‖. For the noise and for what differs from the printed lemma see the module.
     """
-    step, curb, error = _round_terms(probability, loss_rate, effort, lr, smoothness, kappa, sigma)
-    return step * ((beta**2 * curb - 0.5) * gradient_norm**2 + error)
+    step, b, error = _round_terms(probability, loss_rate, effort, lr, smoothness, kappa, sigma)
+    return step * ((beta**2 * b - 0.5) * gradient_norm**2 + error)
 
 
 def true_gradient_bound(surrogate_norm: float, chi_square: float, kappa: float, beta: float = 1.0) -> float:
@@ -160,8 +159,8 @@ def surrogate_error_bound(
 
     4 gap/(s R) + 4 b κ² + (2 η L A²/τ_eff + 2 h (1 + 2 z)) σ², gap = F̃(X_0) − F̃*; O(1/√R) for η ∝ 1/√R.
     """
-    step, curb, error = _round_terms(probability, loss_rate, effort, lr, smoothness, kappa, sigma)
-    _check_step(beta**2 * curb)
+    step, b, error = _round_terms(probability, loss_rate, effort, lr, smoothness, kappa, sigma)
+    _check_step(beta**2 * b)
     return 4 * gap / (step * rounds) + 4 * error
 
 
@@ -197,8 +196,8 @@ def acs_error_bound(
     loss_rate, effort = np.atleast_2d(loss_rate), np.atleast_2d(effort)
     steps, lost = [], gap
     for q, a in zip(loss_rate, effort, strict=True):
-        step, curb, error = _round_terms(acs_probability(weight, q, a), q, a, lr, smoothness, kappa, sigma)
-        _check_step(beta**2 * curb)
+        step, b, error = _round_terms(acs_probability(weight, q, a), q, a, lr, smoothness, kappa, sigma)
+        _check_step(beta**2 * b)
         steps.append(step)
         lost += step * error
     return 4 * lost / (len(steps) * min(steps))
@@ -213,11 +212,11 @@ def _round_terms(
     if 2 * z**2 >= 1:
         raise ValueError(f"η L max ‖a‖₁ must be below 0.707. It is {z:.3g}: the learning rate is too large.")
     h = z**2 / (1 - 2 * z**2)
-    curb = h + z * (1 + 2 * h)
+    b = h + z * (1 + 2 * h)
     noise = h / 2 * (1 + 2 * z) + lr**2 * effective_rate(probability, loss_rate) * smoothness * longest**2 / (2 * step)
-    return step, curb, curb * kappa**2 + noise * sigma**2
+    return step, b, b * kappa**2 + noise * sigma**2
 
 
-def _check_step(curb: float) -> None:
-    if curb > 0.25:
-        raise ValueError(f"β² b must be at most 1/4. It is {curb:.3g}: the learning rate is too large.")
+def _check_step(b: float) -> None:
+    if b > 0.25:
+        raise ValueError(f"β² b must be at most 1/4. It is {b:.3g}: the learning rate is too large.")

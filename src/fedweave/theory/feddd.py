@@ -43,18 +43,19 @@ def dropout_bound(
     epsilon: Array | float,
     sigma: float,
     refresh: int = 1,
-    random_of: int | None = None,
+    clients_if_random: int | None = None,
 ) -> float:
     """FedDD, Theorem 2 corrected: a bound of (1/T) Σ ‖∇F(W^t)‖², whole broadcasts after every ``refresh``-th round (h).
 
     gap = F(W^0) − F*; ``epsilon`` is ε of all rounds or of each; σ² ≥ (1/N) Σ ‖∇F_n − ∇F‖². Masks are chosen in any
-    way, or, with ``random_of`` = N, at random: the bound is then of the expectation. The clients' spread before a round
-    is at most η σ S, after their steps η σ s, s = (1 + η L) S + 1, and next S ← √κ s, or 0 after a whole broadcast. κ =
-    1, at random N/(N − 1) ε/(1 + ε). With m = ε, at random ε/(N − 1), and l = √m s of the round before, 0 after a whole
-    broadcast:
+    way, or, with ``clients_if_random`` = N, at random: the bound is then of the expectation. The clients' models spread
+    by at most η σ S before a round and by η σ s after their steps, s = (1 + η L) S + 1:
 
-        (√(2 gap/(η T) + σ² (1/T) Σ ρ²) + η L σ √((1/T) Σ l²))²,   ρ = η L S, and at a whole broadcast
-        ρ = η L S + √m s, at random ρ² = (η L S)² + η L m s²
+        (√(2 gap/(η T) + σ² (1/T) Σ ρ²) + η L σ √((1/T) Σ l²))²
+
+    - m is ε for any masks, ε/(N − 1) at random; κ is 1 (0 for ε = 0), N/(N − 1) ε/(1 + ε) at random
+    - the next round has S = √κ s and l = √m s, and both are 0 in the first round and after a whole broadcast
+    - ρ = η L S; with a whole broadcast ρ = η L S + √m s for any masks, ρ² = (η L S)² + η L m s² at random
 
     For h = 1 that is 2 gap/(η T) + ε σ², which the example above reaches. At random it is then sharpened to
     (2 gap/T + L η² m σ²)/(2 η − L η²), which is reached as well; eq. 22 is above it.
@@ -62,16 +63,16 @@ def dropout_bound(
     if not 0 < lr * smoothness <= 1:
         raise ValueError(f"lr must be in (0, 1/L]. Got {lr!r} for L = {smoothness!r}.")
     errors = np.broadcast_to(np.asarray(epsilon, float), rounds)
-    misses = errors / max(random_of - 1, 1) if random_of else errors
-    if random_of and refresh == 1:
+    misses = errors / max(clients_if_random - 1, 1) if clients_if_random else errors
+    if clients_if_random and refresh == 1:
         return (2 * gap / rounds + smoothness * lr**2 * misses.mean() * sigma**2) / (2 * lr - smoothness * lr**2)
     z, apart, lag, residual, behind = lr * smoothness, 0.0, 0.0, 0.0, 0.0
     for t, (e, miss) in enumerate(zip(errors, misses, strict=True), 1):
         behind += lag**2
         after, whole = (1 + z) * apart + 1, t % refresh == 0
         jump = math.sqrt(miss) * after
-        residual += (z * apart) ** 2 + z * jump**2 if whole and random_of else (z * apart + whole * jump) ** 2
-        kept = random_of / max(random_of - 1, 1) * e / (1 + e) if random_of else float(e > 0)
+        residual += (z * apart) ** 2 + z * jump**2 if whole and clients_if_random else (z * apart + whole * jump) ** 2
+        kept = clients_if_random / max(clients_if_random - 1, 1) * e / (1 + e) if clients_if_random else float(e > 0)
         apart, lag = (0.0, 0.0) if whole else (math.sqrt(kept) * after, jump)
     descent = 2 * gap / (lr * rounds) + sigma**2 * residual / rounds
     return (math.sqrt(descent) + z * sigma * math.sqrt(behind / rounds)) ** 2

@@ -41,11 +41,11 @@ def rounds_needed(probability: Array, data_factor: Array, cohort_size: int, alph
     By the bound (22) the smallest squared gradient of T rounds is then at most ε; T is at least one. (The appendix
     proves (22) up to a factor of two: the first term of (21) dominates, so the sum is at most twice that term.)
     """
-    needed = ((alpha + _spread(probability, data_factor) / cohort_size) / epsilon) ** 2
+    needed = ((alpha + _data_term(probability, data_factor) / cohort_size) / epsilon) ** 2
     return max(math.ceil(needed * (1 - 1e-12)), 1)  # so that rounding errors do not add a round
 
 
-def _spread(probability: Array, data_factor: Array) -> float:
+def _data_term(probability: Array, data_factor: Array) -> float:
     """Return Σ B_i/p_i; a client without a data factor may have probability zero."""
     p, B = np.asarray(probability, float), np.asarray(data_factor, float)
     if p.shape != B.shape:
@@ -89,7 +89,7 @@ def selection_bound(
     many = 1 - 1 / cohort_size
     noise = many / (1 - many * reach if steps > 1 else 1.0) * float(d**2 @ (np.ones(d.size) * sigma) ** 2)
     drift = (steps - 1) * (2 * steps - 1) / 6 * (smoothness * lr) ** 2 * float(d @ G2)
-    selection = reach / cohort_size * _spread(probability, d**2 * G2)
+    selection = reach / cohort_size * _data_term(probability, d**2 * G2)
     return 2 * gap / (rounds * lr * steps) + drift + selection + smoothness * lr * noise
 
 
@@ -103,7 +103,7 @@ def selection_rate_bound(
     steps: int,
     smoothness: float,
 ) -> float:
-    """Latency paper, Corollary 1 (eq. 21): ``selection_bound`` for γ = 1/(L I √T), of order 1/√T.
+    """Latency paper, Corollary 1 (eq. 21): ``selection_bound`` for γ = 1/(L I √T) and full gradients, O(1/√T).
 
     (1/√T) (2 L Γ + (1/M) Σ d_i² G_i²/p_i) + (1/T) (I − 1)(2 I − 1)/(6 I²) Σ d_i G_i². (Remark 1 says that G_i = 0 for
     IID data. G_i bounds gradients, not their differences: IID data makes them equal, not zero.)
@@ -143,4 +143,4 @@ def dominant_bound(
     if rounds < least:
         raise ValueError(f"rounds must be at least {least}, the T_d of Corollary 2. Got {rounds}.")
     B = (np.asarray(fraction, float) * np.asarray(norm, float)) ** 2
-    return 2 * (2 * smoothness * gap + _spread(probability, B) / cohort_size) / math.sqrt(rounds)
+    return 2 * (2 * smoothness * gap + _data_term(probability, B) / cohort_size) / math.sqrt(rounds)

@@ -16,6 +16,35 @@ from fedweave.core.records import Array
 LARGE = 2**14  # bytes of an array; the pipe is as fast for smaller ones
 KEPT = 2**26  # bytes of memory that are kept for the next message
 
+Packed = tuple[bytes, list[memoryview]]  # a pickle, and the large arrays that were taken out of it
+Received = tuple[bytes, list[Array]]
+
+
+def pack(value: Any, dumps: Callable[..., bytes] = pickle.dumps) -> Packed:
+    """Return a message for any mailbox, pickled by ``dumps``."""
+    large: list[memoryview] = []
+
+    def stays(buffer: pickle.PickleBuffer) -> bool:
+        """Take a large array out of the message, and return whether it stays in it."""
+        content = buffer.raw()
+        if content.nbytes < LARGE:
+            return True
+        large.append(content)
+        return False
+
+    return dumps(value, protocol=5, buffer_callback=stays), large
+
+
+def _write(file: int, contents: list[memoryview]) -> None:
+    """Write contents one after another to the memory that is this file."""
+    begin = 0
+    if os.fstat(file).st_size < (size := sum(content.nbytes for content in contents)):
+        os.ftruncate(file, size)
+    for content in contents:
+        end = begin + content.nbytes
+        while begin < end:  # the system copies at most 2 GB at a time
+            begin += os.pwrite(file, content[begin - end :], begin)
+
 
 class Mailbox:
     """One end of a pipe. The ends take turns: whoever has sent a message reads the answer before the next.
@@ -43,46 +72,36 @@ class Mailbox:
         """Return the other end, which shares the memory of the first."""
         return cls(link, recv_handle(link) if link.recv() else None)
 
-    def send(self, value: Any, dumps: Callable[..., bytes] = pickle.dumps) -> None:
-        """Send something, pickled by ``dumps``."""
+    def send(self, value: Any) -> None:
+        """Send something."""
+        self.post(pack(value))
+
+    def post(self, message: Packed) -> None:
+        """Send what was packed."""
         if self._new:
             self.link.send(self._shared is not None)
             if self._shared is not None:
                 send_handle(self.link, self._shared, None)
             self._new = False
-        large: list[memoryview] = []
-
-        def stays(buffer: pickle.PickleBuffer) -> bool:
-            """Take a large array out of the message, and return whether it stays in it."""
-            content = buffer.raw()
-            if self._shared is None or content.nbytes < LARGE:
-                return True
-            large.append(content)
-            return False
-
-        head = dumps(value, protocol=5, buffer_callback=stays)
-        self._write(large)
+        head, large = message
+        if self._shared is not None:
+            _write(self._shared, large)
         self.link.send(([content.nbytes for content in large], head))
+        if self._shared is None:
+            for content in large:
+                self.link.send_bytes(content)
 
-    def _write(self, contents: list[memoryview]) -> None:
-        begin, shared = 0, self._shared
-        if shared is None or not contents:
-            return
-        if os.fstat(shared).st_size < (size := sum(content.nbytes for content in contents)):
-            os.ftruncate(shared, size)
-        for content in contents:
-            end = begin + content.nbytes
-            while begin < end:  # the system copies at most 2 GB at a time
-                begin += os.pwrite(shared, content[begin - end :], begin)
-
-    def receive(self) -> tuple[bytes, list[Array]]:
+    def receive(self) -> Received:
         """Return what the other end sent: the pickle, and copies of the contents that were taken out of it."""
         sizes, head = self.link.recv()
         contents, begin = [np.empty(size, np.uint8) for size in sizes], 0
         for content in contents:
+            if self._shared is None:
+                self.link.recv_bytes_into(content.data)
+                continue
             end = begin + content.nbytes
             while begin < end:
-                begin += os.preadv(self._shared or 0, [content[begin - end :].data], begin)
+                begin += os.preadv(self._shared, [content[begin - end :].data], begin)
         if self._shared is not None and begin > KEPT:
             os.ftruncate(self._shared, 0)
         return head, contents

@@ -13,13 +13,14 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from itertools import islice
 from multiprocessing.connection import wait
 from multiprocessing.reduction import send_handle
 from typing import Any
 
 from fedweave.core.records import Array
 from fedweave.engine.pool import zygote
-from fedweave.engine.pool.mailbox import Mailbox
+from fedweave.engine.pool.mailbox import Mailbox, Packed, Received, pack
 from fedweave.engine.pool.protocol import Build, Call, WorkerDied
 from fedweave.engine.pool.shared_data import lay_out
 from fedweave.engine.pool.worker import Unsendable, packed, result_of
@@ -77,9 +78,9 @@ class Workers(AbstractContextManager["Workers"]):
                 self._processes.append(process)
                 self._links.append(Mailbox.opened(link))
             for link in self._links:
-                self._send(link, ("load", (blob, places)), file.fileno())
+                self._send(link, pack(("load", (blob, places)), packed), file.fileno())
             for link in self._links:
-                self._receive(link)
+                _result(self._answer(link))
 
     def map(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
         """Do each call, with ``x`` in front of its arguments, on whichever worker is free; yield (position, result)."""
@@ -94,33 +95,34 @@ class Workers(AbstractContextManager["Workers"]):
     def _map(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
         if self._given and len(self._links) < min(self.count, len(calls)):  # links were bad when they were started
             self.load(*self._given, len(calls))
-        todo = iter(enumerate(calls))
         doing: dict[Any, int] = {}
-        for link, (i, call) in zip(self._links, todo, strict=False):
-            self._send(link, (*call, x))  # which it keeps for the calls that follow
+        for i, (link, call) in enumerate(zip(self._links, calls, strict=False)):
+            self._send(link, pack((*call, x), packed))  # which it keeps for the calls that follow
             doing[link] = i
+        todo = ((i, pack(call, packed)) for i, call in islice(enumerate(calls), len(doing), None))
+        following = next(todo, None)  # packed while they work
         while doing:
             for link in wait(list(doing)):
-                result, done = self._receive(link), doing.pop(link)
-                if (following := next(todo, None)) is not None:
+                answer, done = self._answer(link), doing.pop(link)
+                if following is not None:
                     doing[link] = following[0]
                     self._send(link, following[1])
-                yield done, result
+                    following = next(todo, None)
+                yield done, _result(answer)
 
-    def _send(self, link: Any, call: tuple[Any, ...], descriptor: int | None = None) -> None:
+    def _send(self, link: Any, message: Packed, descriptor: int | None = None) -> None:
         try:
-            link.send(call, packed)
+            link.post(message)
             if descriptor is not None:
                 send_handle(link.link, descriptor, None)
         except (BrokenPipeError, ConnectionError):
             raise self._died(link) from None
 
-    def _receive(self, link: Any) -> Any:
+    def _answer(self, link: Any) -> Received:
         try:
-            answer, contents = link.receive()
+            return link.receive()
         except (EOFError, ConnectionError):
             raise self._died(link) from None
-        return result_of(pickle.loads(answer, buffers=contents))
 
     def _died(self, link: Any) -> WorkerDied:
         process = self._processes[self._links.index(link)]
@@ -146,3 +148,8 @@ class Workers(AbstractContextManager["Workers"]):
                     process.wait(timeout=5)
         self._links, self._processes = [], []
         self.holds = None
+
+
+def _result(answer: Received) -> Any:
+    message, contents = answer
+    return result_of(pickle.loads(message, buffers=contents))

@@ -200,8 +200,8 @@ def _recall(session: Session, store: RunFolder) -> None:
         return
     rows = store.columns("clients")
     for r in np.unique(rows["round"]):
-        ids, heard, seconds = (rows[c][rows["round"] == r] for c in ("client", "received", "seconds"))
-        engine.seen = measured.visited(engine.seen, ids, heard, seconds)
+        told = (rows[c][rows["round"] == r] for c in ("client", "received", "seconds", "bytes_up"))
+        engine.seen = measured.visited(engine.seen, *told)
 
 
 def say(name: str, experiment: Experiment) -> Any:

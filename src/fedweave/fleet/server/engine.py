@@ -72,7 +72,7 @@ class FlowerEngine:
             log(INFO, "fedweave: round %s, %s", assignment.round, failure)
         if not self._measured:
             return replies._replace(seconds=self._world_seconds(question, replies))
-        self.seen = self._measured.visited(self.seen, ids, replies.received, replies.seconds)
+        self.seen = self._measured.visited(self.seen, ids, replies.received, replies.seconds, replies.bytes_up)
         return replies
 
     def _world_seconds(self, q: Question, replies: Replies) -> Array:

@@ -239,15 +239,16 @@ class Box:
 
     def replies(self) -> Replies:
         """Return the answers as they are."""
-        return Replies(
+        replies = Replies(
             received=self.received,
             updates=self._updates.matrix(),
             steps=self.steps,
             seconds=self.seconds,
             bytes_up=self.bytes_up,
-            **(self.numbers if self._measure else self.numbers | {"variance": None}),
+            **self.numbers,
             failures=Failures(refused=tuple(self.refused)),
         )
+        return replies if self._measure else replies._replace(variance=None)
 
 
 def why_failed(reply: Message) -> str:

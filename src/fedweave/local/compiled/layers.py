@@ -5,28 +5,29 @@ runs, and a convolution is a product of its kernels with shifted rows. Features 
 All numbers of a step are in one array ``a`` that stays in a core's cache: a large batch goes through it in shares.
 """
 
-# Numba infers the types of parameters, from those of ``train``.
+# Numba infers the types of parameters, from those of ``call``.
 # pyright: reportMissingParameterType=false
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import Any
-from zlib import crc32
 
 import numpy as np
 from llvmlite.binding import get_host_cpu_features
 from numba import njit, types
+from numba.np.numpy_support import carray
 
 from fedweave.local.compiled.table import B, C, D, H, K, L, O, P, Q, V, W, X, Y
 from fedweave.local.compiled.table import CLASSIFY, FIRST, FIT, IMAGES, KIND, ONES, OTHER, OUT, OUTPUTS, ROOM, WHERE
 from fedweave.local.compiled.table import CONVOLUTION, LINEAR, PAD_H, PAD_V, PADDED, POOL, RELU, STEP_H, STEP_V
-from fedweave.local.compiled.vectors import LANES, copy, fill, largest, largest_back, rectify, rectify_back
+from fedweave.local.compiled.table import ACTIVATIONS, BATCHES, GRADIENT, LABELS, LARGEST, MODEL, NET, NUMBERS, OFFSETS
+from fedweave.local.compiled.table import OUTCOME, SAMPLES, SCALE, SHIFT, SIZES, VALUES
+from fedweave.local.compiled.table import COLUMNS, DIM, FEATURES, LAYERS, MOVE, OF_BYTES, OUTCOMES, STEPS, WIDTH
+from fedweave.local.compiled.vectors import LANES, add, copy, fill, largest, largest_back, rectify, rectify_back
 from fedweave.local.compiled.vectors import inner_products, product_rows
 
 ZERO = np.float32(0)
-_inner = njit(error_model="numpy")  # compiled when ``train`` is, and cached as a part of it
+_inner = njit(error_model="numpy")  # compiled when ``call`` is, as a part of it
 # Literal numbers would make Numba compile a function once for each of them.
 NO, YES, ONE = np.int64(0), np.int64(1), np.int64(1)
 
@@ -98,8 +99,7 @@ def linear(net, layer, p, a, offset, samples):
     n, outputs, y = net[layer, C], net[layer, O], net[layer, Y]
     for s in range(samples):
         offset[s] = s * n
-        for o in range(outputs):
-            a[y + s * outputs + o] = p[net[layer, B] + o]
+        copy(p, net[layer, B], a, y + s * outputs, outputs)
     add_inner_products(
         a, y, ONE, outputs, p, net[layer, W], n, NO, outputs, a, net[layer, X], NO, offset, samples, ONE, n
     )  # fmt: skip
@@ -111,8 +111,7 @@ def linear_back(net, layer, p, g, a, offset, d, to, samples, wanted):
     n, outputs = net[layer, C], net[layer, O]
     for s in range(samples):
         offset[s] = s * n
-        for o in range(outputs):
-            g[net[layer, B] + o] += a[d + s * outputs + o]
+        add(a, d + s * outputs, g, net[layer, B], outputs)
     add_product(g, net[layer, W], n, outputs, n, a, d, ONE, outputs, a, net[layer, X], offset, samples)
     if wanted:
         fill(a, to, ZERO, samples * n)
@@ -133,7 +132,7 @@ def copy_inner(net, layer, a, padded, plain, samples, inwards):
         for r in range(net[layer, H]):
             inner = padded + ((c * high + r + net[layer, PAD_H]) * wide + net[layer, PAD_V]) * samples
             outer = plain + (c * net[layer, H] + r) * line
-            copy(a, outer if inwards else inner, inner if inwards else outer, line)
+            copy(a, outer if inwards else inner, a, inner if inwards else outer, line)
 
 
 @_inner
@@ -238,8 +237,9 @@ def head(numbers, a, samples, labels, values, batch, begin, weight):
         z, d = numbers[OUT] + s * outputs, numbers[D] + s * outputs
         if not numbers[CLASSIFY]:
             error = np.float64(a[z]) - values[batch[begin + s]]
-            loss += weight * error * error
-            squared += weight * error**4
+            square = error * error
+            loss += weight * square
+            squared += weight * square * square
             a[d] = 2 * weight * error
             continue
         top, total, label = a[z], 0.0, labels[batch[begin + s]]
@@ -321,55 +321,54 @@ def squared_length(g):
     return (a + b) + (c + d)
 
 
-_flat, _whole, _table = types.float32[::1], types.int64[::1], types.int64[:, ::1]
-_kinds = (types.float32, 2), (types.uint8, 2), (types.int64, 1)
-_data = (types.Array(kind, axes, "C", readonly=True) for kind, axes in _kinds)  # samples may be shared and mapped
-_arrays = (_table, _whole, _flat, _flat, _flat, _whole, _flat, *_data, _flat, _flat, _flat, _table, _whole)
-_signature = types.UniTuple(types.float64, 4)(*_arrays, types.float32, types.boolean, _flat)
+@_inner
+def train(net, numbers, p, g, a, offset, where, x, raw, labels, values, scale, shift, batches, sizes, lr, move, out):
+    """Take a step p ← p − lr g on each batch; return four numbers.
+
+    The sum of the batches' losses, the length of the first gradient, the first loss, and the sum of squared losses.
+
+    The samples are the rows of ``x``, or raw bytes, which are scaled. With one batch and ``move`` off only the
+    gradient is left in ``g``. With room for them in ``out`` only the network's outputs are written there.
+    """
+    total, square, first, squares, done = 0.0, 0.0, 0.0, 0.0, 0
+    for t in range(len(sizes)):
+        fill(g, 0, ZERO, g.size)
+        for begin in range(0, sizes[t], numbers[FIT]):
+            samples = min(numbers[FIT], sizes[t] - begin)
+            gather(numbers, a, x, raw, scale, shift, batches[t], begin, samples)
+            forward(net, numbers, p, a, offset, where, samples)
+            if out.size:
+                for i in range(samples * numbers[OUTPUTS]):
+                    out[done + i] = a[numbers[OUT] + i]
+                done += samples * numbers[OUTPUTS]
+                continue
+            loss, squared = head(numbers, a, samples, labels, values, batches[t], begin, 1 / sizes[t])
+            total += loss
+            squares += squared
+            backward(net, numbers, p, g, a, offset, where, samples)
+        if t == 0:
+            square, first = squared_length(g), total
+        if move:
+            for i in range(g.size):
+                p[i] -= lr * g[i]
+    return total, math.sqrt(square), first, squares
 
 
-def _entry(stamp: int) -> Any:
-    """Return the function that is called from outside; the stamp is a part of the key under which Numba keeps it."""
+def call(floats, integers, raw, sizes, lr):
+    """Do ``train`` on the arrays of one block of addresses and sizes (table.py), which is read in four ways.
 
-    def train(
-        net, numbers, p, g, a, offset, where, x, raw, labels, values, scale, shift, batches, sizes, lr, move, out
-    ):
-        """Take a step p ← p − lr g on each batch; return four numbers.
-
-        The sum of the batches' losses, the length of the first gradient, the first loss, and the sum of squared losses.
-
-        The samples are the rows of ``x``, or raw bytes, which are scaled. With one batch and ``move`` off only the
-        gradient is left in ``g``. With room for them in ``out`` only the network's outputs are written there.
-        """
-        total, square, first, squares, done, _ = 0.0, 0.0, 0.0, 0.0, 0, stamp
-        for t in range(len(sizes)):
-            fill(g, 0, ZERO, g.size)
-            for begin in range(0, sizes[t], numbers[FIT]):
-                samples = min(numbers[FIT], sizes[t] - begin)
-                gather(numbers, a, x, raw, scale, shift, batches[t], begin, samples)
-                forward(net, numbers, p, a, offset, where, samples)
-                if out.size:
-                    for i in range(samples * numbers[OUTPUTS]):
-                        out[done + i] = a[numbers[OUT] + i]
-                    done += samples * numbers[OUTPUTS]
-                    continue
-                loss, squared = head(numbers, a, samples, labels, values, batches[t], begin, 1 / sizes[t])
-                total += loss
-                squares += squared
-                backward(net, numbers, p, g, a, offset, where, samples)
-            if t == 0:
-                square, first = squared_length(g), total
-            if move:
-                for i in range(g.size):
-                    p[i] -= lr * g[i]
-        return total, math.sqrt(square), first, squares
-
-    try:
-        return njit(_signature, cache=True, error_model="numpy", nogil=True)(train)
-    except RuntimeError:  # there is no folder that Numba can write to: compiled again in every process
-        return njit(_signature, error_model="numpy", nogil=True)(train)
+    Where ``train`` does not ask for a length, it is given as 1.
+    """
+    dim, steps, features, of_bytes = sizes[DIM], sizes[STEPS], sizes[FEATURES], sizes[OF_BYTES]
+    return train(
+        carray(integers[NET], (sizes[LAYERS], COLUMNS)), carray(integers[NUMBERS], 1), carray(floats[MODEL], dim),
+        carray(floats[GRADIENT], dim), carray(floats[ACTIVATIONS], 1), carray(integers[OFFSETS], 1),
+        carray(floats[LARGEST], 1), carray(floats[SAMPLES], (1 - of_bytes, features)),
+        carray(raw[SAMPLES], (of_bytes, features)), carray(integers[LABELS], 1), carray(floats[VALUES], 1),
+        carray(floats[SCALE], 1), carray(floats[SHIFT], 1), carray(integers[BATCHES], (steps, sizes[WIDTH])),
+        carray(integers[SIZES], steps), lr, sizes[MOVE] != 0, carray(floats[OUTCOME], sizes[OUTCOMES]),
+    )  # fmt: skip
 
 
-# Numba looks only at the file of the function itself to see whether what it keeps is of these sources.
-_others = (Path(__file__).with_name(name) for name in ("table.py", "vectors.py"))
-train = _entry(crc32(b"".join(other.read_bytes() for other in _others)))
+_floats, _integers, _raw = (types.CPointer(types.CPointer(kind)) for kind in (types.float32, types.int64, types.uint8))
+SIGNATURE = types.UniTuple(types.float64, 4)(_floats, _integers, _raw, types.CPointer(types.int64), types.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ctypes import addressof, c_char, c_int64
 from math import prod
 from typing import Any
 
@@ -14,7 +15,10 @@ from fedweave.core.records import Array, Layout
 from fedweave.core.roles import Solver
 from fedweave.core.settings import BadInput, is_foreign
 from fedweave.local.batches import Batches
-from fedweave.local.compiled.table import CLASSIFY, ONES, OUTPUTS, Plan, chain_of, lay_out
+from fedweave.local.compiled.table import ACTIVATIONS, BATCHES, BLOCK, CLASSIFY, DIM, FEATURES, GRADIENT, LABELS
+from fedweave.local.compiled.table import LARGEST, LAYERS, MODEL, MOVE, NET, NUMBERS, OF_BYTES, OFFSETS, ONES, OUTCOME
+from fedweave.local.compiled.table import OUTCOMES, OUTPUTS, SAMPLES, SCALE, SHIFT, SIZES, STEPS, VALUES, WIDTH
+from fedweave.local.compiled.table import Plan, chain_of, lay_out
 from fedweave.local.solvers import SGD
 from fedweave.local.torch.samples import Samples
 from fedweave.local.torch.variance import Spread
@@ -22,10 +26,12 @@ from fedweave.tasks import Classification, Regression, Task
 
 WORK = 2**25  # multiplications of a sample, beyond which the library's kernels are as fast
 PLAIN = SGD()
+REAL, WHOLE, ANY = np.dtype(np.float32), np.dtype(np.int64), c_char * 0
 NO_LABELS = np.zeros(0, np.int64)
-NOTHING, NO_ROWS, NO_BYTES = np.zeros(0, np.float32), np.zeros((0, 0), np.float32), np.zeros((0, 0), np.uint8)
+NOTHING, NO_ROWS = np.zeros(0, np.float32), np.zeros((0, 0), np.float32)
 
 Begin = Callable[[Tensor], tuple[Tensor, ...]]
+Data = tuple[Array, Array, Array]  # samples, labels, values
 Numbers = tuple[float, float, float, float]  # sum of losses, length of the first gradient, first loss, squared losses
 
 
@@ -33,22 +39,29 @@ class CompiledNetwork:
     """Trains one client after another, each in one call."""
 
     def __init__(self, plan: Plan, samples: Samples, dim: int, shape: tuple[int, ...]):
-        from fedweave.local.compiled.layers import train  # Numba is loaded where it is used
+        from fedweave.local.compiled.kernels import load  # LLVM is loaded where it is used
 
-        self.plan, self._samples, self._train, self._shape = plan, samples, train, shape
-        self._gradient, self._room = np.zeros(dim, np.float32), np.zeros(plan.room, np.float32)
-        self._offset, self._where = np.zeros(plan.offsets, np.int64), np.zeros(plan.where, np.float32)
-        self._room[plan.numbers[ONES] :] = 1  # nothing lies behind the ones, and nobody writes there
-        labels, classify = samples.y.numpy(), bool(plan.numbers[CLASSIFY])
-        self._labels = np.ascontiguousarray(labels, np.int64) if classify else NO_LABELS
-        self._values = NOTHING if classify else np.ascontiguousarray(labels, np.float32)
-        self._x, self._scaling = None, (NOTHING, NOTHING)
+        self.plan, self._samples, self._kernels, self._shape = plan, samples, load(), shape
+        self._gradient, room = np.zeros(dim, np.float32), np.zeros(plan.room, np.float32)
+        offset, where = np.zeros(plan.offsets, np.int64), np.zeros(plan.where, np.float32)
+        room[plan.numbers[ONES] :] = 1  # nothing lies behind the ones, and nobody writes there
+        self._x, scaling = None, (NOTHING, NOTHING)
         kind = torch.float32 if samples.scale is None else torch.uint8
         if isinstance(samples.x, Tensor) and samples.x.dtype == kind:
-            self._x, shape = samples.x.flatten(1).contiguous().numpy(), samples.x.shape[1:]
+            self._x, each = samples.x.flatten(1).contiguous().numpy(), samples.x.shape[1:]
             if samples.scale is not None:
-                scale, shift = (np.ascontiguousarray(t.expand(shape).reshape(-1).numpy()) for t in samples.scale)
-                self._scaling = scale, shift
+                scale, shift = (np.ascontiguousarray(t.expand(each).reshape(-1).numpy()) for t in samples.scale)
+                scaling = scale, shift
+        labels, classify = samples.y.numpy(), bool(plan.numbers[CLASSIFY])
+        labels = np.ascontiguousarray(labels, np.int64 if classify else np.float32)
+        rows = NO_ROWS if self._x is None else self._x
+        self._data = (rows, labels, NOTHING) if classify else (rows, NO_LABELS, labels)
+        self._block, self._now = (c_int64 * BLOCK)(), None
+        self._fixed = {NET: plan.net, NUMBERS: plan.numbers, OFFSETS: offset, LARGEST: where, ACTIVATIONS: room}
+        self._fixed |= {GRADIENT: self._gradient, SCALE: scaling[0], SHIFT: scaling[1]}  # kept: the block has addresses
+        for slot, array in self._fixed.items():
+            self._block[slot] = _address(array, array.dtype)
+        self._block[LAYERS], self._block[DIM] = len(plan.net), dim
 
     @classmethod
     def of(cls, model: nn.Module, layout: Layout, samples: Samples, task: Task) -> CompiledNetwork | None:
@@ -88,12 +101,10 @@ class CompiledNetwork:
         """Return whether no code that may draw takes part: stored samples, and a solver of the library."""
         return self._x is not None and not is_foreign(solver)
 
-    def train(
-        self, y: Array, batches: Batches, solver: Solver, begin: Begin, lr: float, spread: Spread
-    ) -> Numbers:
+    def train(self, y: Array, batches: Batches, solver: Solver, begin: Begin, lr: float, spread: Spread) -> Numbers:
         """Train the parameters ``y`` in place; return what is known of the losses and of the first gradient."""
         if solver == PLAIN and not spread.wanted and self._x is not None:
-            return self._call(y, self._x, batches.where, batches.size, lr)
+            return self._call(y, batches.where, batches.size, self._data, lr)
         parameters, start = torch.from_numpy(y), torch.from_numpy(y.copy())
         state, total, squares, first, first_loss = begin(parameters), 0.0, 0.0, 0.0, 0.0
         for t, (row, size) in enumerate(zip(batches.where, batches.size, strict=True)):
@@ -109,16 +120,17 @@ class CompiledNetwork:
     def _gradient_at(self, y: Array, index: Array) -> Numbers:
         """Compute the gradient on these samples; return the loss, the gradient's length and so on."""
         if self._x is not None:
-            return self._call(y, self._x, index[None], np.array([index.size]))
+            return self._call(y, index[None], np.array([index.size]), self._data)
         batch = self._samples.take(torch.from_numpy(index))  # lazy; collated ones have their own labels
-        rows, answers = self._rows(batch.x), self._answers(batch.y, len(batch.x))
-        return self._call(y, rows, np.arange(len(rows))[None], np.array([len(rows)]), answers=answers)
+        rows = self._rows(batch.x)
+        data = rows, *self._answers(batch.y, len(rows))
+        return self._call(y, np.arange(len(rows))[None], np.array([len(rows)]), data)
 
     def outputs(self, y: Array, x: Tensor) -> Tensor:
         """Return what the network with parameters ``y`` says of samples (n, outputs)."""
-        rows, every = self._rows(x), np.arange(len(x))
+        data, every = (self._rows(x), NO_LABELS, NOTHING), np.arange(len(x))
         out = np.empty((len(x), int(self.plan.numbers[OUTPUTS])), np.float32)
-        self._call(np.array(y), rows, every[None], np.array([len(x)]), out=out.reshape(-1))
+        self._call(np.ascontiguousarray(y), every[None], np.array([len(x)]), data, out=out)
         return torch.from_numpy(out)
 
     def _rows(self, x: Tensor) -> Array:
@@ -139,23 +151,27 @@ class CompiledNetwork:
         return NO_LABELS, np.ascontiguousarray(y.numpy(), np.float32)
 
     def _call(
-        self,
-        y: Array,
-        x: Array,
-        batches: Array,
-        sizes: Array,
-        lr: float | None = None,
-        answers: tuple[Array, Array] | None = None,
-        out: Array = NOTHING,
+        self, y: Array, batches: Array, sizes: Array, data: Data, lr: float | None = None, out: Array = NOTHING
     ) -> Numbers:
-        """Call the kernel on samples ``x`` with these labels and values, or with those of all samples."""
-        labels, values = answers or (self._labels, self._values)
-        rows, raw = (x, NO_BYTES) if x.dtype == np.float32 else (NO_ROWS, x)
-        return self._train(
-            self.plan.net, self.plan.numbers, y, self._gradient, self._room, self._offset, self._where,
-            rows, raw, labels, values, *self._scaling, np.ascontiguousarray(batches), sizes,
-            np.float32(lr or 0), lr is not None, out,
-        )  # fmt: skip
+        """Call the kernel: write what it asks for into the block, and with ``lr`` move ``y``."""
+        block = self._block
+        if data is not self._now:
+            x, labels, values = self._now = data
+            block[SAMPLES], block[FEATURES], block[OF_BYTES] = _address(x, x.dtype), x.shape[1], x.dtype == np.uint8
+            block[LABELS], block[VALUES] = _address(labels, WHOLE), _address(values, REAL)
+        block[MODEL], block[MOVE] = _address(y, REAL), lr is not None
+        block[BATCHES], block[SIZES] = _address(batches, WHOLE), _address(sizes, WHOLE)
+        block[STEPS], block[WIDTH] = batches.shape
+        block[OUTCOME], block[OUTCOMES] = _address(out, REAL) if out.size else 0, out.size
+        return self._kernels(block, lr or 0.0)
+
+
+def _address(array: Any, kind: np.dtype[Any]) -> int:
+    """Return where numbers lie, after making sure that they are of this kind and lie one after another."""
+    flags = array.flags
+    if array.dtype != kind or not flags.c_contiguous:
+        raise TypeError(f"The compiled kernels read {kind} that lie one after another. Got {array.dtype}.")
+    return addressof(ANY.from_buffer(array)) if flags.writeable else array.ctypes.data  # three times as fast
 
 
 def _labels_fit(y: Any, outputs: int) -> bool:

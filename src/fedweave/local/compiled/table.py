@@ -21,6 +21,10 @@ COLUMNS = 19
 # many there are; the places of two rooms for derivatives, of one for padded ones and of ones; whether it classifies;
 # whether it begins with images.
 FIRST, FIT, OUT, OUTPUTS, D, OTHER, ROOM, ONES, CLASSIFY, IMAGES = range(10)
+# The block of a call: first the addresses of its arrays, then sizes and whether samples are bytes and the model moves.
+NET, NUMBERS, MODEL, GRADIENT, ACTIVATIONS, OFFSETS, LARGEST, SAMPLES, LABELS, VALUES, SCALE, SHIFT = range(12)
+BATCHES, SIZES, OUTCOME, LAYERS, DIM, FEATURES, OF_BYTES, STEPS, WIDTH, MOVE, OUTCOMES = range(12, 23)
+BLOCK = 23
 
 CACHED = 2**18  # numbers of a step's activations and derivatives: 1 MB of float32 stays in a core's cache
 LEAST = 4  # samples that go through the layers together even if they need more room

@@ -225,9 +225,20 @@ def fill(code: Code, a: Value, start: Value, value: Value, count: Value) -> None
 
 
 @vector_function
-def copy(code: Code, a: Value, source: Value, target: Value, count: Value) -> None:
-    """(a, source, target, count): copy numbers within an array, to where they do not overlap."""
-    code.each(count, lambda at: code.store(code.load(code.place(a, source, at)), code.place(a, target, at)))
+def copy(code: Code, a: Value, source: Value, b: Value, target: Value, count: Value) -> None:
+    """(a, source, b, target, count): copy numbers of a to b, or within an array to where they do not overlap."""
+    code.each(count, lambda at: code.store(code.load(code.place(a, source, at)), code.place(b, target, at)))
+
+
+@vector_function
+def add(code: Code, a: Value, source: Value, b: Value, target: Value, count: Value) -> None:
+    """(a, source, b, target, count): b ← b + a."""
+
+    def body(at: Value) -> None:
+        place = code.place(b, target, at)
+        code.store(code.builder.fadd(code.load(place), code.load(code.place(a, source, at))), place)
+
+    code.each(count, body)
 
 
 @vector_function

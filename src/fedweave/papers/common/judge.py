@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,11 +22,15 @@ class Values:
 
     by_arm: Mapping[str, Array]
     ratio: bool = False  # times and other positive quantities are compared by their logarithms
-    censored: Collection[str] = ()  # arms of which some run never arrived: its value is a lower bound
+    censored: Collection[str] = ()  # arms of which some run never arrived: it counts as later than those that did
+    bounds: Mapping[str, Array] = field(
+        default_factory=dict
+    )  # of such arms, where such a run counts as soon as it ended
 
-    def compared(self, arm: str) -> Array:
-        """Return the values of an arm as they are compared."""
-        return np.log(self.by_arm[arm]) if self.ratio else self.by_arm[arm]
+    def compared(self, arm: str, bound: bool = False) -> Array:
+        """Return the values of an arm as they are compared; or as lower ``bound``, which a factor has to exceed."""
+        values = self.bounds.get(arm, self.by_arm[arm]) if bound else self.by_arm[arm]
+        return np.log(values) if self.ratio else values
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ def judge(claim: Claim, values: Values | None, fidelity: Fidelity, unit: str = "
     never = not set(values.censored).isdisjoint(needed)
     right, wrong = _p_values(claim, found, never)
     closest = found[int(np.argmax([d.p_above() if claim.kind != "equal" else d.p_equal(claim.margin) for d in found]))]
-    sign = -1 if claim.kind in ("less", "falling") else 1
+    sign = -1 if claim.kind in ("less", "falling", "below") else 1
     if values.ratio and claim.kind in ("greater", "less", "equal"):  # show the ratio itself, not that to the factor
         closest = replace(closest, mean=closest.mean + np.log(claim.factor))
     judged = replace(plain, p_right=right, p_wrong=wrong, seeds=closest.seeds)
@@ -98,12 +102,14 @@ def _pairs(claim: Claim, values: Values) -> list[tuple[Array, Array]]:
         slope = rank @ along / (rank @ rank)  # of each seed, by least squares over the order of the arms
         return [(slope if claim.kind == "rising" else -slope, 0 * slope)]
     ours = values.compared(claim.ours)
-    if claim.kind in ("value", "holds"):
+    if claim.kind in ("value", "above", "below", "holds"):
         target = 1.0 if claim.kind == "holds" else float(claim.value or 0.0)
-        return [(ours, np.full(ours.shape, np.log(target) if values.ratio else target))]
-    step = np.log(claim.factor) if values.ratio else 0.0
+        given = np.full(ours.shape, np.log(target) if values.ratio else target)
+        return [(given, ours) if claim.kind == "below" else (ours, given)]
+    step, far = np.log(claim.factor) if values.ratio else 0.0, claim.factor > 1
     if claim.kind == "less":
-        return [(values.compared(arm), ours + step) for arm in claim.others]
+        return [(values.compared(arm, far), ours + step) for arm in claim.others]
+    ours = values.compared(claim.ours, far)
     return [(ours, values.compared(arm) + step) for arm in claim.others]
 
 
@@ -122,6 +128,8 @@ def _p_values(claim: Claim, found: Sequence[Difference], censored: bool) -> tupl
     wrong = min(1.0, 2 * n * min(d.p_below() for d in found))
     if margin and not censored:  # equality of times that nobody reached shows nothing
         wrong = min(wrong, n * min(d.p_equal(margin) for d in found))
+    if claim.factor > 1 and censored:  # theirs may take any multiple of the time that was observed
+        wrong = 1.0
     return right, wrong
 
 

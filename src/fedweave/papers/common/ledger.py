@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 LEDGER = Path(__file__).parents[1] / "ledger"
 PAPERS = ("fedacs", "fedaware", "latency", "delta", "feddd")
-Kind = Literal["greater", "less", "equal", "rising", "falling", "value", "holds"]
+Kind = Literal["greater", "less", "equal", "rising", "falling", "value", "above", "below", "holds"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,8 @@ class Claim:
 
     ``kind`` says what is claimed of ``measure``: that of ``ours`` is greater or less than that of each of ``others``
     (by more than the factor ``factor``, if given), equal to each within ``margin``; that it rises or falls along
-    ``others``, in order; that it has the value ``value`` within ``margin``; or that it holds, being 1 and not 0.
-    A claim of superiority is contradicted also where equality within ``margin`` is shown.
+    ``others``, in order; that it has the value ``value`` within ``margin``, or lies above or below it; or that it
+    holds, being 1 and not 0. A claim of superiority is contradicted also where equality within ``margin`` is shown.
     """
 
     id: str  # such as fedaware/top-hybrid+

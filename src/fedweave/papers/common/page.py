@@ -41,9 +41,10 @@ def _section(outcome: Outcome, judged: Sequence[Judged], number: int) -> str:
             f'<figure class="figure">{draw(panel, colors, f"f{number}-{column}-{i}")}</figure>'
             for i, panel in enumerate(panels)
         )
-        named = f"<h3>{_COLUMNS[column]}</h3>" if len(outcome.records) > 1 else ""
-        key = legend(colors) if len(colors) > 1 else ""
-        figures += f'{named}{key}<div class="{"pair" if len(panels) > 1 else "pair one"}">{drawn}</div>'
+        heading = f"<h3>{_COLUMNS[column]}</h3>" if len(outcome.records) > 1 else ""
+        named = {name: ink for name, ink in colors.items() if name}
+        key = legend(named) if len(named) > 1 else ""
+        figures += f'{heading}{key}<div class="{"pair" if len(panels) > 1 else "pair one"}">{drawn}</div>'
     facts = f"scale {outcome.scale}, {study.seeds[outcome.scale]} seeds, fidelity: {study.fidelity(outcome.scale)}"
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in study.notes)
     return (

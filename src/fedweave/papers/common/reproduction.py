@@ -44,7 +44,7 @@ class Limits:
 def reproduce_study(study: Study, scale: Scale, limits: Limits, tune: bool = False) -> Outcome:
     """Return what a study comes to; runs that were kept are not repeated."""
     columns = {column: study.experiments(scale, column) for column in ("paper", *study.columns)}
-    if tune:
+    if tune or "tuned" in columns:
         columns["tuned"] = tuned_arms(study, columns["paper"], limits)
     seeds = range(study.seeds[scale])
     calls = {
@@ -118,27 +118,24 @@ def _round_seconds(experiment: Experiment) -> float:
     return float((wall[-1] - wall[0]) / (wall.size - 1)) if wall.size > 1 else float(wall[-1])
 
 
-def tuned_arms(study: Study, arms: Mapping[str, Any], limits: Limits) -> dict[str, Experiment]:
-    """Return every arm at its best learning rate, found on a validation split with seeds of its own.
+def tuned_arms(study: Study, arms: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+    """Return every arm at its best learning rate ``lr``, found with seeds of its own and on a validation split.
 
     Every method gets the same number of trials. Where a best value lies at the edge of the grid, the grid grows there,
     for all methods (protocol, 5).
     """
-    if not all(is_trained(arm) for arm in arms.values()):
+    if not all(hasattr(arm, "lr") for arm in arms.values()):
         raise BadInput(f"--tune: {study.name} has no learning rates to tune.")
-    data = {id(arm.data): arm.data for arm in arms.values()}
-    held = {key: load_data(next(a for a in arms.values() if id(a.data) == key)).split(0.2) for key in data}
+    given = {id(arm.data): arm for arm in arms.values() if is_trained(arm)}
+    held = {key: {"data": load_data(arm).split(0.2)} for key, arm in given.items()}
+
+    def trial(arm: Any, factor: float) -> Any:
+        return replace(arm, lr=arm.lr * factor, **(held[id(arm.data)] if is_trained(arm) else {}))
+
     factors, scores, best = list(FACTORS), dict[tuple[str, float], float](), dict[str, float]()
     for _ in range(EXTENSIONS + 1):
         new = [(arm, f) for arm in arms for f in factors if (arm, f) not in scores]
-        calls = {
-            ("tune", f"{arm}@{f:g}", seed): (
-                replace(arms[arm], lr=arms[arm].lr * f, data=held[id(arms[arm].data)]),
-                seed,
-            )
-            for arm, f in new
-            for seed in TUNING_SEEDS
-        }
+        calls = {("tune", f"{arm}@{f:g}", seed): (trial(arms[arm], f), seed) for arm, f in new for seed in TUNING_SEEDS}
         found = run_kept(study.work, calls, limits)
         for arm, f in new:
             scores[arm, f] = float(np.mean([_score(found["tune", f"{arm}@{f:g}", s]) for s in TUNING_SEEDS]))

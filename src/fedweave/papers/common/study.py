@@ -56,7 +56,7 @@ class Study:
     published: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)  # by measure and arm
     exact: bool = False  # arithmetic: the same for every seed
     notes: Sequence[str] = ()
-    columns: Sequence[Literal["calibrated"]] = ()  # beside the paper's setting
+    columns: Sequence[Literal["calibrated", "tuned"]] = ()  # beside the paper's setting, always
 
     def fidelity(self, scale: Scale) -> Fidelity:
         """Return how faithful the setting of a scale is to the published one (protocol, 2)."""
@@ -69,7 +69,7 @@ class Study:
         return "faithful" if kept and all(used[name] == published[name] for name in kept) else "toy"
 
     def experiments(self, scale: Scale, column: str) -> Mapping[str, Any]:
-        """Return the arms of a column: as published, or with step lengths calibrated."""
+        """Return the arms of a column: as published, also before they are tuned, or with step lengths calibrated."""
         arms = self.arms(scale)
         return {name: replace(arm, calibrate=True) for name, arm in arms.items()} if column == "calibrated" else arms
 
@@ -91,8 +91,10 @@ class Outcome:
         if m.end is None:
             return Values(found, m.ratio)
         never = [arm for arm, numbers in found.items() if np.isnan(numbers).any()]
-        ends = np.max([self._numbers(m.end, m, column, arm) for arm in found], axis=0)
-        return Values({arm: censored(numbers, ends) for arm, numbers in found.items()}, True, never)
+        ends = {arm: self._numbers(m.end, m, column, arm) for arm in found}
+        last = np.max(list(ends.values()), axis=0)
+        bounds = {arm: censored(found[arm], ends[arm]) for arm in never}
+        return Values({arm: censored(numbers, last) for arm, numbers in found.items()}, True, never, bounds)
 
     def _numbers(self, of: Callable[..., float], m: Measure, column: str, arm: str) -> Array:
         runs = beside(self.records[column], arm, m.against)
@@ -177,7 +179,7 @@ def count_runs(study: Study, scale: Scale) -> int:
 
 
 def is_trained(arm: Any) -> bool:
-    """Return whether an arm is an experiment, which can be timed and tuned."""
+    """Return whether an arm is an experiment, which can be timed."""
     return isinstance(arm, Experiment)
 
 

@@ -1,22 +1,5 @@
-"""DELTA: its toy example, regressions, figures and tables; imported lazily, because the first two need no torch."""
+"""DELTA: its figures 2 to 7 and 9 to 15 and tables 1 to 9, its theorems, and studies beyond the paper."""
 
-from __future__ import annotations
+from fedweave.papers.delta import attacks, exact, images, motivation, regression
 
-from importlib import import_module
-from typing import Any
-
-MODULES = {
-    "toy": ("fig3",),
-    "regression": ("fig4", "fig11", "fig12", "fig13"),
-    "motivation": ("fig2", "fig6", "fig7"),
-    "images": ("table2", "table8", "fig14", "fig15"),
-    "beyond": ("variants",),
-    "combined": ("table3", "table4", "table5", "table6", "table7", "table9"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, items in MODULES.items():
-        if name in items:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+STUDIES = (*images.STUDIES, *motivation.STUDIES, *regression.STUDIES, *exact.STUDIES, *attacks.STUDIES)

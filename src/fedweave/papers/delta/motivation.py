@@ -1,32 +1,48 @@
-"""DELTA's motivation (figures 2, 6 and 7): logistic regression on MNIST, with and without clusters of clients."""
+"""DELTA's figures 2, 6, 7, 9 and 10: what samplers pick, with and without clusters, and how long gradients are."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from fedweave import methods
 from fedweave.aggregate import InverseProbability
 from fedweave.core.records import Array
-from fedweave.core.settings import BadInput
-from fedweave.data import load
 from fedweave.data.partition import Shards
+from fedweave.engine.pool.processes import Workers
 from fedweave.method import Method
-from fedweave.papers.common.claims import Claim, Outcome, judge_lead, mean_and_error, percent
-from fedweave.papers.common.parallel import Progress
+from fedweave.papers.common.panels import Line, Make, Panel, Records, bars, curves
+from fedweave.papers.common.record import Record
 from fedweave.papers.common.scale import Scale
-from fedweave.papers.delta.claims import Runs, final_accuracies
-from fedweave.papers.delta.setup import Size, run_experiments
+from fedweave.papers.common.study import Measure, Study
+from fedweave.papers.delta import setup
+from fedweave.papers.delta.setup import (
+    BENCHMARKS,
+    CURVES,
+    FIVE,
+    Size,
+    best_mean,
+    column_of,
+    last_tenth,
+    mean_of,
+    samples,
+)
 from fedweave.runs.experiment import Experiment
+from fedweave.runs.loop import deterministic, iterate
+from fedweave.runs.session import Session, prepare
 from fedweave.sample import ClusterIS
+from fedweave.theory import diversity_ratio
 
 SIZES: dict[Scale, Size] = {
-    "smoke": Size(train=400, test=100, pool=2, clients=20, per_round=4, batch=8, rounds=6, seeds=2),
-    "laptop": Size(train=5000, test=1000, pool=2, clients=200, per_round=10, batch=5, rounds=500, seeds=3, every=2),
-    "paper": Size(clients=200, per_round=10, batch=32, rounds=500, seeds=3),
+    "smoke": Size(train=400, test=100, pool=2, clients=20, per_round=4, batch=8, rounds=6, network="logistic"),
+    "laptop": Size(train=10_000, test=2000, clients=200, per_round=10, batch=5, rounds=500, network="logistic"),
+    "paper": Size(clients=200, per_round=10, batch=32, rounds=500, network="logistic"),
 }
-STEPS = 5  # local updates
+IMAGES, STEPS, LR = 60_000, 5, 0.01
+EVERY = 10  # rounds between looks at the gradients of all clients
 
 
 def cluster_method(per_round: int, drop_after: int | None = None) -> Method:
@@ -35,112 +51,233 @@ def cluster_method(per_round: int, drop_after: int | None = None) -> Method:
     return Method(sampler, aggregator=InverseProbability(), name="cluster_is")
 
 
-def _runs(contestants: dict[str, Method], scale: Scale, on_progress: Progress | None) -> Runs:
+def logistic(scale: Scale, method: Method) -> Experiment:
+    """Return B.2's experiment: logistic regression on MNIST, five local steps; two labels a client."""
     s = SIZES[scale]
-    data = s.reduce(load("mnist" if scale == "paper" else "mnist5k"))
-    plain = Experiment(
-        method=methods.fedavg(s.per_round),
-        data=data,
+    return Experiment(
+        method=method,
+        data=samples("mnist", scale, s.train, s.test, s.pool),
         partition=Shards(s.clients, 2),
-        model="logistic",
+        model=s.network,
         rounds=s.rounds,
-        lr=0.01,
+        lr=LR,
         steps=STEPS,
         batch_size=s.batch,
-        evaluate_every=s.every,
-        workers=1,
     )
-    return run_experiments({n: replace(plain, method=m) for n, m in contestants.items()}, s.seeds, on_progress)
 
 
-def _note(scale: Scale) -> str:
+def settings(scale: Scale) -> Mapping[str, Any]:
+    """Return the settings that are printed side by side."""
     s = SIZES[scale]
-    return (
-        f"MNIST, two labels per client (the paper says non-iid), {s.per_round} of {s.clients} clients, {STEPS} steps "
-        f"of batch {s.batch}, lr 0.01, {s.rounds} rounds, {s.seeds} seeds; the samplers are the theoretical ones."
-    )
-
-
-def fig2(scale: Scale, on_progress: Progress | None = None) -> Outcome:
-    """Figure 2: the mean of the ten best accuracies until a fifth, three fifths and all of the rounds."""
-    k, rounds = SIZES[scale].per_round, SIZES[scale].rounds
-    contestants = {
-        "fedavg": methods.fedavg(k),
-        "fedis": methods.fedis(k),
-        "cluster_is": cluster_method(k),
-        "feddelta": methods.feddelta(k),
+    images = s.train or IMAGES
+    return {
+        "data": "mnist",
+        "training images": images,
+        "clients": s.clients,
+        "participation": f"{s.per_round / s.clients:.0%}",
+        "client sizes": "equal, two labels",
+        "network": s.network,
+        "rounds": s.rounds,
+        "local steps": STEPS,
+        "batch": s.batch,
+        "steps an epoch": -(-images // (s.clients * s.batch)) if scale != "smoke" else "other",
+        "learning rate": LR,
+        "tuning": "one learning rate for all methods",
     }
-    text = "feddelta is the most accurate"
-    try:
-        runs = _runs(contestants, scale, on_progress)
-    except BadInput as missing:
-        return Outcome.not_run("delta/fig2", scale, text, missing)
-    marks = [rounds // 5, 3 * rounds // 5, rounds]
-
-    def at(name: str, mark: int) -> Array:
-        return np.array([c.best(10, mark) for c in runs[name]])
-
-    rows = [{"method": n} | {f"round {m}": percent(at(n, m), 2) for m in marks} for n in runs]
-    others = [n for n in runs if n != "feddelta"]
-    claims = [
-        judge_lead(f"{text} at round {m}", at("feddelta", m), {n: at(n, m) for n in others}, scale) for m in marks
-    ]
-    return Outcome("delta/fig2", scale, rows, claims, (_note(scale), "mean of the ten best accuracies so far, ± error"))
 
 
-def fig6(scale: Scale, on_progress: Progress | None = None) -> Outcome:
-    """Figure 6: mean and smallest length of the selected clients' updates."""
-    k, text = (
-        SIZES[scale].per_round,
-        "in the second half of the rounds cluster-based IS selects shorter updates than IS",
-    )
-    try:
-        runs = _runs({"fedis": methods.fedis(k), "cluster_is": cluster_method(k)}, scale, on_progress)
-    except BadInput as missing:
-        return Outcome.not_run("delta/fig6", scale, text, missing)
-    rows, second = [], {}
-    for name, courses in runs.items():
-        norms = np.array([c.norms for c in courses])  # (seeds, rounds, mean and smallest)
-        second[name] = norms[:, norms.shape[1] // 2 :].mean(1)
-        rows.append(
-            {
-                "method": name,
-                **{
-                    f"{what} length, quarters": " ".join(f"{q.mean():.3g}" for q in np.array_split(norms[..., i], 4, 1))
-                    for i, what in enumerate(("mean", "smallest"))
-                },
-            }
-        )
-    claims = []
-    for i, what in enumerate(("mean", "smallest")):
-        gap, error = mean_and_error((second["fedis"] - second["cluster_is"])[:, i].tolist())
-        evidence, claim = f"{what} length shorter by {gap:.3g} ± {error:.2g}", f"{text} ({what})"
-        holds = Claim.judge(claim, bool(gap > 2 * error), evidence)
-        claims.append(Claim.not_run(claim, evidence) if scale == "smoke" else holds)
-    return Outcome("delta/fig6", scale, rows, claims, (_note(scale),))
+def run_and_look(arm: Experiment, seed: int) -> Record:
+    """Run an experiment; return also the lengths of the picked clients' mean local gradients, ‖u‖/(η K), by round.
+
+    With ``true_gradients``, after the first and last and every ``EVERY`` rounds also the longest and shortest gradient
+    ∇F_i of all clients, the largest and smallest diversity ‖∇F_i − ∇f‖, and how they grew since the last look.
+    """
+    session, rows = prepare(replace(arm, seed=seed, workers=1), Workers(1)), list[dict[str, float]]()
+    before: dict[str, Array] = {}
+    with deterministic():
+        for state, happened in iterate(session):
+            replies, p = happened.replies, happened.view.layout.parameters
+            u = replies.updates[replies.received, :p].astype(float)
+            norm = np.linalg.norm(u, axis=1) / (happened.lr * replies.steps[replies.received])
+            scores, due = session.engine.evaluate(state.x), state.round in (1, arm.rounds) or state.round % EVERY == 0
+            after = gradient_lengths(session, state.x) if arm.true_gradients and due else {}
+            rows.append(
+                {
+                    "round": state.round,
+                    **{name: scores[name] for name in ("accuracy", "loss")},
+                    "picked_mean": norm.mean(),
+                    "picked_least": norm.min(),
+                    "picked_diversity": diversity_ratio((u**2).sum(1).mean(), (u.mean(0) ** 2).sum()),
+                    **{f"{what}_{kind}": v for what, values in after.items() for kind, v in _extremes(values).items()},
+                    **{f"{what}_growth": growth(before[what], v) for what, v in after.items() if before},
+                }
+            )
+            before = after or before
+    names = dict.fromkeys(name for row in rows for name in row)
+    return Record({name: np.array([row.get(name, np.nan) for row in rows]) for name in names})
 
 
-def fig7(scale: Scale, on_progress: Progress | None = None) -> Outcome:
-    """Figure 7: cluster-based IS, and the same whose cluster of short updates is left out after half of the rounds."""
-    k, rounds = SIZES[scale].per_round, SIZES[scale].rounds
-    text = "without its cluster of short updates cluster-based IS is more accurate at the end"
-    contestants = {"cluster_is": cluster_method(k), "without short updates": cluster_method(k, rounds // 2)}
-    try:
-        runs = _runs(contestants, scale, on_progress)
-    except BadInput as missing:
-        return Outcome.not_run("delta/fig7", scale, text, missing)
-    rows = [
-        {
-            "method": n,
-            "accuracy, quarters": _quarters([c.accuracy for c in r]),
-            "loss, quarters": _quarters([c.loss for c in r]),
-            "last": percent([c.last for c in r], 2),
+def gradient_lengths(session: Session, x: Array) -> dict[str, Array]:
+    """Return ‖∇F_i‖ and ζ_i = ‖∇F_i − Σ ω ∇F‖ of every client, on all its data."""
+    g = session.engine.gradients(x, np.arange(session.base.size)).astype(float)
+    return {"norm": np.linalg.norm(g, axis=1), "diversity": np.linalg.norm(g - session.base.weight @ g, axis=1)}
+
+
+def growth(before: Array, after: Array) -> float:
+    """Return the median ratio of after to before; clients without a gradient before are left out."""
+    seen = before > 0
+    return float(np.median(after[seen] / before[seen])) if seen.any() else np.nan
+
+
+def _extremes(values: Array) -> dict[str, float]:
+    return {"most": values.max(), "least": values.min()}
+
+
+def _of(contest: Callable[[int, int], Mapping[str, Method]]) -> Callable[[Scale], Mapping[str, Experiment]]:
+    """Return the arms: methods, given clients per round and rounds."""
+    return lambda scale: {
+        n: logistic(scale, m) for n, m in contest(SIZES[scale].per_round, SIZES[scale].rounds).items()
+    }
+
+
+def halves(column: str, second: bool = True) -> Callable[[Record], float]:
+    """Return a measure: the mean of a column over the second, or first, half of the rounds."""
+
+    def of(record: Record) -> float:
+        values = record.rounds[column]
+        return float((values[values.size // 2 :] if second else values[: values.size // 2]).mean())
+
+    return of
+
+
+MARKS = {"100": 0.2, "300": 0.6, "500": 1.0}  # rounds of 500
+NON_IID = "Non-iid: two labels a client; the paper does not say which. The samplers are the theoretical ones."
+FIG2 = Study(
+    name="delta/fig2",
+    shows="logistic regression on MNIST, 10 of 200 clients: the ten best accuracies until rounds 100, 300 and 500",
+    arms=_of(
+        lambda k, _: {
+            "fedavg": methods.fedavg(k),
+            "fedis": methods.fedis(k),
+            "cluster_is": cluster_method(k),
+            "feddelta": methods.feddelta(k),
         }
-        for n, r in runs.items()
-    ]
-    ours, vanilla = (final_accuracies(runs[n]) for n in ("without short updates", "cluster_is"))
-    return Outcome("delta/fig7", scale, rows, [judge_lead(text, ours, {"cluster_is": vanilla}, scale)], (_note(scale),))
+    ),
+    seeds=FIVE,
+    measures={f"best 10 until round {m}": Measure(best_mean(10, share), "%") for m, share in MARKS.items()}
+    | {"diversity of the picked": Measure(lambda r: float(r.rounds["picked_diversity"].mean()), ratio=True, digits=3)},
+    panels=(
+        *(bars(f"Best 10 until round {m}", best_mean(10, share), "Test accuracy") for m, share in MARKS.items()),
+        curves("Diversity of the picked updates", "picked_diversity", y_label="E‖u‖²/‖E u‖²", smooth=20),
+    ),
+    settings=settings,
+    work=run_and_look,
+    notes=(NON_IID, "At other scales the marks are the same shares of the rounds."),
+)
+LENGTHS = {
+    f"{what} norm, {half} half": Measure(halves(column, half == "second"), ratio=True, digits=3)
+    for what, column in (("mean", "picked_mean"), ("least", "picked_least"))
+    for half in ("first", "second")
+}
+FIG6 = Study(
+    name="delta/fig6",
+    shows="mean and least gradient norm of the clients that IS and cluster-based IS pick, over the rounds",
+    arms=_of(lambda k, _: {"fedis": methods.fedis(k), "cluster_is": cluster_method(k)}),
+    seeds=FIVE,
+    measures=LENGTHS,
+    panels=(
+        curves("Mean of the picked clients", "picked_mean", y_label="Gradient norm", smooth=10),
+        curves("Least of the picked clients", "picked_least", y_label="Gradient norm", smooth=10),
+    ),
+    settings=settings,
+    work=run_and_look,
+    notes=(NON_IID,),
+)
+FIG7 = Study(
+    name="delta/fig7",
+    shows="cluster-based IS, and the same whose cluster of short updates is left out after half of the rounds",
+    arms=_of(
+        lambda k, rounds: {"cluster_is": cluster_method(k), "without short updates": cluster_method(k, rounds // 2)}
+    ),
+    seeds=FIVE,
+    measures={
+        "accuracy, last tenth": Measure(last_tenth("accuracy"), "%"),
+        "loss, last tenth": Measure(last_tenth("loss"), ratio=True),
+    },
+    panels=(CURVES, curves("Test loss", "loss")),
+    settings=settings,
+    work=run_and_look,
+    notes=(NON_IID,),
+)
 
 
-def _quarters(curves: list[Array]) -> str:
-    return " ".join(f"{q.mean():.3f}" for q in np.array_split(np.array(curves), 4, axis=1))
+PRACTICAL = Study(
+    name="delta/practical",
+    shows="remark G.1: theoretical and practical samplers, logistic regression on MNIST as in figure 2",
+    arms=_of(lambda k, _: {n: getattr(methods, n)(k) for n in ("feddelta", "fedpracdelta", "fedis", "fedpracis")}),
+    seeds=FIVE,
+    measures={"accuracy, all rounds": Measure(mean_of("accuracy"), "%")},
+    panels=(CURVES,),
+    settings=settings,
+    work=run_and_look,
+    notes=("Non-iid: two labels a client. The theoretical samplers ask every client in every round.",),
+)
+
+
+def _over_rounds(what: str, label: str) -> Make:
+    """Return a panel of the longest and the shortest of all clients over the rounds."""
+
+    def make(records: Records) -> Panel:
+        ((_, runs),) = records.items()
+        seen = np.isfinite(runs[0].rounds[f"{what}_most"])
+        x = runs[0].rounds["round"][seen].astype(float)
+        lines = [Line(name, x, column_of(runs, f"{what}_{kind}")[:, seen]) for name, kind in KINDS.items()]
+        return Panel(label, "Round", label, lines, log="y")
+
+    return make
+
+
+KINDS = {"largest of all clients": "most", "smallest of all clients": "least"}
+
+
+def _lengths(item: str, data: str) -> Study:
+    name, what, label = {
+        "fig9": ("fedpracis", "norm", "Gradient norm"),
+        "fig10": ("fedpracdelta", "diversity", "Gradient diversity norm"),
+    }[item]
+
+    def at(scale: Scale) -> Mapping[str, Experiment]:
+        make = getattr(methods, name)
+        if data == "mnist":
+            return {name: replace(logistic(scale, make(SIZES[scale].per_round)), true_gradients=True)}
+        size = BENCHMARKS["fashion"].size(scale)
+        return {name: setup.experiment(BENCHMARKS["fashion"], scale, make(size.per_round), true_gradients=True)}
+
+    return Study(
+        name=f"delta/{item}/{data}",
+        shows=f"largest and smallest {label.lower()} of all clients over the rounds, {name}, {data}",
+        arms=at,
+        seeds=FIVE,
+        measures={
+            "largest": Measure(lambda r: float(np.nanmax(r.rounds[f"{what}_most"])), digits=3),
+            "smallest": Measure(lambda r: float(np.nanmin(r.rounds[f"{what}_least"])), digits=3),
+            "growth": Measure(lambda r: float(np.nanmean(r.rounds[f"{what}_growth"])), digits=3),
+        },
+        panels=(_over_rounds(what, label),),
+        settings=settings if data == "mnist" else setup.settings(BENCHMARKS["fashion"]),
+        work=run_and_look,
+        notes=(
+            f"Gradients are on all of a client's data, every {EVERY} rounds and after the first and the last.",
+            "Growth: the median over clients of the ratio to the last look, the paper's U; its mean over the rounds.",
+            "The caption names the theoretical methods, the text the practical ones, which are run.",
+        ),
+    )
+
+
+STUDIES = (
+    FIG2,
+    FIG6,
+    FIG7,
+    PRACTICAL,
+    *(_lengths(item, data) for item in ("fig9", "fig10") for data in ("mnist", "fashion")),
+)

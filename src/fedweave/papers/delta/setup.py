@@ -1,253 +1,268 @@
-"""DELTA's experiments on images: four data sets, how much of each is run, and what is measured."""
+"""DELTA's experiments on images: four data sets, how much of each is run, and what is measured (section 5, H.2)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Literal
 
 import numpy as np
 
 from fedweave.core.records import Array
-from fedweave.data import Dataset, load
-from fedweave.data.partition import Dirichlet, Natural, Partition
-from fedweave.engine.pool.processes import Workers
+from fedweave.data import Dataset
+from fedweave.data.partition import Dirichlet, Natural, Partition, Split
 from fedweave.method import Method
-from fedweave.papers.common.parallel import Key, Progress, run_seeds
-from fedweave.papers.common.scale import ImageSize, Scale, pool_images
-from fedweave.round import Round
-from fedweave.round.rules import NO_RULES
+from fedweave.papers.common.panels import Make, bars, curves
+from fedweave.papers.common.record import Record, end_of, last, reached
+from fedweave.papers.common.scale import Scale, load_data, pool_images, reduce_data
+from fedweave.papers.common.study import Measure, Study
 from fedweave.runs.experiment import Experiment
-from fedweave.runs.loop import deterministic, iterate
-from fedweave.runs.session import prepare
+from fedweave.statistics import censored
 
-BEST = 5  # evaluations whose mean the paper reports
-SMOOTHED = 5  # evaluations; single ones vary by tens of points where clients have few classes
-
-
-class Trajectory(NamedTuple):
-    """One run: its accuracy, and the steps, weights and norms of its updates."""
-
-    every: int  # rounds between evaluations
-    accuracy: Array  # (E,)
-    loss: Array  # (E,)
-    steps: Array  # (R,) local steps of all asked clients
-    largest_weight: (
-        Array  # (R,) largest weight of an update in the direction; nan where the aggregator also uses its memory
-    )
-    norms: Array  # (R, 2) mean and smallest norm of the cohort's updates
-
-    def best(self, most: int = BEST, rounds: int | None = None) -> float:
-        """Return the mean of the highest accuracies, of the first ``rounds`` rounds if given: the paper's measure."""
-        seen = self.accuracy if rounds is None else self.accuracy[: rounds // self.every]
-        return float(np.sort(seen)[-most:].mean())
-
-    @property
-    def last(self) -> float:
-        """Mean accuracy over the last tenth of the rounds, which a single round cannot change much."""
-        return float(self.accuracy[-max(len(self.accuracy) // 10, 1) :].mean())
-
-    def rounds_to(self, accuracy: float, smoothed: int = 1) -> float:
-        """Return the first round in which the mean of ``smoothed`` evaluations was at least this; nan if never."""
-        window = np.ones(min(smoothed, self.accuracy.size))
-        hit = np.flatnonzero(np.convolve(self.accuracy, window / window.size, "valid") >= accuracy)
-        return float((hit[0] + window.size) * self.every) if hit.size else np.nan
-
-    def steps_to(self, accuracy: float) -> float:
-        """Return the local steps until the smoothed accuracy reached this value; nan if never."""
-        rounds = self.rounds_to(accuracy, SMOOTHED)
-        return float(self.steps[: int(rounds)].sum()) if np.isfinite(rounds) else np.nan
-
-
-def run_and_measure(experiment: Experiment) -> Trajectory:
-    """Run an experiment in this process and measure it."""
-    session, e = prepare(experiment, Workers(1))._replace(rules=NO_RULES), experiment
-    scores, rows = [], []
-    with deterministic():
-        for state, happened in iterate(session):
-            norms = np.linalg.norm(happened.replies.updates, axis=1)
-            rows.append((happened.replies.steps.sum(), largest_weight(e.method, happened), norms.mean(), norms.min()))
-            if state.round % e.evaluate_every == 0:
-                scores.append(session.engine.evaluate(state.x))
-    steps, weight, *lengths = np.array(rows, float).T
-    accuracy, loss = (np.array([s[name] for s in scores]) for name in ("accuracy", "loss"))
-    return Trajectory(e.evaluate_every, accuracy, loss, steps, weight, np.stack(lengths, axis=1))
-
-
-def largest_weight(method: Method, happened: Round) -> float:
-    """Return the largest weight of an update: applied to unit vectors, the aggregator returns its weights."""
-    cohort, replies = happened.cohort, happened.replies
-    if method.aggregator.init(happened.view.population, 1):  # then the direction contains more than these updates
-        return np.nan
-    units = replies._replace(updates=np.eye(cohort.ids.size))
-    return float(method.aggregator.combine({}, happened.view, cohort, units)[0].max(initial=0.0))
+EPOCHS, OWNERS = 5, 9
+FIVE: Mapping[Scale, int] = {"smoke": 2, "laptop": 5, "paper": 5}
+TEN: Mapping[Scale, int] = {"smoke": 2, "laptop": 10, "paper": 10}  # where the primary claim is decided
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size(ImageSize):
-    """How much of a published experiment is run; smaller batches keep about the published number of local steps."""
+class Size:
+    """How much is run. Samples and batches are scaled together, so that the steps per epoch stay."""
 
     clients: int
     per_round: int
-    every: int = 1  # rounds between evaluations
-    model: str | None = None  # replaces the published model
-    threshold: float | None = None  # replaces the published threshold where that is out of reach
+    rounds: int
+    batch: int
+    network: str
+    train: int | None = None  # training images; None: all
+    test: int | None = None
+    pool: int = 1  # images are averaged over pool × pool pixels
 
 
-class Benchmark(NamedTuple):
-    """One data set as the paper uses it (H.2): five local epochs, global step 1."""
+SMOKE = Size(train=240, test=60, pool=2, clients=12, per_round=3, batch=8, rounds=3, network="mlp")
+NATURAL_SMOKE = replace(SMOKE, train=None, batch=32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """A data set as the paper uses it: five local epochs, server step 1, one learning rate for all methods."""
 
     data: str
-    model: str
     lr: float
-    partition: Callable[[int], Partition]
     threshold: float
-    sizes: Mapping[Scale, Size]
+    images: int  # of the published training set
+    dealt: float | Literal["natural", "split"]  # α of Dirichlet labels, the data's own clients, or 9 owners of 90 %
+    paper: Size
+    laptop: Size
+    smoke: Size = SMOKE
+
+    def size(self, scale: Scale) -> Size:
+        """Return how much is run at a scale."""
+        return getattr(self, scale)
+
+    def partition(self, scale: Scale) -> Partition:
+        """Return how the samples are dealt to the clients."""
+        clients = self.size(scale).clients
+        if self.dealt == "split":
+            return Split(clients, owners=OWNERS / clients, share=0.9)
+        return Natural(clients) if self.dealt == "natural" else Dirichlet(clients, self.dealt)
+
+    def longer(self, times: int) -> Benchmark:
+        """Return the same with so many times the rounds, except at smoke scale."""
+        sizes = {s: replace(self.size(s), rounds=times * self.size(s).rounds) for s in ("paper", "laptop")}
+        return replace(self, **sizes)
 
 
-def dirichlet_partition(alpha: float) -> Callable[[int], Partition]:
-    """Return the partition with Dirichlet(α) labels, as a function of the number of clients."""
-    return lambda clients: Dirichlet(clients, alpha)
+FULL = Size(clients=300, per_round=20, rounds=500, batch=32, network="")
+LEAF = Size(clients=200, per_round=40, rounds=500, batch=32, network="")  # a fifth of the clients
+SMALL_LEAF = Size(clients=100, per_round=20, rounds=200, batch=32, network="cnn_small", test=2000)
+BENCHMARKS = {
+    "fashion": Benchmark(
+        data="fashion_mnist", lr=0.01, threshold=0.70, images=60_000, dealt=0.1,
+        paper=replace(FULL, network="cnn_small"),
+        laptop=replace(FULL, train=7500, test=2000, batch=4, network="cnn_small"),
+    ),
+    "cifar10": Benchmark(
+        data="cifar10", lr=0.01, threshold=0.54, images=50_000, dealt=0.5,
+        paper=replace(FULL, network="resnet18"),
+        laptop=replace(FULL, train=6250, test=1000, batch=4, rounds=300, network="cnn_fedacs_cifar10"),
+    ),
+    "femnist": Benchmark(
+        data="femnist", lr=0.1, threshold=0.70, images=0, dealt="natural",
+        paper=replace(LEAF, network="cnn_leaf"), laptop=SMALL_LEAF, smoke=NATURAL_SMOKE,
+    ),
+    "celeba": Benchmark(
+        data="celeba", lr=0.1, threshold=0.85, images=0, dealt="natural",
+        paper=replace(LEAF, network="cnn_leaf_celeba"), laptop=replace(SMALL_LEAF, pool=2),
+        smoke=replace(NATURAL_SMOKE, pool=4),
+    ),
+}  # fmt: skip
 
 
-SMOKE = Size(train=400, test=100, pool=2, clients=12, per_round=3, batch=8, rounds=4, seeds=2, model="mlp")
-NATURAL_SMOKE = replace(SMOKE, train=None)
-FASHION = Benchmark(
-    "fashion_mnist",
-    "cnn_small",
-    0.01,
-    dirichlet_partition(0.1),
-    0.70,
-    {
-        "smoke": SMOKE,
-        "laptop": Size(
-            train=6000,
-            test=2000,
-            pool=2,
-            clients=300,
-            per_round=20,
-            batch=8,
-            rounds=400,
-            seeds=5,
-            every=2,
-            model="mlp",
-            threshold=0.75,
-        ),
-        "paper": Size(clients=300, per_round=20, batch=32, rounds=500, seeds=5),
-    },
-)
-CIFAR10 = Benchmark(
-    "cifar10",
-    "resnet18",
-    0.01,
-    dirichlet_partition(0.5),
-    0.54,
-    {
-        "smoke": SMOKE,
-        "laptop": Size(
-            train=3000,
-            test=1000,
-            pool=2,
-            clients=100,
-            per_round=10,
-            batch=8,
-            rounds=150,
-            seeds=3,
-            every=2,
-            model="cnn_fedacs_cifar10",
-            threshold=0.3,
-        ),
-        "paper": Size(clients=300, per_round=20, batch=32, rounds=500, seeds=3),
-    },
-)
-FEMNIST = Benchmark(
-    "femnist",
-    "cnn_leaf",
-    0.1,
-    Natural,
-    0.70,
-    {
-        "smoke": NATURAL_SMOKE,
-        "laptop": Size(
-            test=2000,
-            pool=2,
-            clients=100,
-            per_round=20,
-            batch=32,
-            rounds=200,
-            seeds=3,
-            every=2,
-            model="mlp",
-            threshold=0.6,
-        ),
-        "paper": Size(clients=200, per_round=40, batch=32, rounds=500, seeds=3),
-    },
-)
-CELEBA = Benchmark(
-    "celeba",
-    "cnn_leaf_celeba",
-    0.1,
-    Natural,
-    0.85,
-    {
-        "smoke": replace(NATURAL_SMOKE, pool=4),
-        "laptop": Size(
-            test=1000,
-            pool=4,
-            clients=100,
-            per_round=20,
-            batch=16,
-            rounds=100,
-            seeds=3,
-            every=2,
-            model="cnn_small",
-            threshold=0.7,
-        ),
-        "paper": Size(clients=200, per_round=40, batch=32, rounds=500, seeds=3),
-    },
-)
-BENCHMARKS = {"fashion": FASHION, "cifar10": CIFAR10, "femnist": FEMNIST, "celeba": CELEBA}
+@cache
+def samples(data: str, scale: Scale, train: int | None, test: int | None, pool: int) -> Dataset:
+    """Return the data, reduced; natural clients keep all their training samples."""
+    found = load_data(data, scale)
+    if train is not None:
+        return reduce_data(found, train, test or train, pool)
+    if test is None and pool == 1:
+        return found
+    few = np.linspace(0, len(found.test_y) - 1, min(test or len(found.test_y), len(found.test_y))).astype(int)
+    x, test_x = pool_images(found.x, pool), pool_images(found.test_x[few], pool)
+    return replace(found, x=x, test_x=test_x, test_y=found.test_y[few], test_group=None)
 
 
-def samples(benchmark: Benchmark, scale: Scale) -> Dataset:
-    """Return the data, reduced to the size; if its files are missing, the error says how to get them."""
-    size, data = benchmark.sizes[scale], load(benchmark.data)
-    if benchmark.partition is not Natural:
-        return size.reduce(data)
-    few = np.linspace(0, len(data.test_y) - 1, min(size.test or len(data.test_y), len(data.test_y))).astype(int)
-    x, test_x = pool_images(data.x, size.pool), pool_images(data.test_x[few], size.pool)
-    return replace(data, x=x, test_x=test_x, test_y=data.test_y[few], test_group=None)
-
-
-def experiment(benchmark: Benchmark, scale: Scale, method: Method, data: Dataset) -> Experiment:
+def experiment(benchmark: Benchmark, scale: Scale, method: Method, **changes: Any) -> Experiment:
     """Return the experiment of one method, with data shares as weights."""
-    size = benchmark.sizes[scale]
-    return Experiment(
+    size = benchmark.size(scale)
+    plain = Experiment(
         method=method,
-        data=data,
-        partition=benchmark.partition(size.clients),
-        model=size.model or benchmark.model,
+        data=samples(benchmark.data, scale, size.train, size.test, size.pool),
+        partition=benchmark.partition(scale),
+        model=size.network,
         rounds=size.rounds,
         lr=benchmark.lr,
-        epochs=5,
+        epochs=EPOCHS,
         batch_size=size.batch,
-        evaluate_every=size.every,
-        workers=1,
     )
+    return replace(plain, **changes)
 
 
-def run_experiments(
-    experiments: Mapping[Key, Experiment], seeds: int, on_progress: Progress | None
-) -> dict[Key, list[Trajectory]]:
-    """Return the trajectories of every experiment, one per seed."""
-    return run_seeds(run_and_measure, experiments, seeds, on_progress)
+def settings(benchmark: Benchmark) -> Callable[[Scale], Mapping[str, Any]]:
+    """Return the settings that are printed side by side."""
+
+    def of(scale: Scale) -> Mapping[str, Any]:
+        s, natural = benchmark.size(scale), benchmark.dealt == "natural"
+        images = s.train or benchmark.images
+        steps = f"{s.batch} of a client's samples each" if natural else -(-images // (s.clients * s.batch))
+        return {
+            "data": benchmark.data,
+            "training images": "of these clients" if natural else images,
+            "pixels averaged": s.pool,
+            "clients": s.clients,
+            "participation": f"{s.per_round / s.clients:.1%}",
+            "client sizes": dealt if isinstance(dealt := benchmark.dealt, str) else f"Dirichlet({dealt:g})",
+            "network": s.network,
+            "rounds": s.rounds,
+            "epochs": EPOCHS,
+            "batch": s.batch,
+            "steps an epoch": steps if scale != "smoke" else "other",
+            "learning rate": benchmark.lr,
+            "tuning": "one learning rate for all methods",
+        }
+
+    return of
 
 
-def describe(benchmark: Benchmark, scale: Scale, data: Dataset) -> str:
-    """Return a note on the data and the settings."""
-    s = benchmark.sizes[scale]
-    return (
-        f"{benchmark.data}: {len(data.x)} training images of {data.shape[1]}×{data.shape[2]}, {s.clients} clients, "
-        f"{s.per_round} per round, {s.rounds} rounds, five epochs of batch {s.batch}, lr {benchmark.lr:g}, "
-        f"{s.seeds} seeds, {s.model or benchmark.model}; evaluated every {s.every} rounds."
-    )
+def best_mean(most: int, rounds: float = 1.0) -> Callable[[Record], float]:
+    """Return a measure: the mean of the highest accuracies, the paper's, in the first share ``rounds`` of a run."""
+
+    def of(record: Record) -> float:
+        seen = record.rounds["accuracy"][: max(round(rounds * record.rounds["accuracy"].size), 1)]
+        return float(np.sort(seen[np.isfinite(seen)])[-most:].mean())
+
+    return of
+
+
+def last_tenth(column: str) -> Callable[[Record], float]:
+    """Return a measure: the mean over the last tenth of the rounds, which a single round cannot change much."""
+    return lambda record: last(column, max(record.rounds[column].size // 10, 1))(record)
+
+
+def mean_of(column: str, rounds: float = 1.0) -> Callable[[Record], float]:
+    """Return a measure: the mean of a column over the first share ``rounds`` of a run: how fast a curve moves."""
+    return lambda record: float(np.nanmean(record.rounds[column][: max(round(rounds * record.rounds[column].size), 1)]))
+
+
+def with_steps(record: Record) -> Record:
+    """Return the record with the local steps of all asked clients, summed up to each round, as a column."""
+    rounds = record.rounds["round"].size
+    steps = np.bincount(record.clients["round"].astype(int), record.clients["steps"], rounds + 1)[1:]
+    return record._replace(rounds={**record.rounds, "local_steps": steps.cumsum()})
+
+
+ACCURACY, ENDING = "accuracy, best 5", "accuracy, last tenth"
+
+
+def measures(*thresholds: float) -> dict[str, Measure]:
+    """Return the measures of the paper's tables, and what they cost in local steps."""
+    found = {ACCURACY: Measure(best_mean(5), "%"), ENDING: Measure(last_tenth("accuracy"), "%")}
+    for t in thresholds:
+        found[f"rounds to {t:.0%}"] = Measure(reached(t), end=end_of())
+        found[f"wall seconds to {t:.0%}"] = Measure(
+            reached(t, time="wall_seconds"), "s", end=end_of("wall_seconds"), digits=3
+        )
+        found[f"local steps to {t:.0%}"] = Measure(
+            lambda r, t=t: reached(t, time="local_steps")(with_steps(r)),
+            end=lambda r: end_of("local_steps")(with_steps(r)),
+            digits=3,
+        )
+    return found
+
+
+CURVES = curves("Test accuracy", "accuracy")
+READING = (
+    "best 5: mean of the five highest accuracies, the paper's measure; last tenth: mean over the last tenth of the "
+    "rounds. Wall seconds are those of this simulation on one core, evaluations included, as the paper's are of its "
+    "GPU; a method that prefers clients with more data takes more local steps a round. Runs that never arrived count "
+    "as one round more than they had."
+)
+Numbers = Mapping[str, Sequence[float | None]]  # by method: accuracy, rounds, and seconds where the paper has them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table of the paper on one data set, as a study."""
+
+    name: str
+    shows: str
+    benchmark: Benchmark
+    methods: Callable[[int], Mapping[str, Method]]  # of clients per round
+    threshold: float
+    published: Numbers = field(default_factory=dict)
+    seeds: Mapping[Scale, int] = field(default_factory=lambda: FIVE)
+    notes: Sequence[str] = ()
+    changes: Mapping[str, Any] = field(default_factory=dict)  # of the experiments
+    late: Sequence[float] = ()  # further thresholds, ours
+
+    def arms(self, scale: Scale) -> Mapping[str, Experiment]:
+        """Return the experiment of every method."""
+        made = self.methods(self.benchmark.size(scale).per_round)
+        return {name: experiment(self.benchmark, scale, method, **self.changes) for name, method in made.items()}
+
+    def study(self) -> Study:
+        """Return the study."""
+        found, rounds = measures(self.threshold, *self.late), f"rounds to {self.threshold:.0%}"
+        names = (ACCURACY, rounds, f"wall seconds to {self.threshold:.0%}")
+        columns = {
+            name: {m: v for m, row in self.published.items() if i < len(row) and (v := row[i]) is not None}
+            for i, name in enumerate(names)
+        }
+        published = {name: column for name, column in columns.items() if column}
+        panels: list[Make] = [
+            bars(name[0].upper() + name[1:], counted(found[name]), label, published.get(name))
+            for name, label in zip(names, ("Test accuracy", "Rounds", "Wall seconds"), strict=True)
+            if name in published or not published
+        ]
+        return Study(
+            name=f"delta/{self.name}",
+            shows=self.shows,
+            arms=self.arms,
+            seeds=self.seeds,
+            measures=found,
+            panels=(*panels, CURVES),
+            settings=settings(self.benchmark),
+            published=published,
+            notes=(READING, *self.notes),
+        )
+
+
+def counted(measure: Measure) -> Callable[[Record], float]:
+    """Return a measure as it is compared: a time that never came counts as the end of the run."""
+    end = measure.end
+    return measure.of if end is None else lambda r: float(censored([measure.of(r)], end(r))[0])
+
+
+def column_of(records: Sequence[Record], name: str) -> Array:
+    """Return a column of all seeds (S, R)."""
+    return np.array([record.rounds[name] for record in records], float)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -27,7 +28,7 @@ CLIENTS, DRAWS, STEPS, LR = 20, 4, 3, 0.02
 Law = Literal["importance", "delta"]
 
 
-def measure_bound(law: Law = "importance", seeds: int = 3, rounds: int = 512) -> MeasuredAgainstBound:
+def measure_bound(law: Law = "importance", seeds: Sequence[int] = range(3), rounds: int = 512) -> MeasuredAgainstBound:
     """Mean squared gradient over T rounds, for FedIS's or DELTA's law with an oracle, and a bound that holds for both.
 
     The update variance in Φ (eq. 4) is that of the law at every model on the way, averaged over rounds and seeds. The
@@ -37,11 +38,12 @@ def measure_bound(law: Law = "importance", seeds: int = 3, rounds: int = 512) ->
     sampler = IS(DRAWS, floor=0.0) if law == "importance" else Delta(DRAWS, alpha2=0.0, floor=0.0)
     method, clients = Method(sampler, aggregator=InverseProbability()), population_of(weight, STEPS)
     points = points_up_to(rounds)
-    measured, variance = np.empty((seeds, points.size)), np.zeros(points.size)
-    for seed in range(seeds):
+    measured, variance = np.empty((len(seeds), points.size)), np.zeros(points.size)
+    for i, seed in enumerate(seeds):
         path = models_on(method, problem, clients, LR, rounds, seed)
-        measured[seed] = running_mean(squared_gradients(problem, weight, path), points)
-        variance += running_mean(np.array([_update_variance(law, problem, weight, x) for x in path]), points) / seeds
+        measured[i] = running_mean(squared_gradients(problem, weight, path), points)
+        on_the_way = np.array([_update_variance(law, problem, weight, x) for x in path])
+        variance += running_mean(on_the_way, points) / len(seeds)
     gap, apart, zero = initial_gap(problem, weight), spread(problem, weight), np.zeros(CLIENTS)
     phis = [theory.importance_variance(V, weight, zero, apart, STEPS, LR, 1.0) for V in variance]
     bound = [theory.importance_bound(gap, T, phi, STEPS, LR, 1.0) for T, phi in zip(points, phis, strict=True)]
