@@ -69,7 +69,7 @@ MISSING = {  # by extras: what is refused for want of another one
         "from fedweave import data\ndata.load('digits')": "data",
         "from fedweave import privacy\nprivacy.epsilon(1.0, 3, 2, 0.5, 1e-5)": "private",
     },
-    "data": {"reproduce fedacs/links": "papers"},  # scikit-learn brings joblib, but there is no torch
+    "data": {"reproduce fedacs/links/static": "papers"},  # scikit-learn brings joblib, but there is no torch
     "torch": {"run fedavg --data digits": "data"},
     "flower": {"from fedweave.flower import server": "flower,torch"},
     "flower,torch": {"flower new app": "flower,torch,data"},

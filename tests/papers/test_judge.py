@@ -84,6 +84,15 @@ def test_factors_are_compared_as_ratios():
         assert verdict(named, settled=False, ratio=True, a=ours, b=theirs).difference == pytest.approx(found.difference)
 
 
+def test_differences_are_compared_with_the_lead_that_is_claimed():
+    """Ours is better by about one: by more than 0.5, but not by more than 1.5."""
+    assert verdict(replace(CLAIM, value=0.5), a=UP, b=DOWN) == "confirmed"
+    assert verdict(replace(CLAIM, value=1.5), a=UP, b=DOWN) == "contradicted"
+    less = replace(CLAIM, kind="less")
+    assert verdict(replace(less, value=0.5), a=DOWN, b=UP) == "confirmed"
+    assert verdict(replace(less, value=1.5), a=DOWN, b=UP) == "contradicted"
+
+
 def test_times_that_nobody_reached_show_no_equality():
     claim = replace(CLAIM, kind="less", margin=0.1)
     never = [101.0] * 5

@@ -34,7 +34,7 @@ def test_the_command_prints_the_verdicts(capfd):
 def test_without_its_extra_nothing_begins(monkeypatch):
     monkeypatch.setattr(privacy, "find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"pip install 'fedweave\[private\]'"):
-        earlier.reproduce("fedacs/private", "smoke", lambda done, total: pytest.fail("began"))
+        papers.reproduce("fedacs/private", "smoke", lambda done, total: pytest.fail("began"))
 
 
 @pytest.mark.parametrize(

@@ -10,23 +10,6 @@ from fedweave.papers.common.scale import Scale
 
 # Names and what they show; the code is imported when needed. A third part narrows an item down.
 ITEMS = {
-    "fedacs/fig4": "distance from the optimum: four local solvers and FedACS, even, static and dynamic world",
-    "fedacs/fig6": "the accuracies of the runs of table1",
-    "fedacs/fig7": "distance from the optimum: FedACS and six baselines, static and dynamic world",
-    "fedacs/fig9": "the accuracies of the runs of table4",
-    "fedacs/fig10": "the accuracies of the runs of table5",
-    "fedacs/table1": "rounds and time to an accuracy, seven methods, dynamic world: all data sets that are there",
-    "fedacs/table1/mnist": "the same, MNIST alone",
-    "fedacs/table1/cifar10": "the same, CIFAR-10 alone",
-    "fedacs/table1/cinic10": "the same, CINIC-10 alone",
-    "fedacs/table4": "rounds and time to an accuracy, seven methods, static world",
-    "fedacs/table4/mnist": "the same, MNIST alone",
-    "fedacs/table4/cifar10": "the same, CIFAR-10 alone",
-    "fedacs/table4/cinic10": "the same, CINIC-10 alone",
-    "fedacs/table5": "rounds and time to an accuracy on CIFAR-10, dynamic world, α = 0.05, 0.2, 0.35",
-    "fedacs/links": "beyond the paper: how close learned links and steps come to known ones",
-    "fedacs/effort": "beyond the paper: effort counted in steps against measured by displacement, on MNIST",
-    "fedacs/private": "beyond the paper: FedACS under central differential privacy, accuracy and epsilon",
     "latency/fig2": "optimal round latency and rounds over M/N, other magnitudes of latency and data factors",
     "latency/fig3": "optimal overall latency against uniform and norm selection; also log-normal latencies",
     "latency/table1": "seconds to a target loss by four selections, three data settings, two laws of latency",

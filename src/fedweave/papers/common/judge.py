@@ -106,7 +106,8 @@ def _pairs(claim: Claim, values: Values) -> list[tuple[Array, Array]]:
         target = 1.0 if claim.kind == "holds" else float(claim.value or 0.0)
         given = np.full(ours.shape, np.log(target) if values.ratio else target)
         return [(given, ours) if claim.kind == "below" else (ours, given)]
-    step, far = np.log(claim.factor) if values.ratio else 0.0, claim.factor > 1
+    step = np.log(claim.factor) if values.ratio else float(claim.value or 0.0)
+    far = claim.factor > 1
     if claim.kind == "less":
         return [(values.compared(arm, far), ours + step) for arm in claim.others]
     ours = values.compared(claim.ours, far)

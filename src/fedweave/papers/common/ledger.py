@@ -26,9 +26,10 @@ class Claim:
     """One claim of a paper, in our words, and how it is judged.
 
     ``kind`` says what is claimed of ``measure``: that of ``ours`` is greater or less than that of each of ``others``
-    (by more than the factor ``factor``, if given), equal to each within ``margin``; that it rises or falls along
-    ``others``, in order; that it has the value ``value`` within ``margin``, or lies above or below it; or that it
-    holds, being 1 and not 0. A claim of superiority is contradicted also where equality within ``margin`` is shown.
+    (by more than the factor ``factor`` where ratios are compared, by more than ``value`` where differences are, if
+    given), equal to each within ``margin``; that it rises or falls along ``others``, in order; that it has the value
+    ``value`` within ``margin``, or lies above or below it; or that it holds, being 1 and not 0.
+    A claim of superiority is contradicted also where equality within ``margin`` is shown.
     """
 
     id: str  # such as fedaware/top-hybrid+

@@ -41,7 +41,7 @@ def _section(outcome: Outcome, judged: Sequence[Judged], number: int) -> str:
             f'<figure class="figure">{draw(panel, colors, f"f{number}-{column}-{i}")}</figure>'
             for i, panel in enumerate(panels)
         )
-        heading = f"<h3>{_COLUMNS[column]}</h3>" if len(outcome.records) > 1 else ""
+        heading = f"<h3>{outcome.named(column).capitalize()}</h3>" if len(outcome.records) > 1 else ""
         named = {name: ink for name, ink in colors.items() if name}
         key = legend(named) if len(named) > 1 else ""
         figures += f'{heading}{key}<div class="{"pair" if len(panels) > 1 else "pair one"}">{drawn}</div>'
@@ -52,9 +52,6 @@ def _section(outcome: Outcome, judged: Sequence[Judged], number: int) -> str:
         f'<p class="note">{escape(facts)}</p>{figures}{_table(outcome.rows())}{_claims(judged)}'
         f"{_settings(compare_settings(study, outcome.scale))}{notes}</section>"
     )
-
-
-_COLUMNS = {"paper": "As published", "calibrated": "Step lengths calibrated", "tuned": "Every method tuned"}
 
 
 def _table(rows: Sequence[Mapping[str, Any]], kind: str = "compare") -> str:

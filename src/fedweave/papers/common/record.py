@@ -13,7 +13,6 @@ import numpy as np
 
 from fedweave.core.records import Array
 from fedweave.runs.experiment import Experiment
-from fedweave.runs.loop import run
 from fedweave.store.export import Columns
 
 FACTS = ("labels", "clients", "model", "trainer", "processor", "versions")  # of the manifest
@@ -41,6 +40,8 @@ def beside(records: Records, arm: str, against: Callable[[str], str] | None = No
 
 def run_experiment(experiment: Experiment, seed: int) -> Record:
     """Run an experiment with this seed in this process; what most studies do."""
+    from fedweave.runs.loop import run  # needs torch, which studies are declared without
+
     result = run(replace(experiment, seed=seed, workers=1))
     facts = {name: result.manifest[name] for name in FACTS}
     return Record(result.rounds, result.clients, {**result.summary, **facts})
@@ -81,6 +82,11 @@ def last(column: str, rounds: int = 1) -> Callable[[Record], float]:
         return float(seen.mean()) if seen.size else np.nan
 
     return of
+
+
+def value(name: str) -> Callable[[Record], float]:
+    """Return a measure: one of the numbers of a run."""
+    return lambda record: float(record.values[name])
 
 
 def best(column: str = "accuracy") -> Callable[[Record], float]:

@@ -17,7 +17,6 @@ from fedweave.papers.common.record import Record
 from fedweave.papers.common.scale import Scale
 from fedweave.papers.common.study import Outcome, Records, Study, is_trained
 from fedweave.runs.experiment import Experiment, load_data
-from fedweave.runs.loop import run
 
 Key = tuple[str, str, int]  # column, arm, seed
 TUNING_SEEDS = (1001, 1002)  # never those of a test
@@ -113,6 +112,8 @@ def estimate_seconds(study: Study, scale: Scale) -> float | None:
 
 
 def _round_seconds(experiment: Experiment) -> float:
+    from fedweave.runs.loop import run  # needs torch, which items are chosen without
+
     trial = run(replace(experiment, rounds=min(3, experiment.rounds), workers=1))
     wall = trial.rounds["wall_seconds"]
     return float((wall[-1] - wall[0]) / (wall.size - 1)) if wall.size > 1 else float(wall[-1])

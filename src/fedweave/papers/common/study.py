@@ -22,6 +22,7 @@ from fedweave.statistics import censored, paired_difference
 
 # What a smaller setting must keep to be called faithful (besides the data's kind and the methods).
 KEPT = ("data", "steps an epoch", "participation", "client sizes", "tuning")
+COLUMNS = {"paper": "as published", "calibrated": "step lengths calibrated", "tuned": "every method tuned"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Study:
     exact: bool = False  # arithmetic: the same for every seed
     notes: Sequence[str] = ()
     columns: Sequence[Literal["calibrated", "tuned"]] = ()  # beside the paper's setting, always
+    as_fedavg: Sequence[str] = ()  # arms whose steps are as long as FedAvg's: calibrated, they are the same runs
 
     def fidelity(self, scale: Scale) -> Fidelity:
         """Return how faithful the setting of a scale is to the published one (protocol, 2)."""
@@ -71,7 +73,9 @@ class Study:
     def experiments(self, scale: Scale, column: str) -> Mapping[str, Any]:
         """Return the arms of a column: as published, also before they are tuned, or with step lengths calibrated."""
         arms = self.arms(scale)
-        return {name: replace(arm, calibrate=True) for name, arm in arms.items()} if column == "calibrated" else arms
+        if column != "calibrated":
+            return arms
+        return {name: arm if name in self.as_fedavg else replace(arm, calibrate=True) for name, arm in arms.items()}
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,11 @@ class Outcome:
     def rows(self) -> list[dict[str, str]]:
         """Return the table: a line for every arm, means with their t intervals, published numbers beside them."""
         return [
-            {**({"column": column} if len(self.records) > 1 else {}), "method": arm, **self._cells(column, arm)}
+            {
+                **({"column": self.named(column)} if len(self.records) > 1 else {}),
+                "method": arm,
+                **self._cells(column, arm),
+            }
             for column, records in self.records.items()
             for arm in records
         ]
@@ -138,6 +146,10 @@ class Outcome:
         half = (spread.interval[1] - spread.interval[0]) / 2
         text = _format(spread.mean, measure)
         return text if seen.size < 2 or half == 0 else f"{text} ± {_format(half, measure, 2)}"
+
+    def named(self, column: str) -> str:
+        """Return what is shown as a column's name; beside a calibrated one, all have one learning rate."""
+        return "one learning rate for all" if column == "paper" and self.study.columns else COLUMNS[column]
 
     def panels(self, column: str = "paper") -> list[Panel]:
         """Return what is drawn."""

@@ -22,7 +22,9 @@ DRAWS = 2
 
 
 def measure_bound(
-    method: Literal["fedavg", "fedacs"] = "fedavg", seeds: int = 3, rounds: Sequence[int] = (100, 400, 1600)
+    method: Literal["fedavg", "fedacs"] = "fedavg",
+    seeds: Sequence[int] = range(3),
+    rounds: Sequence[int] = (100, 400, 1600),
 ) -> MeasuredAgainstBound:
     """Mean squared gradient of the true objective over R rounds, η ∝ 1/√R: FedAvg's settles at χ² κ², FedACS's at 0.
 
@@ -38,14 +40,14 @@ def measure_bound(
     chi, kappa = theory.chi_square(weight, omega), np.sqrt(spread(problem, omega))
     gap = initial_gap(problem, omega)
     maker = methods.fedavg_is if method == "fedavg" else methods.fedacs
-    measured, bound = np.empty((seeds, len(rounds))), np.empty(len(rounds))
+    measured, bound = np.empty((len(seeds), len(rounds))), np.empty(len(rounds))
     for i, R in enumerate(rounds):
         lr = 0.018 * np.sqrt(rounds[0] / R)
         error = theory.surrogate_error_bound(gap, R, p, lost, steps, lr, 1.0, kappa)
         bound[i] = theory.true_error_bound(error, chi, kappa)
-        for seed in range(seeds):
+        for row, seed in enumerate(seeds):
             path = models_on(maker(DRAWS), problem, clients, lr, R, seed)
-            measured[seed, i] = squared_gradients(problem, weight, path).mean()
+            measured[row, i] = squared_gradients(problem, weight, path).mean()
     return MeasuredAgainstBound(
         "rounds R (learning rate ∝ 1/√R)",
         "mean ‖∇F‖² over R rounds",
