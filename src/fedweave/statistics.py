@@ -106,7 +106,7 @@ def paired_difference(
     return Difference(float(gap.mean()), float(gap.std(ddof=1)) if gap.size > 1 else np.nan, gap.size, level)
 
 
-def censored(times: Sequence[float | None] | Array, end: float) -> Array:
+def censored(times: Sequence[float | None] | Array, end: float | Array) -> Array:
     """Return times to a target where a run that never reached it (None, nan, inf) counts as later than its end.
 
     Leaving such runs out would favour whoever fails (survivor bias). ``end`` is the first time that was not observed:

@@ -3,15 +3,17 @@
 import time
 from dataclasses import replace
 
+import cloudpickle
 import numpy as np
 import pytest
 
 import fedweave as fw
 from fedweave import methods
 from fedweave.papers.common import cache, parallel, reproduction
-from fedweave.papers.common.panels import curves
-from fedweave.papers.common.record import Record, end_of, last, pack, reached, run_experiment, unpack
+from fedweave.papers.common.panels import bars, curves
+from fedweave.papers.common.record import Record, best, end_of, last, pack, reached, run_experiment, unpack
 from fedweave.papers.common.reproduction import Limits, OutOfTime, reproduce_study, run_kept
+from fedweave.papers.common.scale import reduce_data
 from fedweave.papers.common.study import Measure, Study
 
 
@@ -174,6 +176,47 @@ def test_what_is_never_reached_is_censored():
     assert values.censored
     assert values.by_arm["fedavg"].tolist() == [5, 5]  # R + 1
     assert outcome.rows()[0]["rounds to 99 %"] == "never"
+
+
+def timed(arm, seed):
+    """Ten rounds that take ``arm[1]`` seconds each and reach an accuracy of ``arm[0]``."""
+    accuracy, seconds = arm
+    columns = {"round": np.arange(1, 11), "clock": seconds * np.arange(1, 11), "accuracy": np.linspace(0, accuracy, 10)}
+    return Record({name: np.asarray(column, float) for name, column in columns.items()})
+
+
+def test_who_never_arrives_is_later_than_who_does_even_where_its_rounds_are_shorter():
+    """The second ends after 10 s without a result: it is not faster than the first, which arrives after 70 s."""
+    arms = {"slow": (0.9, 10), "failed": (0.3, 1)}
+    measures = {"seconds": Measure(reached(0.6, time="clock"), end=end_of("clock"))}
+    outcome = reproduce_study(study(arms=lambda scale: arms, work=timed, measures=measures), "smoke", Limits())
+    values = outcome.values("seconds")
+    assert values.by_arm["slow"] == pytest.approx([70, 70])
+    assert values.by_arm["failed"] == pytest.approx([110, 110])  # one mean round after the last of all
+    assert values.bounds["failed"] == pytest.approx([11, 11])  # all that is known: not in ten rounds
+    assert set(values.bounds) == set(values.censored) == {"failed"}
+    assert outcome.rows()[1]["seconds"] == "never"
+
+
+def test_a_measure_can_be_taken_against_another_arm():
+    arms = {"whole": (0.9, 10), "half": (0.45, 5)}
+    share = Measure(lambda r, whole: best()(r) / best()(whole), against=lambda arm: "whole")
+    made = study(
+        arms=lambda scale: arms,
+        work=timed,
+        measures={"share": share},
+        panels=(bars("", share.of, "", against=share.against),),
+    )
+    outcome = reproduce_study(made, "smoke", Limits())
+    assert outcome.values("share").by_arm["half"].tolist() == [0.5, 0.5]
+    assert [row["share"] for row in outcome.rows()] == ["1", "0.5"]
+    assert [bar.values.tolist() for bar in outcome.panels()[0].bars] == [[1, 1], [0.5, 0.5]]
+
+
+def test_reduced_data_does_not_carry_the_whole_to_every_process():
+    whole = fw.data.load("mnist5k")
+    some = reduce_data(whole, 100, 50)
+    assert len(cloudpickle.dumps(some)) < 1.2 * (some.x.nbytes + some.test_x.nbytes) + 10_000
 
 
 def test_the_cost_is_told_beforehand():

@@ -11,7 +11,7 @@ from fedweave.papers.common.ledger import Claim
 CLAIM = Claim(id="delta/x", item="delta/x", where="", claim="", measure="m", kind="greater", ours="a", others=("b",))
 
 
-def verdict(claim, fidelity="published", settled=True, ratio=False, censored=False, **by_arm):
+def verdict(claim, fidelity="published", settled=True, ratio=False, censored=(), **by_arm):
     values = Values({arm: np.array(v, float) for arm, v in by_arm.items()}, ratio, censored)
     found = judge(claim, values, fidelity)
     return settle([found])[0].verdict if settled else found
@@ -77,6 +77,11 @@ def test_factors_are_compared_as_ratios():
     found = verdict(claim, settled=False, ratio=True, a=ours, b=theirs)
     assert found.difference == pytest.approx(1 / np.exp(np.log([2.0, 2.1, 1.9, 2.05, 1.95]).mean()))
     assert found.interval[0] < found.difference < found.interval[1]
+    half = replace(claim, kind="equal", factor=0.5, margin=0.1)
+    assert verdict(half, ratio=True, a=ours, b=theirs) == "confirmed"
+    assert verdict(replace(half, factor=0.7), ratio=True, a=ours, b=theirs) == "contradicted"
+    for named in (half, replace(claim, factor=1.5)):  # the ratio is shown, not that of the ratio to the factor
+        assert verdict(named, settled=False, ratio=True, a=ours, b=theirs).difference == pytest.approx(found.difference)
 
 
 def test_differences_are_compared_with_the_lead_that_is_claimed():
@@ -91,11 +96,23 @@ def test_differences_are_compared_with_the_lead_that_is_claimed():
 def test_times_that_nobody_reached_show_no_equality():
     claim = replace(CLAIM, kind="less", margin=0.1)
     never = [101.0] * 5
-    assert verdict(claim, ratio=True, censored=True, a=never, b=never) == "undecided"
+    assert verdict(claim, ratio=True, censored="ab", a=never, b=never) == "undecided"
     assert verdict(claim, ratio=True, a=never, b=never) == "contradicted"
+    half = replace(CLAIM, kind="equal", factor=0.5, margin=0.1)
+    assert verdict(half, ratio=True, censored="b", a=never, b=never) == "undecided"  # b may take twice as long
+    assert verdict(half, ratio=True, censored="c", a=never, b=never, c=never) == "contradicted"  # c is not compared
     twice = replace(claim, margin=0.0, factor=2.0)  # faster by a factor of two than someone who never arrived?
-    assert verdict(twice, ratio=True, censored=True, a=[90.0] * 5, b=never) == "undecided"
-    assert verdict(twice, ratio=True, censored=True, a=[40.0] * 5, b=never) == "confirmed"
+    assert verdict(twice, ratio=True, censored="b", a=[90.0] * 5, b=never) == "undecided"
+    assert verdict(twice, ratio=True, censored="b", a=[40.0] * 5, b=never) == "confirmed"
+
+
+def test_a_factor_over_one_who_never_arrived_needs_the_time_that_it_was_observed():
+    """Theirs ended after 10 s; that it counts as later than all others, 100 s, shows no factor."""
+    ours, theirs = np.full(5, 8.0), np.full(5, 100.0)
+    ahead = replace(CLAIM, kind="less")
+    for bound, factor, expected in ((10.0, 1.0, "confirmed"), (10.0, 2.0, "undecided"), (20.0, 2.0, "confirmed")):
+        values = Values({"a": ours, "b": theirs}, ratio=True, censored="b", bounds={"b": np.full(5, bound)})
+        assert settle([judge(replace(ahead, factor=factor), values, "published")])[0].verdict == expected
 
 
 def test_too_few_seeds_and_toy_sizes_decide_less():

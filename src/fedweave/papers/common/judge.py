@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,11 +22,15 @@ class Values:
 
     by_arm: Mapping[str, Array]
     ratio: bool = False  # times and other positive quantities are compared by their logarithms
-    censored: bool = False  # some run never arrived: its value is a lower bound
+    censored: Collection[str] = ()  # arms of which some run never arrived: it counts as later than those that did
+    bounds: Mapping[str, Array] = field(
+        default_factory=dict
+    )  # of such arms, where such a run counts as soon as it ended
 
-    def compared(self, arm: str) -> Array:
-        """Return the values of an arm as they are compared."""
-        return np.log(self.by_arm[arm]) if self.ratio else self.by_arm[arm]
+    def compared(self, arm: str, bound: bool = False) -> Array:
+        """Return the values of an arm as they are compared; or as lower ``bound``, which a factor has to exceed."""
+        values = self.bounds.get(arm, self.by_arm[arm]) if bound else self.by_arm[arm]
+        return np.log(values) if self.ratio else values
 
 
 @dataclass(frozen=True)
@@ -80,12 +84,14 @@ def judge(claim: Claim, values: Values | None, fidelity: Fidelity, unit: str = "
     if fidelity == "exact":
         return _exact(plain, values, unit)
     found = [paired_difference(a, b) for a, b in _pairs(claim, values)]
-    right, wrong = _p_values(claim, found, values.censored)
+    never = not set(values.censored).isdisjoint(needed)
+    right, wrong = _p_values(claim, found, never)
     closest = found[int(np.argmax([d.p_above() if claim.kind != "equal" else d.p_equal(claim.margin) for d in found]))]
     sign = -1 if claim.kind in ("less", "falling", "below") else 1
-    return _with_difference(
-        replace(plain, p_right=right, p_wrong=wrong, seeds=closest.seeds), closest, sign, values, unit
-    )
+    if values.ratio and claim.kind in ("greater", "less", "equal"):  # show the ratio itself, not that to the factor
+        closest = replace(closest, mean=closest.mean + np.log(claim.factor))
+    judged = replace(plain, p_right=right, p_wrong=wrong, seeds=closest.seeds)
+    return _with_difference(judged, closest, sign, values.ratio, never, unit)
 
 
 def _pairs(claim: Claim, values: Values) -> list[tuple[Array, Array]]:
@@ -101,8 +107,10 @@ def _pairs(claim: Claim, values: Values) -> list[tuple[Array, Array]]:
         given = np.full(ours.shape, np.log(target) if values.ratio else target)
         return [(given, ours) if claim.kind == "below" else (ours, given)]
     step = np.log(claim.factor) if values.ratio else float(claim.value or 0.0)
+    far = claim.factor > 1
     if claim.kind == "less":
-        return [(values.compared(arm), ours + step) for arm in claim.others]
+        return [(values.compared(arm, far), ours + step) for arm in claim.others]
+    ours = values.compared(claim.ours, far)
     return [(ours, values.compared(arm) + step) for arm in claim.others]
 
 
@@ -114,6 +122,8 @@ def _p_values(claim: Claim, found: Sequence[Difference], censored: bool) -> tupl
     """
     n, margin = len(found), claim.margin
     if claim.kind in ("equal", "value"):
+        if censored:
+            return 1.0, 1.0  # a lower bound says neither that a time is equal nor that it is not
         return max(d.p_equal(margin) for d in found), min(1.0, n * min(d.p_unequal(margin) for d in found))
     right = min(1.0, 2 * max(d.p_above() for d in found))
     wrong = min(1.0, 2 * n * min(d.p_below() for d in found))
@@ -139,18 +149,18 @@ def _exact(plain: Judged, values: Values, unit: str) -> Judged:
     return replace(plain, verdict=verdict, evidence=text, p_right=p[0], p_wrong=p[1], seeds=seeds)
 
 
-def _with_difference(judged: Judged, d: Difference, sign: int, values: Values, unit: str) -> Judged:
+def _with_difference(judged: Judged, d: Difference, sign: int, ratio: bool, never: bool, unit: str) -> Judged:
     """Add the difference to the closest other with its interval, in the measure's own direction and unit."""
     low, high = sorted(sign * end for end in d.interval)
     numbers = sign * d.mean, low, high, d.detectable
-    if values.ratio:
+    if ratio:
         with np.errstate(over="ignore"):
             numbers = tuple(np.exp(np.array(numbers)).tolist())
     mean, low, high, detectable = numbers
-    what = "ratio" if values.ratio else "difference"
-    shown = [_shown(number, unit, values.ratio) for number in numbers]
+    what = "ratio" if ratio else "difference"
+    shown = [_shown(number, unit, ratio) for number in numbers]
     text = f"{what} {shown[0]} ({shown[1]} to {shown[2]}), {d.seeds} seeds; detectable {shown[3]}"
-    text += "; some never arrived" if values.censored else ""
+    text += "; some never arrived" if never else ""
     finite = all(np.isfinite(numbers))
     interval = (low, high) if finite else None
     return replace(

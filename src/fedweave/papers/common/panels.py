@@ -9,9 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from fedweave.core.records import Array
-from fedweave.papers.common.record import Record
+from fedweave.papers.common.record import Record, Records, beside
 
-Records = Mapping[str, Sequence[Record]]
 LABELS = {
     "round": "Round",
     "clock": "Simulated time, s",
@@ -100,16 +99,18 @@ def smoothed(values: Array, width: int) -> Array:
 
 def bars(
     title: str,
-    of: Callable[[Record], float],
+    of: Callable[..., float],
     y_label: str,
     published: Mapping[str, Any] | None = None,
     log: Literal["", "y"] = "",
+    against: Callable[[str], str] | None = None,
 ) -> Make:
-    """Return a panel with a bar for every arm, and the published number as a mark."""
+    """Return a panel with a bar for every arm, and the published number as a mark; ``against`` as in a measure."""
 
     def make(records: Records) -> Panel:
         given = {arm: v for arm, v in (published or {}).items() if isinstance(v, int | float)}
-        found = [Bar(arm, np.array([of(r) for r in runs], float), given.get(arm)) for arm, runs in records.items()]
+        numbers = {arm: [of(*runs) for runs in beside(records, arm, against)] for arm in records}
+        found = [Bar(arm, np.array(values, float), given.get(arm)) for arm, values in numbers.items()]
         return Panel(title, "", y_label, bars=found, log=log)
 
     return make

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -27,6 +27,15 @@ class Record(NamedTuple):
     rounds: Columns = NOTHING
     clients: Columns = NOTHING
     values: Mapping[str, Any] = NOTHING
+
+
+Records = Mapping[str, Sequence[Record]]  # by arm: one per seed
+
+
+def beside(records: Records, arm: str, against: Callable[[str], str] | None = None) -> list[tuple[Record, ...]]:
+    """Return the records of an arm seed by seed, each with that of the arm that it is measured against, if any."""
+    arms = (arm, against(arm)) if against else (arm,)
+    return list(zip(*(records[name] for name in arms), strict=True))
 
 
 def run_experiment(experiment: Experiment, seed: int) -> Record:

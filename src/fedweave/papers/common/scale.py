@@ -88,7 +88,7 @@ def reduce_data(data: Dataset, train: int, test: int, pool: int = 1) -> Dataset:
     x, y = _first_of_each_class(data.x, data.y, train // data.classes)
     test_x, test_y = _first_of_each_class(data.test_x, data.test_y, test // data.classes)
     x, test_x = pool_images(x, pool), pool_images(test_x, pool)
-    return replace(data, x=x, y=y, test_x=test_x, test_y=test_y, group=None)
+    return replace(data, x=x, y=y, test_x=test_x, test_y=test_y, group=None, loaded=None)  # not the whole beside it
 
 
 def _first_of_each_class(x: Array, y: Array, count: int) -> tuple[Array, Array]:

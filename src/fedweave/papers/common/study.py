@@ -15,12 +15,11 @@ from fedweave.core.records import Array
 from fedweave.papers.common.judge import Fidelity, Judged, Values, judge
 from fedweave.papers.common.ledger import claims_of
 from fedweave.papers.common.panels import Panel
-from fedweave.papers.common.record import Record, run_experiment
+from fedweave.papers.common.record import Record, Records, beside, run_experiment
 from fedweave.papers.common.scale import Scale
 from fedweave.runs.experiment import Experiment
 from fedweave.statistics import censored, paired_difference
 
-Records = Mapping[str, Sequence[Record]]  # by arm: one per seed
 # What a smaller setting must keep to be called faithful (besides the data's kind and the methods).
 KEPT = ("data", "steps an epoch", "participation", "client sizes", "tuning")
 COLUMNS = {"paper": "as published", "calibrated": "step lengths calibrated", "tuned": "every method tuned"}
@@ -28,7 +27,7 @@ COLUMNS = {"paper": "as published", "calibrated": "step lengths calibrated", "tu
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of each run.
+    """A number of each run; with ``against``, of a run and that of another arm with the same seed.
 
     ``joint``: ``of`` takes the runs of all arms with one seed, by arm, and returns the number of each; so a target may
     be what all of them reach, or a share of what one of them does.
@@ -36,17 +35,27 @@ class Measure:
 
     of: Callable[..., Any]
     unit: str = ""  # "%" is a share, shown in per cent
-    end: Callable[[Record], float] | None = None  # of a time to a target: what a run that never arrived counts as
+    # Of a time to a target: the first time that a run did not observe. Runs that never arrived count as later than all.
+    end: Callable[..., float] | None = None
     ratio: bool = False  # compare by ratios, not differences
     digits: int = 4
+    against: Callable[[str], str] | None = None  # the arm that an arm is measured against
     joint: bool = False
 
     def numbers(self, records: Records) -> dict[str, Array]:
         """Return the measure of every arm, one number per seed; nan where there is none."""
         if not self.joint:
-            return {arm: np.array([self.of(record) for record in runs], float) for arm, runs in records.items()}
+            return self._each(self.of, records)
         seeds = [self.of(dict(zip(records, runs, strict=True))) for runs in zip(*records.values(), strict=True)]
         return {arm: np.array([found[arm] for found in seeds], float) for arm in records}
+
+    def ends(self, records: Records) -> dict[str, Array]:
+        """Return the first time that each run did not observe."""
+        return self._each(self.end, records) if self.end else {}
+
+    def _each(self, of: Callable[..., float], records: Records) -> dict[str, Array]:
+        runs = {arm: beside(records, arm, self.against) for arm in records}
+        return {arm: np.array([of(*several) for several in each], float) for arm, each in runs.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,12 +111,13 @@ class Outcome:
         m = self.study.measures.get(measure)
         if m is None or column not in self.records:
             return None
-        found, never = m.numbers(self.records[column]), False
-        if m.end is not None:
-            never = any(np.isnan(numbers).any() for numbers in found.values())
-            for arm, records in self.records[column].items():
-                found[arm] = np.array([censored([v], m.end(r))[0] for v, r in zip(found[arm], records, strict=True)])
-        return Values(found, m.ratio or m.end is not None, never)
+        found, ends = m.numbers(self.records[column]), m.ends(self.records[column])
+        if not ends:
+            return Values(found, m.ratio)
+        never = [arm for arm, numbers in found.items() if np.isnan(numbers).any()]
+        last = np.max(list(ends.values()), axis=0)
+        bounds = {arm: censored(found[arm], ends[arm]) for arm in never}
+        return Values({arm: censored(numbers, last) for arm, numbers in found.items()}, True, never, bounds)
 
     def judged(self) -> list[Judged]:
         """Judge the claims of this item, before the correction for many claims."""
