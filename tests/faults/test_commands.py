@@ -125,8 +125,9 @@ def test_a_killed_reproduction(point, zygote, tmp_path, reproduced):
 
 PROGRAM = """
 import time
-from fedweave.papers.common.parallel import run_by_key
-run_by_key(time.sleep, {n: (0 if n < 4 else 600,) for n in range(8)}, lambda *done: print(*done, flush=True))
+from fedweave.papers.common.parallel import run_as_ready
+for n, _ in enumerate(run_as_ready(time.sleep, ((n, (0 if n < 4 else 600,)) for n in range(8)))):
+    print(n + 1, flush=True)
 """
 
 
@@ -135,7 +136,7 @@ def test_the_workers_of_a_killed_reproduction_end(tmp_path):
     program = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
     assert program.stdout
     for line in program.stdout:
-        if line.startswith("4 "):
+        if line.startswith("4"):
             break
     workers = psutil.Process(program.pid).children(recursive=True)
     os.kill(program.pid, signal.SIGKILL)

@@ -1,24 +1,20 @@
 """Papers' runs go one after another here: tests already fill the cores, and other processes take seconds to start."""
 
+import os
+
 import cloudpickle
 import pytest
 
-from fedweave.papers import earlier
 from fedweave.papers.common import parallel
 
 
-@pytest.fixture(autouse=True)
-def told_beforehand(monkeypatch):
-    """Check of every item that is reproduced here that it has runs to draw where it was said to have some."""
-    real = earlier.reproduce
-
-    def reproduce(item, *arguments):
-        outcome = real(item, *arguments)
-        ran = any(claim.verdict != "not run at this scale" for claim in outcome.claims) or outcome.notes
-        assert bool(outcome.runs) == earlier.has_runs(item) or not ran
-        return outcome
-
-    monkeypatch.setattr(earlier, "reproduce", reproduce)
+@pytest.fixture(scope="session", autouse=True)
+def kept_runs(tmp_path_factory):
+    """Items share runs here as they do for a user, between the processes of a test run too, but none of an earlier."""
+    base = tmp_path_factory.getbasetemp()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDWEAVE_CACHE", str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kept"))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -15,14 +15,6 @@ from fedweave.papers.fedaware.setup import SETTINGS, client_lr, zoo
 STUDIES = papers.studies()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def kept_runs(tmp_path_factory):
-    """Items share runs here as they do for a user, but nothing of an earlier test run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDWEAVE_CACHE", str(tmp_path_factory.mktemp("kept")))
-        yield
-
-
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_runs_is_drawn_and_judged(name):
     try:

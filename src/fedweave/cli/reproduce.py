@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.table import Table
 
 from fedweave import papers
-from fedweave.cli import reproduce_earlier
 from fedweave.cli.options import Json, help_text
 from fedweave.cli.progress import Count
 from fedweave.core.crash_points import crash_point
@@ -61,9 +60,6 @@ def reproduce(
     for path in filter(None, (html,)):
         if os.path.isdir(path) or not os.access(path.parent, os.W_OK):
             raise BadInput(f"--html: {str(path)!r} cannot be written. Give a file in a folder that exists.")
-    if len(items) == 1 and items[0] in reproduce_earlier.ITEMS:
-        reproduce_earlier.reproduce(items[0], scale, html, json)
-        return
     chosen = papers.select(list(papers.studies()) if all_ else list(items))
     outcomes, left = _run(chosen, scale, deadline, tune, record, json)
     crash_point("reproduce: judged")

@@ -117,10 +117,8 @@ def judged_claims(folder: Path = RECORDED) -> list[tuple[Judged, str]]:
 
 def shown() -> dict[str, str]:
     """Return what every item shows, by name."""
-    from fedweave.papers import earlier
-
     try:
         found = {name: study.shows for name, study in studies().items()}
     except ImportError as e:  # without the extra; the ledger of claims needs no more than Python
         found = {"…": REFUSE.format(e.name)}
-    return found | earlier.ITEMS
+    return found

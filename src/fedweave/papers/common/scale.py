@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -12,33 +12,6 @@ from fedweave.core.settings import BadInput
 from fedweave.data import Dataset, load
 
 Scale = Literal["smoke", "laptop", "paper"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """How much of a published experiment is run."""
-
-    rounds: int
-    seeds: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageSize(Size):
-    """The size of an experiment on images."""
-
-    train: int | None = None  # training samples; None: all
-    test: int | None = None
-    pool: int = 1  # images are averaged over pool × pool pixels
-    batch: int
-
-    def reduce(self, data: Dataset) -> Dataset:
-        """Return as many samples of the data as this size has."""
-        return data if self.train is None else reduce_data(data, self.train, self.test or self.train, self.pool)
-
-
-def load_samples(name: str, scale: Scale, size: ImageSize) -> Dataset:
-    """Load a data set, reduced to the size; if its files are missing, the error says how to get them."""
-    return size.reduce(load("mnist5k" if scale == "smoke" and name == "mnist" else name))
 
 
 SHAPES = {  # shape, classes, natural clients of the data sets that smoke runs imitate where they are missing
