@@ -115,6 +115,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(packages):
     }
     with ZipFile(packages[1]) as file:
         names = set(file.namelist())
+    tree |= {f"fedweave/papers/recorded/{p.name}" for p in (ROOT / "results").iterdir()}
     assert {n for n in names if ".dist-info/" not in n} == {n for n in tree if "__pycache__" not in n}
     assert "fedweave/py.typed" in names
     assert f"fedweave-{fedweave.__version__}.dist-info/licenses/LICENSE" in names
@@ -123,10 +124,10 @@ def test_the_wheel_holds_the_package_and_nothing_else(packages):
 def test_the_sdist_holds_the_sources_and_no_data(packages):
     with tarfile.open(packages[0]) as file:
         names = {name.partition("/")[2] for name in file.getnames()}
-    tops = """src tests docs examples benchmarks PKG-INFO pyproject.toml constraints.txt Makefile README.md LICENSE
-        CHANGELOG.md CONTRIBUTING.md .gitignore"""
+    tops = """src tests docs examples benchmarks results PKG-INFO pyproject.toml constraints.txt Makefile README.md
+        LICENSE CHANGELOG.md CONTRIBUTING.md .gitignore"""
     assert {n.partition("/")[0] for n in names} == {*tops.split()}
-    kinds = "py typed md png csv toml txt PKG-INFO LICENSE Makefile gitignore"
+    kinds = "py typed md png csv json toml txt PKG-INFO LICENSE Makefile gitignore"
     assert {n.rpartition(".")[2] for n in names} <= {*kinds.split()}
     assert packages[0].stat().st_size < 2**21, "pictures of the docs are the largest part"
 

@@ -54,6 +54,12 @@ def test_feddd_full_model():
     assert size("feddd_a1", RGB) == size("feddd_b1", RGB) == 3_973_194
 
 
+def test_fedaware():
+    """The sizes of the authors' networks: 784-200-200-10, and 32-64-64 channels before 1024-64-10."""
+    assert size("mlp_fedaware", GREY) == fc(784, 200, 200, 10) == 199_210
+    assert size("cnn_fedaware", RGB) == conv(3, 32, 3) + conv(32, 64, 3) + conv(64, 64, 3) + fc(1024, 64, 10)
+
+
 def test_fedacs_table_3():
     mnist = conv(1, 10, 3) + conv(10, 20, 3) + fc(20 * 7 * 7, 50, 10)
     convs = conv(3, 32, 3) + conv(32, 32, 3)

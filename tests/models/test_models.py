@@ -17,8 +17,10 @@ from fedweave.models.nets import FACTORIES
 GREY, RGB, CELEBA = (1, 28, 28), (3, 32, 32), (3, 84, 84)
 REGRESSIONS = {"linear_regression": (5,), "log_quadratic": (1,), "quadratic": (4,)}
 NATURAL = {
-    **dict.fromkeys(["logistic", "mlp", "cnn_small", "cnn_fedacs_mnist", "lenet5", "cnn_leaf"], GREY),
-    **dict.fromkeys(["cnn2", "cnn_fedacs_cifar10", "cnn_fedacs_cinic10", "resnet18", "resnet18_bn"], RGB),
+    **dict.fromkeys(["logistic", "mlp", "mlp_fedaware", "cnn_small", "cnn_fedacs_mnist", "lenet5", "cnn_leaf"], GREY),
+    **dict.fromkeys(
+        ["cnn2", "cnn_fedacs_cifar10", "cnn_fedacs_cinic10", "cnn_fedaware", "resnet18", "resnet18_bn"], RGB
+    ),
     **{f"feddd_{family}{i}": RGB for family in "ab" for i in range(1, 6)},
     "cnn_leaf_celeba": CELEBA,
     **dict.fromkeys(["lstm", "lstm_leaf", "transformer"], (6,)),
@@ -32,6 +34,7 @@ LEAST = {  # the smallest side of an image
     "feddd_a1": 32,
     "feddd_b5": 32,
     "lenet5": 12,
+    "cnn_fedaware": 18,
     "cnn_leaf_celeba": 9,
     "resnet18": 1,
     "resnet18_bn": 9,
@@ -182,13 +185,13 @@ class TestErrors:
     def test_image_too_small(self):
         assert error("feddd_a1", GREY) == (
             "Model 'feddd_a1' needs an image (channels, height, width) of 32×32 or more. "
-            "Got (1, 28, 28) instead. Models that fit: logistic, mlp, cnn_small, cnn2, cnn_fedacs_mnist, "
-            "cnn_fedacs_cifar10, "
-            "cnn_fedacs_cinic10, lenet5, cnn_leaf, cnn_leaf_celeba, resnet18, resnet18_bn."
+            "Got (1, 28, 28) instead. Models that fit: logistic, mlp, mlp_fedaware, cnn_small, cnn2, "
+            "cnn_fedacs_mnist, cnn_fedacs_cifar10, cnn_fedacs_cinic10, cnn_fedaware, lenet5, cnn_leaf, "
+            "cnn_leaf_celeba, resnet18, resnet18_bn."
         )
 
     def test_vector_for_an_image_model(self):
-        assert error("cnn_small", (64,)).endswith("Got (64,) instead. Models that fit: logistic, mlp.")
+        assert error("cnn_small", (64,)).endswith("Got (64,) instead. Models that fit: logistic, mlp, mlp_fedaware.")
 
     def test_missing_channel(self):
         assert "A grey image is (1, 28, 28), with its channel." in error("cnn_small", (28, 28))

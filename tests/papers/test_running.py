@@ -61,7 +61,7 @@ def test_recorded_outcomes_become_verdicts(tmp_path, monkeypatch):
     assert {entry["verdict"] for entry in papers.list_claims(tmp_path) if entry["item"] != item} == {"not run"}
     content = json.loads(path.read_text())
     primary = next(entry for entry in content["claims"] if entry["primary"])
-    primary |= {"p_right": 0.001, "seeds": 10, "fidelity": "published"}
+    primary |= {"p_right": 0.001, "p_wrong": 1.0, "seeds": 10, "fidelity": "published"}
     (tmp_path / "better.json").write_text(json.dumps(content))
     found = next(entry for entry in papers.list_claims(tmp_path) if entry["primary"] and entry["paper"] == "fedaware")
     assert (found["verdict"], found["fidelity"], found["date"]) == ("confirmed", "published", content["date"])

@@ -87,7 +87,7 @@ CARDS: dict[str, Card] = {
     "cnn_fedacs_mnist": Card("FedACS Table 3, MNIST: convolutions 10-20, dropout, 50 hidden units", _image(4)),
     "cnn_fedacs_cifar10": Card("FedACS Table 3, CIFAR-10: convolutions 32-32, 256-64 hidden units", _image(4)),
     "cnn_fedacs_cinic10": Card("FedACS Table 3, CINIC-10: convolutions 32-32, dropout, 512-256 hidden", _image(4)),
-    "cnn_fedaware": Card("FedAWARE's CIFAR-10 CNN: three 3×3 convolutions, 64 hidden units", _image(14)),
+    "cnn_fedaware": Card("FedAWARE's CIFAR-10 CNN: three 3×3 convolutions, 64 hidden units", _image(18)),
     "lenet5": Card("LeNet-5 (LatencySel): 61,706 parameters on 1×28×28", _image(12)),
     "cnn_leaf": Card("LEAF's FEMNIST CNN: convolutions 32-64, 2048 hidden units", _image(4)),
     "cnn_leaf_celeba": Card("LEAF's CelebA CNN: four 3×3 convolutions of 32 channels, batch norm", _image(9)),

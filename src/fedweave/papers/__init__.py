@@ -35,7 +35,10 @@ REFUSE = "Reproducing papers needs {}. Install it with: pip install 'fedweave[pa
 @cache
 def studies() -> Mapping[str, Study]:
     """Return every figure and table by name, paper by paper."""
-    modules = [import_module(f"fedweave.papers.{paper}") for paper in PAPERS]
+    try:
+        modules = [import_module(f"fedweave.papers.{paper}") for paper in PAPERS]
+    except ImportError as e:
+        raise BadInput(REFUSE.format(e.name)) from None
     return {study.name: study for module in modules for study in getattr(module, "STUDIES", ())}
 
 
@@ -118,7 +121,6 @@ def judged_claims(folder: Path = RECORDED) -> list[tuple[Judged, str]]:
 def shown() -> dict[str, str]:
     """Return what every item shows, by name."""
     try:
-        found = {name: study.shows for name, study in studies().items()}
-    except ImportError as e:  # without the extra; the ledger of claims needs no more than Python
-        found = {"…": REFUSE.format(e.name)}
-    return found
+        return {name: study.shows for name, study in studies().items()}
+    except BadInput as missing:  # the extra; the ledger of claims needs no more than Python
+        return {"…": str(missing)}
