@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import nctdtrinc, stdtr, stdtrit
 
 from fedweave.core.records import Array
 
@@ -42,7 +41,7 @@ class Difference:
     def _interval(self, level: float) -> tuple[float, float]:
         if self.seeds < 2:
             return -np.inf, np.inf
-        half = float(stdtrit(self.seeds - 1, 1 - level / 2)) * self.error
+        half = self._critical(level) * self.error
         return self.mean - half, self.mean + half
 
     @property
@@ -54,8 +53,15 @@ class Difference:
         """
         if self.seeds < 2:
             return np.inf
-        critical = float(stdtrit(self.seeds - 1, 1 - self.level / 2))
-        return float(nctdtrinc(self.seeds - 1, 1 - POWER, critical)) * self.error
+        from scipy.special import nctdtrinc
+
+        return float(nctdtrinc(self.seeds - 1, 1 - POWER, self._critical(self.level))) * self.error
+
+    def _critical(self, level: float) -> float:
+        """Return the quantile of the t distribution that an interval reaches to."""
+        from scipy.special import stdtrit  # loading it takes longer than starting the command line
+
+        return float(stdtrit(self.seeds - 1, 1 - level / 2))
 
     def p_above(self, margin: float = 0.0) -> float:
         """Return the one-sided p value of "the true difference is larger than the margin"."""
@@ -64,6 +70,8 @@ class Difference:
         gap = self.mean - margin
         if self.error == 0:  # the same difference for every seed
             return 0.0 if gap > 0 else 1.0
+        from scipy.special import stdtr
+
         return float(stdtr(self.seeds - 1, -gap / self.error))
 
     def p_below(self, margin: float = 0.0) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from fedweave.report import units
+from fedweave.report.paired import paired_cells, paired_note
 from fedweave.report.summary import Row, best
 from fedweave.report.svg import Ink
 
@@ -73,22 +74,6 @@ def comparison(rows: Sequence[Row], colors: Mapping[str, Ink]) -> str:
         '<div class="scroll" role="region" aria-label="Comparison table" tabindex="0"><table class="compare">'
         f"<thead>{head}</tr><tr>{second}</tr></thead><tbody>{body}</tbody></table></div>"
         f'<p class="note">{escape(_note(rows))}</p>'
-    )
-
-
-def paired_cells(paired: Row) -> list[str]:
-    """Return a difference to the first method as text: itself, its interval, its verdict, and what could be shown."""
-    write = units.difference(paired["metric"])
-    low, high = write(paired["low"]), write(paired["high"])
-    return [write(paired["difference"]), f"{low} to {high}", paired["verdict"], write(paired["detectable"]).lstrip("+")]
-
-
-def paired_note(paired: Row) -> str:
-    """Say how the differences are to be read."""
-    margin = units.difference(paired["metric"])(paired["margin"]).lstrip("+")
-    return (
-        f"t intervals over {paired['seeds']} paired seeds; equal: shown to be within ± {margin} of "
-        f"{paired['baseline']}; detectable: the smallest true difference that so many seeds show with a chance of 80 %."
     )
 
 

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedweave.report import units
+from fedweave.report.paired import paired_cells, paired_note
 from fedweave.report.summary import Row, best, compare_rows
-from fedweave.report.tables import paired_cells, paired_note
 from fedweave.runs.results import Result
 
 Column = tuple[str, str, Callable[[Row], str]]  # heading, the quantity that is ranked, the text of a cell

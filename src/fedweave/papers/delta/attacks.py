@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedweave.engine.pool.processes import Workers
 from fedweave.local.adversaries import Adversary, Backdoor, LabelFlip, Scaling, SignFlip
 from fedweave.papers.common.panels import curves
 from fedweave.papers.common.record import Record
@@ -19,8 +18,6 @@ from fedweave.papers.common.study import Measure, Study
 from fedweave.papers.delta.images import NAMES, with_parts
 from fedweave.papers.delta.setup import BENCHMARKS, CURVES, FIVE, experiment, last_tenth, mean_of, settings
 from fedweave.runs.experiment import Experiment, load_data
-from fedweave.runs.loop import deterministic, iterate
-from fedweave.runs.session import prepare
 
 SHARE = 0.1  # of the clients
 ATTACKS: dict[str, tuple[Adversary, str]] = {
@@ -36,6 +33,10 @@ def run_attacked(arm: Experiment, seed: int) -> Record:
 
     Success: the share of the triggered test images of other classes that the model takes for the target.
     """
+    from fedweave.engine.pool.processes import Workers  # needs torch, which studies are declared without
+    from fedweave.runs.loop import deterministic, iterate
+    from fedweave.runs.session import prepare
+
     e, attack = replace(arm, seed=seed, workers=1), arm.adversary
     assert attack is not None
     session = prepare(e, Workers(1))

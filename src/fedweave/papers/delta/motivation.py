@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from fedweave import methods
 from fedweave.aggregate import InverseProbability
 from fedweave.core.records import Array
 from fedweave.data.partition import Shards
-from fedweave.engine.pool.processes import Workers
 from fedweave.method import Method
 from fedweave.papers.common.panels import Line, Make, Panel, Records, bars, curves
 from fedweave.papers.common.record import Record
@@ -31,10 +30,11 @@ from fedweave.papers.delta.setup import (
     samples,
 )
 from fedweave.runs.experiment import Experiment
-from fedweave.runs.loop import deterministic, iterate
-from fedweave.runs.session import Session, prepare
 from fedweave.sample import ClusterIS
 from fedweave.theory import diversity_ratio
+
+if TYPE_CHECKING:
+    from fedweave.runs.session import Session
 
 SIZES: dict[Scale, Size] = {
     "smoke": Size(train=400, test=100, pool=2, clients=20, per_round=4, batch=8, rounds=6, network="logistic"),
@@ -92,6 +92,10 @@ def run_and_look(arm: Experiment, seed: int) -> Record:
     With ``true_gradients``, after the first and last and every ``EVERY`` rounds also the longest and shortest gradient
     ∇F_i of all clients, the largest and smallest diversity ‖∇F_i − ∇f‖, and how they grew since the last look.
     """
+    from fedweave.engine.pool.processes import Workers  # needs torch, which studies are declared without
+    from fedweave.runs.loop import deterministic, iterate
+    from fedweave.runs.session import prepare
+
     session, rows = prepare(replace(arm, seed=seed, workers=1), Workers(1)), list[dict[str, float]]()
     before: dict[str, Array] = {}
     with deterministic():
