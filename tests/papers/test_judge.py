@@ -190,3 +190,27 @@ def test_primary_claims_are_corrected_as_five_whatever_was_run():
         ].verdict
         == "confirmed"
     )
+
+
+def test_a_lead_within_the_margin_is_a_lead_where_it_is_shown():
+    """Superiority is claimed: a difference that is surely positive confirms it, however small beside the margin."""
+    small = [0.10, 0.11, 0.09, 0.10, 0.105]
+    assert verdict(replace(CLAIM, margin=0.3), a=small, b=[0.0] * 5) == "confirmed"
+    assert verdict(replace(CLAIM, margin=0.3), a=[0.01, -0.01, 0.0, 0.02, -0.02], b=[0.0] * 5) == "contradicted"
+
+
+def test_our_own_claims_and_those_without_seeds_do_not_ease_the_papers():
+    """A claim of p = 0.04 among many of p = 0: beyond the paper, or with too few seeds, they are no help to it."""
+    weak = [1.0, 1.5, 0.3, 1.3, 0.12]
+
+    def family(**changes):
+        helpers = [replace(CLAIM, id=f"delta/h{i}", **changes) for i in range(20)]
+        noise = [replace(CLAIM, id=f"delta/n{i}") for i in range(5)]
+        claims = [(CLAIM, weak), *((h, UP) for h in helpers), *((n, NOISE) for n in noise)]
+        judged = [judge(c, Values({"a": np.array(a), "b": np.zeros(5)}), "published") for c, a in claims]
+        return settle(judged)[0].verdict
+
+    assert 0.02 < verdict(CLAIM, settled=False, a=weak, b=[0.0] * 5).p_right <= 0.05
+    assert family() == "confirmed"
+    assert family(beyond=True) == "undecided"
+    assert family(seeds=10) == "undecided"

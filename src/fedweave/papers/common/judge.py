@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -118,7 +119,8 @@ def _p_values(claim: Claim, found: Sequence[Difference], censored: bool) -> tupl
     """Return two-sided p values for and against. All comparisons must hold (an intersection–union test), one must fail.
 
     Of several others the claim must hold against each, so the largest p counts, without correction; that it fails
-    against one is tested with Bonferroni's correction.
+    against one is tested with Bonferroni's correction. Equality within the margin speaks against superiority only where
+    superiority, however small, is not shown.
     """
     n, margin = len(found), claim.margin
     if claim.kind in ("equal", "value"):
@@ -127,7 +129,7 @@ def _p_values(claim: Claim, found: Sequence[Difference], censored: bool) -> tupl
         return max(d.p_equal(margin) for d in found), min(1.0, n * min(d.p_unequal(margin) for d in found))
     right = min(1.0, 2 * max(d.p_above() for d in found))
     wrong = min(1.0, 2 * n * min(d.p_below() for d in found))
-    if margin and not censored:  # equality of times that nobody reached shows nothing
+    if margin and not censored and right > LEVEL:  # equality of times that nobody reached shows nothing
         wrong = min(wrong, n * min(d.p_equal(margin) for d in found))
     if claim.factor > 1 and censored:  # theirs may take any multiple of the time that was observed
         wrong = 1.0
@@ -181,16 +183,18 @@ def _shown(value: float, unit: str, ratio: bool = False) -> str:
 def settle(judged: Sequence[Judged]) -> list[Judged]:
     """Return the verdicts after correction: Holm over primary claims, Benjamini–Hochberg over a paper's other claims.
 
-    A primary claim that was not run counts as one with p = 1, so that verdicts do not depend on what was run.
+    A primary claim that was not run counts as one with p = 1, so that verdicts do not depend on what was run. Claims of
+    ours are a family of their own, and claims without their seeds are in none: neither may ease a paper's own claims.
     """
-    done = [j for j in judged if j.fidelity == "exact" or not j.seeds]
-    tested = [j for j in judged if j not in done]
+    decided = [j for j in judged if j.fidelity == "exact" or not j.seeds]
+    short = {id(j): _decide(j, 1.0) for j in judged if j.seeds < j.claim.seeds and j not in decided}
+    tested = [j for j in judged if j not in decided and id(j) not in short]
     primary = [j for j in tested if j.claim.primary]
     p = [min(j.p_right, j.p_wrong) for j in primary]
     padded = holm(p + [1.0] * (len(PAPERS) - len(p)))
-    settled = {id(j): _decide(j, q) for j, q in zip(primary, padded, strict=False)}
-    for paper in PAPERS:
-        others = [j for j in tested if not j.claim.primary and j.claim.paper == paper]
+    settled = short | {id(j): _decide(j, q) for j, q in zip(primary, padded, strict=False)}
+    for paper, beyond in product(PAPERS, (False, True)):
+        others = [j for j in tested if not j.claim.primary and (j.claim.paper, j.claim.beyond) == (paper, beyond)]
         adjusted = benjamini_hochberg([min(j.p_right, j.p_wrong) for j in others])
         settled |= {id(j): _decide(j, q) for j, q in zip(others, adjusted, strict=True)}
     return [settled.get(id(j), j) for j in judged]
