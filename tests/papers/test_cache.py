@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import fedweave as fw
-from fedweave import methods
+from fedweave import methods, papers
 from fedweave.papers.common import cache, parallel, reproduction
 from fedweave.papers.common.panels import bars, curves
 from fedweave.papers.common.record import Record, best, end_of, last, pack, reached, run_experiment, unpack
 from fedweave.papers.common.reproduction import Limits, OutOfTime, reproduce_study, run_kept
 from fedweave.papers.common.scale import reduce_data
 from fedweave.papers.common.study import Measure, Study
+from fedweave.papers.fedaware.setup import cropped_and_mirrored
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +86,52 @@ def test_the_source_of_a_part_names_the_runs_that_use_it(monkeypatch, tmp_path):
     cache._digest_of.cache_clear()
     assert after[0] == before[0]
     assert after[1] != before[1]
+
+
+@pytest.mark.parametrize(
+    ("item", "arm", "source", "counts"),
+    [
+        ("fedaware/fig9/hybrid", "fedaware", "solve/min_norm.py", True),
+        ("fedaware/fig9/hybrid", "fedavg", "solve/min_norm.py", False),
+        ("fedaware/fig9/hybrid", "fedavg", "theory/fedaware.py", True),  # diversity, which every round measures
+        ("fedaware/fig9/hybrid", "fedavg", "methods.py", False),
+        ("delta/table2/fashion", "fedpracdelta", "theory/delta.py", True),
+        ("delta/bound/theorem3.1", None, "papers/delta/theory.py", True),
+        ("delta/bound/theorem3.1", None, "papers/common/bounds.py", True),
+        ("fedaware/fig9/hybrid", "fedavg", "report/html.py", False),
+    ],
+)
+def test_all_that_a_run_computes_with_names_it(item, arm, source, counts, monkeypatch):
+    study = papers.studies()[item]
+    arms = study.arms("smoke")
+    part = arms[arm] if arm else next(iter(arms.values()))
+    before, real = cache.name_run(study.work, part, 0), cache.Path.read_bytes
+    assert (cache.ROOT / source).is_file()
+    monkeypatch.setattr(cache.Path, "read_bytes", lambda p: real(p) + b"#" * (p == cache.ROOT / source))
+    cache._digest_of.cache_clear()
+    after = cache.name_run(study.work, part, 0)
+    cache._digest_of.cache_clear()
+    assert (after != before) == counts
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: replace(data, group=np.arange(len(data)) % 3),
+        lambda data: replace(data, classes=11),
+        lambda data: replace(data, transform=cropped_and_mirrored),
+    ],
+)
+def test_all_of_the_data_names_a_run(change):
+    plain = replace(EXPERIMENT, data=fw.data.load("digits"))
+    name = cache.name_run(run_experiment, plain, 0)
+    assert name == cache.name_run(run_experiment, EXPERIMENT, 0)  # by name, or loaded
+    assert name != cache.name_run(run_experiment, replace(plain, data=change(plain.data)), 0)
+
+
+def test_functions_without_a_name_are_refused():
+    with pytest.raises(TypeError, match="kept by the names of its functions"):
+        cache.name_run(run_experiment, replace(EXPERIMENT, model=lambda: None), 0)
 
 
 def test_kept_runs_are_not_repeated_and_damaged_ones_are(folder):

@@ -214,3 +214,28 @@ def test_our_own_claims_and_those_without_seeds_do_not_ease_the_papers():
     assert family() == "confirmed"
     assert family(beyond=True) == "undecided"
     assert family(seeds=10) == "undecided"
+
+
+def test_equality_with_one_that_is_beaten_contradicts_nothing():
+    """Ours surely beats b, by little, and is noisy against c: that decides nothing."""
+    claim = replace(CLAIM, others=("b", "c"), margin=0.01)
+    lead = np.array([0.0010, 0.0011, 0.0009, 0.0010, 0.00105])
+    assert verdict(claim, a=lead, b=np.zeros(5), c=np.array([0.2, -0.3, 0.1, 0.3, -0.25])) == "undecided"
+
+
+def test_runs_that_gave_no_number_are_not_left_out():
+    rival = [0.0, np.nan, 0.0, 0.1, np.nan, 0.0, 0.1, 0.0, 0.0, 0.1]
+    assert verdict(CLAIM, a=UP * 2, b=rival) == "undecided"
+    assert verdict(CLAIM, "exact", a=[1.0], b=[np.nan]) == "undecided"
+
+
+@pytest.mark.parametrize(("kind", "factor"), [("below", 1.0), ("above", 1.0), ("less", 0.5)])
+def test_a_time_that_was_not_reached_decides_nothing_about_numbers(kind, factor):
+    claim = replace(CLAIM, kind=kind, value=400.0, factor=factor, others=("b",) if kind == "less" else ())
+    times = {"a": [301.0] * 5, "b": [301.0] * 5}
+    assert verdict(claim, ratio=True, censored=["a"], **times) == "undecided"
+
+
+def test_the_difference_is_shown_with_the_lead_that_is_claimed():
+    found = verdict(replace(CLAIM, value=0.5), settled=False, a=[1.0, 1.02, 1.01], b=[0.0, 0.0, 0.0])
+    assert found.difference == pytest.approx(1.01)

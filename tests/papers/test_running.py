@@ -92,7 +92,7 @@ def test_budgets(text, seconds):
     assert reproduce.parse_time(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "soon", "2 hours", "-1h", "0", "h"])
+@pytest.mark.parametrize("text", ["", "soon", "2 hours", "-1h", "0", "h", "1" * 60 + "x"])
 def test_wrong_budgets(text):
     with pytest.raises(BadInput, match="such as 90m"):
         reproduce.parse_time(text)

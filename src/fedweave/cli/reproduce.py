@@ -60,6 +60,8 @@ def reproduce(
     for path in filter(None, (html,)):
         if os.path.isdir(path) or not os.access(path.parent, os.W_OK):
             raise BadInput(f"--html: {str(path)!r} cannot be written. Give a file in a folder that exists.")
+    if record is not None and record.exists() and not record.is_dir():
+        raise BadInput(f"--record: {str(record)!r} is a file. Give a folder.")
     chosen = papers.select(list(papers.studies()) if all_ else list(items))
     outcomes, left = _run(chosen, scale, deadline, tune, record, json)
     crash_point("reproduce: judged")
@@ -137,8 +139,9 @@ def _duration(seconds: float) -> str:
 
 def parse_time(text: str) -> float:
     """Return the seconds of a time such as 90m, 2h or 1h30m; a plain number is seconds."""
-    found = re.fullmatch(r"(?:(\d+(?:\.\d+)?)([smhd]?))+", text.strip())
-    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd]?)", text) if found else []
+    number = r"\d+(?:\.\d+)?"
+    found = re.fullmatch(rf"(?:{number}[smhd])*(?:{number})?", text.strip())
+    parts = re.findall(rf"({number})([smhd]?)", text) if found else []
     seconds = sum(float(number) * UNITS[unit or "s"] for number, unit in parts)
     if not seconds:
         raise BadInput(f"--budget must be a time such as 90m, 2h or 1h30m. Got {text!r} instead.")

@@ -99,12 +99,13 @@ def list_claims(folder: Path = RECORDED) -> list[dict[str, Any]]:
 def judged_claims(folder: Path = RECORDED) -> list[tuple[Judged, str]]:
     """Return every claim of the ledger with its verdict and the day of its run, from the recorded outcomes.
 
-    Of several records of a claim the most faithful counts. One recorded under another wording of the claim does not.
+    Of several records of a claim the most faithful with all its seeds counts, and the latest of equals. One recorded
+    under another wording of the claim does not.
     """
     from fedweave.papers.common.judge import Judged, read_judged, settle
 
     rank = ("toy", "faithful", "published", "exact")
-    best: dict[str, tuple[Judged, str]] = {}
+    best: dict[str, tuple[tuple[bool, int, str], Judged, str]] = {}
     for path in sorted(folder.glob("*.json")):
         content = json.loads(path.read_text(encoding="utf-8"))
         for entry in content["claims"]:
@@ -112,9 +113,11 @@ def judged_claims(folder: Path = RECORDED) -> list[tuple[Judged, str]]:
             if claim is None or claim.digest != entry["digest"]:
                 continue
             judged = read_judged(claim, entry)
-            if claim.id not in best or rank.index(judged.fidelity) > rank.index(best[claim.id][0].fidelity):
-                best[claim.id] = judged, content["date"]
-    found = [best.get(claim.id, (Judged(claim, "toy"), "")) for claim in claims().values()]
+            whole = judged.seeds >= claim.seeds or judged.fidelity == "exact"
+            weight = whole, rank.index(judged.fidelity), content["date"]
+            if claim.id not in best or weight >= best[claim.id][0]:
+                best[claim.id] = weight, judged, content["date"]
+    found = [best[c.id][1:] if c.id in best else (Judged(c, "toy"), "") for c in claims().values()]
     return list(zip(settle([judged for judged, _ in found]), (day for _, day in found), strict=True))
 
 

@@ -69,6 +69,9 @@ def target_of(results: Iterable[Result]) -> float | None:
 
 def clearly_better(a: Row, b: Row, quantity: str, lower: bool = False) -> bool:
     """Return whether ``a`` beats ``b``: the 95 % t interval of their differences, seed by seed, excludes zero."""
+    missing = None in (*a["by_seed"][quantity].values(), *b["by_seed"][quantity].values())
+    if missing and quantity.endswith("_to_target"):  # seeds that never arrived must not be left out
+        return False
     return _difference(a, b, quantity, higher_is_better=not lower).verdict() == "better"
 
 
@@ -95,7 +98,7 @@ def _paired(row: Row, first: Row) -> Row | None:
         "difference": d.mean if higher else -d.mean,
         "low": low if known else None,
         "high": high if known else None,
-        "verdict": d.verdict(margin),
+        "verdict": d.verdict(margin) if d.seeds == min(row["seeds"], first["seeds"]) else "undecided",
         "margin": margin,
         "detectable": d.detectable if np.isfinite(d.detectable) else None,
         "seeds": d.seeds,

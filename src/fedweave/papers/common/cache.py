@@ -6,12 +6,11 @@ it uses, versions and processor. Files are written atomically, so that a kill lo
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import hashlib
 import json
 import os
-import re
-import zipfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -24,13 +23,15 @@ from fedweave.core.spec import describe
 from fedweave.data import Dataset
 from fedweave.engine.machine import SOFTWARE, processor, versions
 from fedweave.papers.common.record import Record, pack, unpack
-from fedweave.runs.experiment import Experiment
+from fedweave.runs.experiment import Experiment, load_data
 from fedweave.tables.files import write_file
 
 ROOT = Path(fedweave.__file__).parent
 # What every run goes through; parts (samplers, aggregators …) count where a run has them.
 ALWAYS = ("core", "tables", "tasks", "local", "data", "models", "round", "client", "engine", "runs", "method.py")
-FREE = ("pool", "workers", "device", "tables")  # settings that change no bit
+SHOWING = ("cli", "report", "store", "fleet", "statistics.py")  # cannot change what a run computes
+NAMING = ("methods.py", "runs/method_names.py", "system/names.py")  # parts by name: a run has the parts themselves
+FREE = ("pool", "workers", "device", "tables")  # settings that change no bit, on a CPU
 
 
 def cache_folder() -> Path:
@@ -42,7 +43,7 @@ def name_run(work: Callable[..., Record], arm: Any, seed: int) -> str:
     """Return the digest that a run is kept under."""
     facts = {
         "work": f"{work.__module__}.{work.__qualname__}",
-        "arm": _describe(arm),
+        "arm": describe_arm(arm),
         "seed": seed,
         "source": _digest_of(*sorted({work.__module__, *_modules(arm)})),
         "versions": {name: number for name, number in versions().items() if name in SOFTWARE and name != "fedweave"},
@@ -54,9 +55,10 @@ def name_run(work: Callable[..., Record], arm: Any, seed: int) -> str:
 def load_run(name: str) -> Record | None:
     """Return a kept run; None if there is none, or a damaged one."""
     try:
-        return unpack(_path(name).read_bytes())
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError):
+        content = _path(name).read_bytes()
+    except OSError:
         return None
+    return unpack(content[32:]) if hashlib.sha256(content[32:]).digest() == content[:32] else None
 
 
 def keep_run(name: str, record: Record) -> None:
@@ -64,7 +66,8 @@ def keep_run(name: str, record: Record) -> None:
     path = _path(name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, pack(record))
+        content = pack(record)
+        write_file(path, hashlib.sha256(content).digest() + content)
     except OSError:
         return
 
@@ -73,23 +76,31 @@ def _path(name: str) -> Path:
     return cache_folder() / name[:2] / f"{name}.npz"
 
 
-def _describe(arm: Any) -> Any:
+def describe_arm(arm: Any) -> Any:
     """Return what is asked for as plain data, without what changes no bit; arrays by their digests."""
     if isinstance(arm, Experiment):
         plain = describe(dataclasses.replace(arm, seed=0))
-        data = arm.data.facts if isinstance(arm.data, Dataset) else arm.data
-        return {**{k: v for k, v in plain.items() if k not in FREE}, "data": data}
+        return {
+            **{k: v for k, v in plain.items() if k not in FREE},
+            "data": describe_arm(load_data(arm)),
+            "model": describe_arm(arm.model),
+        }
+    if isinstance(arm, Dataset):
+        ways = ("group", "test_group", "mean", "std", "classes", "vocabulary", "transform")
+        return {**arm.facts, **{way: describe_arm(getattr(arm, way)) for way in ways}}
     if isinstance(arm, np.ndarray):
         return [str(arm.dtype), arm.shape, hashlib.sha256(np.ascontiguousarray(arm).data).hexdigest()]
     if isinstance(arm, np.generic):
         return arm.item()
     if isinstance(arm, dict):
-        return {str(key): _describe(value) for key, value in arm.items()}
+        return {str(key): describe_arm(value) for key, value in arm.items()}
     if isinstance(arm, list | tuple):
-        return [_describe(value) for value in arm]
+        return [describe_arm(value) for value in arm]
     if dataclasses.is_dataclass(arm):
-        fields = {f.name: _describe(getattr(arm, f.name)) for f in dataclasses.fields(arm)}
+        fields = {f.name: describe_arm(getattr(arm, f.name)) for f in dataclasses.fields(arm)}
         return {"type": type(arm).__name__, **fields}
+    if callable(arm) and "<" in getattr(arm, "__qualname__", "<"):  # a lambda, an inner function, a partial
+        raise TypeError(f"A run is kept by the names of its functions, and {arm!r} has none that stands for it.")
     return describe(arm)
 
 
@@ -110,29 +121,46 @@ def _modules(value: Any) -> Iterator[str]:
 
 @cache
 def _digest_of(*modules: str) -> str:
-    """Return a digest of the source of these modules, of what they import from us, and of what every run uses."""
-    files = {path for name in ALWAYS for path in ((ROOT / name).rglob("*.py") if "." not in name else [ROOT / name])}
-    waiting = [path for module in modules if (path := _file(module))]
+    """Return a digest of the source of these modules, of what every run uses, and of all that they import from us."""
+    always = [path for name in ALWAYS for path in ((ROOT / name).rglob("*.py") if "." not in name else [ROOT / name])]
+    files, waiting = set[Path](), [*always, *(path for module in modules if (path := _file(module)))]
     while waiting:
         path = waiting.pop()
-        if path not in files:
+        if path not in files and path.relative_to(ROOT).parts[0] not in SHOWING:
             files.add(path)
-            found = re.findall(r"^\s*(?:from|import) (fedweave[\w.]*)(?: import ([\w, ]+))?", path.read_text(), re.M)
-            names = [n for module, names in found for n in (module, *(f"{module}.{x}" for x in names.split(", ")))]
-            waiting += [file for name in names if (file := _file(name)) and _is_part(file)]
+            ours = path.relative_to(ROOT).parts[0] == "papers"  # a work that builds methods itself
+            waiting += [file for file in _imports(path) if ours or file.relative_to(ROOT).as_posix() not in NAMING]
     sha = hashlib.sha256()
     for path in sorted(files):
         sha.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
     return sha.hexdigest()
 
 
+def _imports(path: Path) -> Iterator[Path]:
+    """Yield the files of ours that a file imports; a name that a package only passes on, where it is defined."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [(alias.name, "") for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [(node.module, alias.name) for alias in node.names]
+        for module, name in names:
+            if module.partition(".")[0] == "fedweave" and (found := _defined(module, name)):
+                yield found
+
+
+def _defined(module: str, name: str) -> Path | None:
+    """Return the file that defines a name of a module of ours."""
+    if found := _file(f"{module}.{name}") or _file(module):
+        return found
+    package = ROOT.parent.joinpath(*module.split("."), "__init__.py")
+    if module == "fedweave" or not package.is_file():
+        return None
+    for node in ast.walk(ast.parse(package.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and any((a.asname or a.name) == name for a in node.names):
+            return _defined(node.module, next(a.name for a in node.names if (a.asname or a.name) == name))
+    return package
+
+
 def _file(module: str) -> Path | None:
-    """Return the file of one of our modules; packages that only collect names have none."""
+    """Return the file of one of our modules; None for a package."""
     path = ROOT.parent.joinpath(*module.split(".")).with_suffix(".py")
     return path if module.startswith("fedweave.") and path.is_file() else None
-
-
-def _is_part(path: Path) -> bool:
-    """Return whether a file can change what a run computes; the zoo, and what shows results, cannot."""
-    first = path.relative_to(ROOT).parts[0]
-    return first not in ("cli", "report", "store", "fleet", "papers", "methods.py", "statistics.py")

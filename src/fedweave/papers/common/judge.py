@@ -82,6 +82,9 @@ def judge(claim: Claim, values: Values | None, fidelity: Fidelity, unit: str = "
         return replace(plain, evidence=f"the measure {claim.measure!r}, {claim.column}, was not part of this run")
     if missing := [arm for arm in needed if arm not in values.by_arm]:
         return replace(plain, evidence=f"{', '.join(missing)} was not part of this run")
+    if lost := sum(int((~np.isfinite(values.by_arm[arm])).sum()) for arm in needed):
+        seeds = values.by_arm[needed[0]].size  # leaving runs out would favour whoever fails
+        return replace(plain, verdict="undecided", evidence=f"{lost} of the runs gave no number", seeds=seeds)
     if fidelity == "exact":
         return _exact(plain, values, unit)
     found = [paired_difference(a, b) for a, b in _pairs(claim, values)]
@@ -89,8 +92,9 @@ def judge(claim: Claim, values: Values | None, fidelity: Fidelity, unit: str = "
     right, wrong = _p_values(claim, found, never)
     closest = found[int(np.argmax([d.p_above() if claim.kind != "equal" else d.p_equal(claim.margin) for d in found]))]
     sign = -1 if claim.kind in ("less", "falling", "below") else 1
-    if values.ratio and claim.kind in ("greater", "less", "equal"):  # show the ratio itself, not that to the factor
-        closest = replace(closest, mean=closest.mean + np.log(claim.factor))
+    if claim.kind in ("greater", "less", "equal"):  # show the difference itself, not what is left after the lead
+        lead = np.log(claim.factor) if values.ratio else float(claim.value or 0.0)
+        closest = replace(closest, mean=closest.mean + lead)
     judged = replace(plain, p_right=right, p_wrong=wrong, seeds=closest.seeds)
     return _with_difference(judged, closest, sign, values.ratio, never, unit)
 
@@ -129,10 +133,12 @@ def _p_values(claim: Claim, found: Sequence[Difference], censored: bool) -> tupl
         return max(d.p_equal(margin) for d in found), min(1.0, n * min(d.p_unequal(margin) for d in found))
     right = min(1.0, 2 * max(d.p_above() for d in found))
     wrong = min(1.0, 2 * n * min(d.p_below() for d in found))
-    if margin and not censored and right > LEVEL:  # equality of times that nobody reached shows nothing
-        wrong = min(wrong, n * min(d.p_equal(margin) for d in found))
-    if claim.factor > 1 and censored:  # theirs may take any multiple of the time that was observed
+    if margin and not censored:  # equality of times that nobody reached shows nothing
+        wrong = min([wrong, *(n * d.p_equal(margin) for d in found if 2 * d.p_above() > LEVEL)])
+    if censored and (claim.factor > 1 or claim.kind == "above"):  # it may be any multiple of the time that was observed
         wrong = 1.0
+    if censored and (claim.factor < 1 or claim.kind == "below"):
+        right = 1.0
     return right, wrong
 
 

@@ -23,7 +23,7 @@ def run_as_ready(
 
     jobs = (delayed(_keyed)(work, key, call, os.getpid()) for key, call in calls)
     # max_nbytes: send large arrays instead of mapping them read-only, about which torch warns in every process
-    results: Any = Parallel(n_jobs=PROCESSES, return_as="generator_unordered", max_nbytes=None)(jobs)
+    results: Any = Parallel(PROCESSES, return_as="generator_unordered", max_nbytes=None, pre_dispatch="n_jobs")(jobs)
     yield from results
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedweave.core.records import Array
+from fedweave.papers.common.cache import describe_arm
 from fedweave.papers.common.judge import Fidelity, Judged, Values, judge
 from fedweave.papers.common.ledger import claims_of
 from fedweave.papers.common.panels import Panel
@@ -82,13 +83,18 @@ class Study:
 
     def fidelity(self, scale: Scale) -> Fidelity:
         """Return how faithful the setting of a scale is to the published one (protocol, 2)."""
-        if self.exact:
+        if self.exact and self._is_whole(scale):
             return "exact"
         published, used = self.settings("paper"), self.settings(scale)
         if used == published:
             return "published"
         kept = [name for name in KEPT if name in published]
         return "faithful" if kept and all(used[name] == published[name] for name in kept) else "toy"
+
+    def _is_whole(self, scale: Scale) -> bool:
+        """Return whether arithmetic is done on as much as is published, not on a part of it."""
+        same = self.seeds[scale] == self.seeds["paper"] and self.settings(scale) == self.settings("paper")
+        return scale == "paper" or (same and describe_arm(self.arms(scale)) == describe_arm(self.arms("paper")))
 
     def experiments(self, scale: Scale, column: str) -> Mapping[str, Any]:
         """Return the arms of a column: as published, also before they are tuned, or with step lengths calibrated."""
