@@ -172,7 +172,7 @@ VARIANTS: dict[str, Callable[[int], Method]] = {
     name: lambda k, kind=kind: replace(methods.fedaware(k), aggregator=kind) for name, kind in KINDS.items()
 }
 VARIANTS["as in the authors' code"] = lambda k: replace(  # α weighs the old momentum here, the new update there
-    methods.fedaware(k, start="mean"), aggregator=Aware(ALPHA_OF_CODE, unit=True, start="mean", first="share")
+    methods.fedaware(k, start="mean"), aggregator=Aware(0.7, unit=True, start="mean", first="share")
 )
 WHICH_ALPHA = (
     "α weighs the old momentum, as in Algorithm 1; in the authors' code, and so perhaps in their figure, it weighs the "

@@ -187,6 +187,12 @@ BOUND = Study(
         "gradient, longest run": Measure(lambda r: float(r.rounds["gradient"][-1]), ratio=True),
     },
     panels=(curves("Mean squared gradient", "gradient", "T", "mean ‖∇f‖² over T rounds", log="xy"),),
-    settings=lambda scale: {"clients": 10, "draws": 5, "local steps": 5, "learning rate": "1/(L I √T)", "rounds T": str(ROUNDS[scale])},
+    settings=lambda scale: {
+        "clients": 10,
+        "draws": 5,
+        "local steps": 5,
+        "learning rate": "1/(L I √T)",
+        "rounds T": str(ROUNDS[scale]),
+    },
 )
 BEYOND: tuple[Study, ...] = (LOGNORMAL, *(_alpha(where) for where in ("dir", "iid")), WEIGHTS, BOUND)
