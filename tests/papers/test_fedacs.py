@@ -172,7 +172,7 @@ def test_assumptions_imply_what_appendix_e_says_with_two_exceptions():
 
 
 def test_exact_statements_hold_but_for_the_misprints():
-    """(91) leaves out κ², (10) fails for L > 2; and every statement can fail: a wrong law, or loads that do not match."""
+    """(91) leaves out κ², (10) fails for L > 2; and every statement can fail: a wrong law, or unmatched loads."""
     found = {name for name in arithmetic.EXAMPLES if not arithmetic.try_statement(name, 0).values["holds"]}
     assert found == {"(91): ‖∇F‖² = χ²", "(10): ‖∇F̃‖² ≤ η_eff τ_eff κ²/β²"}
     one = arithmetic.Instance(np.random.default_rng(2))
