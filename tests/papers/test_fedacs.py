@@ -171,10 +171,10 @@ def test_assumptions_imply_what_appendix_e_says_with_two_exceptions():
     assert kappa == 0 or np.isclose(one.S, beta * one.N + kappa).any()
 
 
-def test_exact_statements_hold_but_for_the_misprint():
-    """(91) leaves out κ²; and every statement can fail: a wrong law, or loads that do not match."""
+def test_exact_statements_hold_but_for_the_misprints():
+    """(91) leaves out κ², (10) fails for L > 2; and every statement can fail: a wrong law, or unmatched loads."""
     found = {name for name in arithmetic.EXAMPLES if not arithmetic.try_statement(name, 0).values["holds"]}
-    assert found == {"(91): ‖∇F‖² = χ²"}
+    assert found == {"(91): ‖∇F‖² = χ²", "(10): ‖∇F̃‖² ≤ η_eff τ_eff κ²/β²"}
     one = arithmetic.Instance(np.random.default_rng(2))
     by_hand = one.weight * (1 - one.lost) * one.steps
     assert np.allclose(arithmetic._shares(methods.fedavg_is(2), one, one.lost), by_hand / by_hand.sum())
@@ -219,3 +219,11 @@ def test_effort_and_links_compare_what_they_say():
     assert (same.partition.order, other.partition.order) == ("mixed", "sorted")
     assert same == STUDIES["fedacs/table1/mnist"].arms("smoke")["fedacs"]
     assert methods.fedacs_measured(6) == STUDIES["fedacs/effort/same"].arms("smoke")["fedacs_measured"].method
+
+
+def test_where_one_draw_of_two_clients_settles():
+    """All 2¹² sequences of draws, x ← (1 − z) x ± z: the mean square is z/(2 − z), the floor that breaks (10)."""
+    z, x = 0.5, np.zeros(1)
+    for _ in range(12):
+        x = np.concatenate([(1 - z) * x + z, (1 - z) * x - z])
+    assert (x**2).mean() == pytest.approx(z / (2 - z), rel=1e-6)

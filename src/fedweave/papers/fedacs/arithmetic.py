@@ -156,6 +156,13 @@ def _tight_as_printed(i: Instance) -> bool:
     return bool(np.isclose(gradient, chi, atol=1e-12))
 
 
+def _floor_as_printed(i: Instance) -> bool:
+    """Optima ±e, curvature L, one draw, one step: x ← (1 − z) x ± z e, z = η L, so E ‖∇F‖² tends to κ² z/(2 − z)."""
+    L, e, z = 1 + i.rng.exponential(4), 1 + i.rng.exponential(), 0.1 * i.rng.random()
+    kappa = (L * e) ** 2  # with β = 1, since Σ ω ‖∇F_m‖² = ‖∇F‖² + (L e)²
+    return holds(kappa * z / (2 - z), z / L * kappa)
+
+
 def _never_longer(i: Instance) -> bool:
     p = theory.acs_probability(i.weight, i.lost, i.steps)
     return holds(*(theory.effective_step(law, i.lost, i.steps) for law in (p, i.weight)))
@@ -168,6 +175,7 @@ EXAMPLES: dict[str, Callable[[Instance], bool]] = {
     "(13): only then": _unmatched,
     "(88), (90): ‖∇F‖² = χ² κ²": _tight,
     "(91): ‖∇F‖² = χ²": _tight_as_printed,
+    "(10): ‖∇F̃‖² ≤ η_eff τ_eff κ²/β²": _floor_as_printed,
     "FedACS's step is never longer than FedAvg's": _never_longer,
 }
 
@@ -206,6 +214,7 @@ STUDIES: tuple[Study, ...] = (
         "examples",
         "exact statements: who minimises which objective, the tight bound of G.3, and the length of FedACS's step",
         EXAMPLES,
+        "(10) is tried in the limit R → ∞ of a small η; it fails where L > 2 (fedweave.theory.fedacs).",
         "Section 5: FedACS's step may be longer than FedAvg's. But a harmonic mean never exceeds the arithmetic one.",
     ),
 )

@@ -283,7 +283,7 @@ BOUND = Study(
     panels=(curves("Mean ‖∇F‖² over R rounds", "gradient", "R", "mean ‖∇F‖²", log="xy"),),
     settings=lambda scale: {"rounds": ", ".join(map(str, ROUNDS[scale]))},
     notes=(
-        "Optima ±1 as in G.3: ten clients with 2 steps and a loss rate of 0.3, ten with 10 steps and no losses.",
+        "Optima 2 ± 1 (G.3, but runs start at 0): ten clients with 2 steps and losses of 0.3, ten with 10 and none.",
         "Bounds as they can be proved (fedweave.theory.fedacs). FedAvg's limit is χ² κ² = 0.569 ((91) leaves out κ²).",
     ),
 )

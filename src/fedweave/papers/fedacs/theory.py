@@ -28,11 +28,12 @@ def measure_bound(
 ) -> MeasuredAgainstBound:
     """Mean squared gradient of the true objective over R rounds, η ∝ 1/√R: FedAvg's settles at χ² κ², FedACS's at 0.
 
-    Twenty clients as in the paper's example of a tight bound (G.3): half with the optimum −1, two local steps and a
-    loss rate of 0.3, half with the optimum 1, ten steps and no losses. The bound is Theorem 2 with Theorem 1's error
+    Twenty clients as in the paper's example of a tight bound (G.3): half with the optimum 1, two local steps and a
+    loss rate of 0.3, half with the optimum 3, ten steps and no losses; runs start at 0, so that every method has a way
+    to go. The bound is Theorem 2 with Theorem 1's error
     for this R; for FedACS χ² = 0, and the bound is Theorem 3's.
     """
-    problem = Quadratics(np.repeat([[-1.0], [1.0]], 10, axis=0))
+    problem = Quadratics(np.repeat([[1.0], [3.0]], 10, axis=0))
     weight, steps, lost = np.full(20, 1 / 20), np.repeat([2, 10], 10), np.repeat([0.3, 0.0], 10)
     clients = population_of(weight, steps, lost)
     p = weight if method == "fedavg" else theory.acs_probability(weight, lost, steps)

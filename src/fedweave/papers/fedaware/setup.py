@@ -34,7 +34,7 @@ class Size:
 
 SIZES: dict[Scale, Size] = {
     "smoke": Size(1 / 150, 3, 2, 20, 3),
-    "laptop": Size(1 / 5, 200, 5),
+    "laptop": Size(1 / 5, 200, 10),
     "paper": Size(1.0, 500, 10),
 }
 TRAIN = {"mnist": 60_000, "fashion_mnist": 60_000, "cifar10": 50_000}

@@ -22,7 +22,7 @@ from fedweave.server import Descent
 CLIENTS, PER_ROUND, ALPHA, LR, SERVER_LR = 10, 5, 0.5, 0.01, 1.0
 
 
-def measure_bound(seeds: int = 3, rounds: int = 512) -> MeasuredAgainstBound:
+def measure_bound(seeds: int = 3, rounds: int = 512, first_seed: int = 0) -> MeasuredAgainstBound:
     """Mean squared length of FedAWARE's direction over T rounds, ten clients with 1 to 3 local steps, five per round.
 
     The optima lie around a point at distance 10 from the start: their hull has to be reached before d can vanish. The
@@ -32,11 +32,11 @@ def measure_bound(seeds: int = 3, rounds: int = 512) -> MeasuredAgainstBound:
     weight, steps = np.full(CLIENTS, 1 / CLIENTS), np.arange(CLIENTS) % 3 + 1
     sampler, aggregator = FirstEveryone(Uniform(PER_ROUND)), Aware(ALPHA, precision="float64")
     method = Method(sampler, aggregator=aggregator, server=Descent(SERVER_LR))
-    points = points_up_to(rounds)
+    points, clients = points_up_to(rounds), population_of(weight, steps)
     measured, miss, first = np.empty((seeds, points.size)), 0.0, 0.0
     for seed in range(seeds):
         lengths = np.empty(rounds)
-        for t, (x, happened) in enumerate(rounds_on(method, problem, population_of(weight, steps), LR, rounds, seed)):
+        for t, (x, happened) in enumerate(rounds_on(method, problem, clients, LR, rounds, first_seed + seed)):
             lengths[t] = happened.direction @ happened.direction
             away = ((x - problem.optimum) ** 2).sum(1)
             errors = (1 - (1 - LR) ** steps - LR * steps) ** 2 * away
