@@ -66,6 +66,13 @@ RATIOS = {  # as printed beside the rounds and seconds, FedAvg's over each metho
 ERRATA = {("table2/femnist", 1, 1), ("table2/celeba", 2, 0), ("table8/cifar10", 1, 0)}
 
 
+def test_arithmetic_contradicts_lemma_c1_and_the_abstract():
+    """Without replacement P(i in S) is not n p; and of all laws importance sampling has the least update variance."""
+    for item, claim in (("delta/fig3", "delta/lemma-c1"), ("delta/variance", "delta/abstract-variance")):
+        verdicts = {j.claim.id: j.verdict for j in papers.reproduce(item).judged()}
+        assert verdicts[claim] == "contradicted"
+
+
 def test_stored_numbers_give_the_printed_ratios_but_for_three():
     wrong = set()
     for (name, column), printed in RATIOS.items():

@@ -54,10 +54,10 @@ def mean_without_replacement(p: Array, g: Array) -> Array:
 
     Lemma C.1 calls it unbiased, with P(i in S) = n p; that is so only where all p are equal.
     """
-    pairs = permutations(range(p.size), PICKED)
-    return sum((p[i] * p[j] / (1 - p[i]) * (g[i] / p[i] + g[j] / p[j]) for i, j in pairs), 0 * POINT) / (
-        PICKED * p.size
-    )
+    mean = 0 * POINT
+    for i, j in permutations(range(p.size), PICKED):
+        mean += p[i] * p[j] / (1 - p[i]) * (g[i] / p[i] + g[j] / p[j]) / (PICKED * p.size)
+    return mean
 
 
 def pick_pair(method: Method, seed: int) -> Record:
