@@ -37,6 +37,12 @@ def test_the_toy_example_by_hand():
         assert values["distance"] == pytest.approx(distance[name], abs=1e-12)
         assert values["variance"] == pytest.approx(variance[name], rel=1e-2 if name == "feddelta" else 1e-3)
         assert values["as printed"] == 1
+    # two of three without replacement: (1/6) Σ π g/p, with the inclusion probabilities π of IS's law
+    p, pi = np.sqrt([8, 17, 45]) / np.sqrt([8, 17, 45]).sum(), np.array([0.49640, 0.67194, 0.83166])
+    expected = (pi / p) @ np.array([(2, 2), (4, 1), (6, -3)]) / 6
+    bias = "bias without replacement"
+    assert found["fedis"][bias] == pytest.approx(np.linalg.norm(expected - (4, 0)), rel=1e-2)
+    assert found["fedavg"][bias] == pytest.approx(0, abs=1e-12)
     other = replace(exact.METHODS["fedis"], name="feddelta")
     assert exact.pick_pair(other, 0).values["as printed"] == 0  # IS picks another pair than DELTA
 
@@ -58,6 +64,13 @@ RATIOS = {  # as printed beside the rounds and seconds, FedAvg's over each metho
     ("table8/celeba", 1): (1.11, 1.29, 1.32),
 }
 ERRATA = {("table2/femnist", 1, 1), ("table2/celeba", 2, 0), ("table8/cifar10", 1, 0)}
+
+
+def test_arithmetic_contradicts_lemma_c1_and_the_abstract():
+    """Without replacement P(i in S) is not n p; and of all laws importance sampling has the least update variance."""
+    for item, claim in (("delta/fig3", "delta/lemma-c1"), ("delta/variance", "delta/abstract-variance")):
+        verdicts = {j.claim.id: j.verdict for j in papers.reproduce(item).judged()}
+        assert verdicts[claim] == "contradicted"
 
 
 def test_stored_numbers_give_the_printed_ratios_but_for_three():
@@ -108,6 +121,22 @@ def test_what_is_read_off_a_run():
     never = setup.measures(0.95)
     assert setup.counted(never["rounds to 95%"])(r) == 11
     assert setup.counted(never["local steps to 95%"])(r) == 33
+
+
+def test_a_relative_target_is_that_of_fedavg_with_the_same_seed():
+    """FedAvg's five best rounds have means 0.8 and 0.4: targets 0.76 and 0.38."""
+
+    def run(*accuracy):
+        return Record({"round": np.arange(1.0, 7), "accuracy": np.array(accuracy)})
+
+    fedavg = [run(0.1, 0.7, 0.75, 0.8, 0.85, 0.9), run(0.1, 0.4, 0.4, 0.4, 0.4, 0.4)]
+    ours = [run(0.77, 0, 0, 0, 0, 0), run(0.3, 0.37, 0, 0, 0, 0)]
+    measure = STUDIES["delta/table2/cifar10"].measures["rounds to 0.95 of FedAvg's best 5"]
+    found = measure.numbers({"fedavg": fedavg, "ours": ours})
+    assert found["fedavg"].tolist() == [4, 2]
+    assert found["ours"][0] == 1
+    assert np.isnan(found["ours"][1])
+    assert measure.ends({"fedavg": fedavg, "ours": ours})["ours"].tolist() == [7, 7]
 
 
 def test_combinations_are_other_parts_of_the_same_methods():

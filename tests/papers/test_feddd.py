@@ -124,6 +124,7 @@ def test_the_testbed_has_ten_clients_and_whole_broadcasts():
         dropouts = [arm.method.upload for arm in arms.values() if hasattr(arm.method.upload, "refresh")]
         assert dropouts
         assert {d.refresh for d in dropouts} == {1}
+        assert STUDIES[name].fidelity("paper") == "faithful"  # its links are not published
 
 
 def test_laptop_sizes_are_faithful():

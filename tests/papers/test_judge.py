@@ -139,6 +139,18 @@ def test_arithmetic_needs_no_seeds():
     assert verdict(rising, "exact", a=[1, 4], b=[3, 3]) == "contradicted"
 
 
+@pytest.mark.parametrize(("kind", "sign"), [("rising", 1), ("falling", -1)])
+def test_what_arithmetic_says_to_rise_or_fall_does_so_at_every_step(kind, sign):
+    """1, 3, 2, 4 rises on the whole, but not from its second value to its third; nor does a step of nothing count."""
+    claim = replace(CLAIM, kind=kind, ours="", others=("a", "b", "c", "d"))
+
+    def along(*numbers):
+        return verdict(claim, "exact", **{arm: [sign * v] for arm, v in zip("abcd", numbers, strict=True)})
+
+    assert along(1, 2, 3, 4) == "confirmed"
+    assert along(1, 3, 2, 4) == along(1, 2, 2, 4) == along(4, 3, 2, 1) == "contradicted"
+
+
 def test_what_was_not_measured_is_not_run():
     assert judge(CLAIM, None, "published").verdict == "not run"
     assert judge(CLAIM, Values({"a": np.ones(5)}), "published").verdict == "not run"

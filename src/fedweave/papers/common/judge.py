@@ -147,6 +147,9 @@ def _exact(plain: Judged, values: Values, unit: str) -> Judged:
     claim, gaps = plain.claim, [a - b for a, b in _pairs(plain.claim, values)]
     if claim.kind in ("equal", "value", "holds"):
         holds = all((np.abs(gap) <= claim.margin).all() for gap in gaps)
+    elif claim.kind in ("rising", "falling"):  # at every step, not only on the whole
+        steps = np.diff([values.compared(arm) for arm in claim.others], axis=0)
+        holds = bool((steps > 0 if claim.kind == "rising" else steps < 0).all())
     else:
         holds = all((gap > 0).all() for gap in gaps)
     verdict: Verdict = "confirmed" if holds else "contradicted"

@@ -5,6 +5,7 @@ Figures 1 and 8 are illustrations; figure 5 is figure 3 with a frame for each me
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,17 @@ def probabilities(method: Method) -> tuple[Array, Array]:
     return law / law.sum(), engine.gradients(POINT, np.arange(3))
 
 
+def mean_without_replacement(p: Array, g: Array) -> Array:
+    """Return E (1/n) Σ g/(m p) over n = 2 clients that are drawn one after the other, from those that are left.
+
+    Lemma C.1 calls it unbiased, with P(i in S) = n p; that is so only where all p are equal.
+    """
+    mean = 0 * POINT
+    for i, j in permutations(range(p.size), PICKED):
+        mean += p[i] * p[j] / (1 - p[i]) * (g[i] / p[i] + g[j] / p[j]) / (PICKED * p.size)
+    return mean
+
+
 def pick_pair(method: Method, seed: int) -> Record:
     """Return the two clients of the largest probability, their mean gradient, and how far it is from that of all.
 
@@ -59,6 +71,7 @@ def pick_pair(method: Method, seed: int) -> Record:
     values = {
         "distance": np.linalg.norm(mean - g.mean(0)),
         "variance": theory.update_variance(p, np.full(3, 1 / 3), g, PICKED),
+        "bias without replacement": np.linalg.norm(mean_without_replacement(p, g) - g.mean(0)),
         "as printed": float((tuple(pair + 1), tuple(mean.round(12))) == printed),
     }
     rounds = {f"client {i + 1}": v for i, v in enumerate(g)} | {"picked": mean, "all": g.mean(0), "p": p}
@@ -88,11 +101,14 @@ FIG3 = Study(
     shows="toy example (also figure 5): how far the pairs that DELTA, IS and FedAvg pick are from the ideal gradient",
     arms=lambda scale: METHODS,
     seeds=always(),
-    measures={name: value(name) for name in ("distance", "as printed", "variance")},
+    measures={name: value(name) for name in ("distance", "as printed", "variance", "bias without replacement")},
     panels=[_arrows(name) for name in METHODS],
     work=pick_pair,
     exact=True,
-    notes=("variance: E‖estimate − ideal‖² of the unbiased estimator by two draws with replacement.",),
+    notes=(
+        "variance: E‖estimate − ideal‖² of the unbiased estimator by two draws with replacement.",
+        "bias without replacement: ‖E estimate − ideal‖ with the same weights (Lemma C.1), one client after the other.",
+    ),
 )
 LAWS = ("uniform", "importance", "delta")
 

@@ -158,6 +158,7 @@ def _table2(name: str) -> Table:
         published=by_name(NAMES, TABLE2[name]),
         seeds=TEN if fashion else FIVE,
         late=(0.80,) if fashion else (),
+        relative=True,
         notes=NOTES.get(name, ()),
     )
 

@@ -152,7 +152,7 @@ class Setting:
             "batch (not published)": batch,
             "steps an epoch": math.ceil(images / self.clients(scale) / batch) if scale != "smoke" else "other",
             "learning rate (not published)": LR[self.data],
-            "links": "table 4 × 1000 (not published)" if self.testbed else "table 4",
+            "links": "ours: table 4 × 1000 (not published)" if self.testbed else "table 4",
             "tuning": "none: one learning rate for all methods",
         }
 
