@@ -149,7 +149,7 @@ def test_figure_8_says_what_is_left_to_each_method():
         assert found[left[name]] < 1e-5
         assert min(v for where, v in found.items() if where != left[name]) > 0.01
     claim = claims()["fedacs/fig8-fedvarp"]
-    judged = {j.claim.id: j.verdict for j in papers.reproduce("fedacs/fig8").judged()}
+    judged = {j.claim.id: j.verdict for j in papers.reproduce("fedacs/fig8", "paper").judged()}
     assert judged.pop(claim.id) == "contradicted"
     assert set(judged.values()) == {"confirmed"}
 
