@@ -185,7 +185,7 @@ def print_claims(json: bool) -> None:
     screen = Console()
     Console(width=max(screen.width, 150) if not screen.is_terminal else None).print(table)
     done = sum(entry["verdict"] != "not run" for entry in found)
-    print(f"{len(found)} claims, {done} of them run. `fedweave reproduce ITEM` runs one; docs/results.md explains.")
+    print(f"{len(found)} claims, {done} of them run. `fedweave reproduce ITEM` runs one; docs/reproduce.md explains.")
 
 
 def _print_claims(item: str, judged: Sequence[Judged]) -> None:

@@ -127,8 +127,8 @@ def client(
             _keep(context, request, kept, answers.parcels[0].kept)
         update, *numbers = (column[0] for column in answers.trained[:-1])
         names = Trained._fields[1:-1]
-        told = {name: float(number) for name, number in zip(names, numbers, strict=True)}
-        about = Answer(samples, request.steps, seconds=time.perf_counter() - begin, **told)
+        reported = {name: float(number) for name, number in zip(names, numbers, strict=True)}
+        about = Answer(samples, request.steps, seconds=time.perf_counter() - begin, **reported)
         return Message(sealed(answer(about, tensors, update, payload), request.round, number), reply_to=message)
 
     @app.evaluate()

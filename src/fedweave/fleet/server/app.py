@@ -200,8 +200,8 @@ def _recall(session: Session, store: RunFolder) -> None:
         return
     rows = store.columns("clients")
     for r in np.unique(rows["round"]):
-        told = (rows[c][rows["round"] == r] for c in ("client", "received", "seconds", "bytes_up"))
-        engine.seen = measured.visited(engine.seen, *told)
+        columns = (rows[c][rows["round"] == r] for c in ("client", "received", "seconds", "bytes_up"))
+        engine.seen = measured.visited(engine.seen, *columns)
 
 
 def say(name: str, experiment: Experiment) -> Any:

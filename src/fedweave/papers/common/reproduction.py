@@ -34,7 +34,7 @@ class OutOfTime(Exception):  # noqa: N818 - named for what happened
 
 @dataclass(frozen=True)
 class Limits:
-    """When to stop, and whom to tell how far it is."""
+    """When to stop, and what to call with the number of finished runs."""
 
     deadline: float = float("inf")  # as time.monotonic() counts
     on_progress: parallel.Progress | None = None

@@ -142,14 +142,14 @@ def _studies() -> list[Study]:
             notes = [ERRATA[f"{table}/{name}"]] if f"{table}/{name}" in ERRATA else []
             notes += [DEAL.format(f"fedacs/{table}/mnist")] if name == "mnist" else []
             setting = f"{where} {LABELS.get(name, name)}"
-            told = f"rounds and device time to {task.target:.0%}, seven methods: {setting}"
-            found.append(_study(f"{table}/{name}", task, told, seeds, False, notes))
+            shows = f"rounds and device time to {task.target:.0%}, seven methods: {setting}"
+            found.append(_study(f"{table}/{name}", task, shows, seeds, False, notes))
             found.append(
                 _study(f"{figure}/{name}", task, f"test accuracy of seven methods: {setting}", seeds, True, notes)
             )
     for item, task in OTHER_DEAL.items():
-        told = f"the same as {item.removesuffix('-different')}, but slow and fast half own different classes"
-        found.append(_study(item, task, told, FIVE, False, ()))
+        shows = f"the same as {item.removesuffix('-different')}, but slow and fast half own different classes"
+        found.append(_study(item, task, shows, FIVE, False, ()))
     return found
 
 
