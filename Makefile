@@ -8,7 +8,7 @@ export FEDWEAVE_DATA
 # The tests start dozens of programs: compile the modules once for all of them, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test faults lint format bench dist clean
+.PHONY: demo test faults lint format bench results dist clean
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/.demo
@@ -52,6 +52,9 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/dropout_plan.py
 	$(BIN)/python benchmarks/upload.py
 	$(BIN)/python benchmarks/ray_overhead.py
+
+results: $(VENV)/.dev  # docs/results.md from the recorded outcomes
+	$(BIN)/python -m fedweave.papers.common.results_page docs/results.md
 
 dist: $(VENV)/.dev  # the wheel and the sdist
 	rm -rf dist

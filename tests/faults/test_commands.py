@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
+import numpy as np
 import psutil
 import pytest
 from fleet import COMMAND_POINTS, POINTS, THOROUGH, WORLD
@@ -122,6 +124,35 @@ def test_a_killed_reproduction(point, zygote, tmp_path, reproduced):
     assert (tmp_path / "page.html").read_bytes() == (reproduced / "page.html").read_bytes()
     after, before = (json.loads((f / "feddd-tiny.smoke.json").read_text()) for f in (tmp_path, reproduced))
     assert {**after, "date": ""} == {**before, "date": ""}  # midnight may lie between them
+
+
+@pytest.mark.skipif(not THOROUGH, reason="a minute or two: make faults")
+def test_a_reproduction_killed_ten_times_at_random(tmp_path):
+    """Real processes and their workers, killed whenever it happens; what is left is continued to the same files."""
+    words = [sys.executable, "-m", "fedweave", "reproduce", "latency/table1/fashion_mnist/dir", "--html", "page.html"]
+    rng, folders = np.random.default_rng(7), [tmp_path / "whole", tmp_path / "killed"]
+
+    def start(folder):
+        folder.mkdir(exist_ok=True)
+        environment = os.environ | {"FEDWEAVE_CACHE": str(folder / "kept")}
+        return subprocess.Popen([*words, "--record", "."], cwd=folder, env=environment, stderr=subprocess.DEVNULL)
+
+    begin = time.monotonic()
+    assert start(folders[0]).wait() == 0
+    whole = time.monotonic() - begin
+    for _ in range(10):
+        program = start(folders[1])
+        with suppress(subprocess.TimeoutExpired):
+            program.wait(float(rng.uniform(0, whole)))
+        program.kill()
+        program.wait()
+    assert start(folders[1]).wait() == 0
+    assert tree(folders[1]) == tree(folders[0])
+    pages = [(folder / "page.html").read_bytes() for folder in folders]
+    assert pages[0] == pages[1]
+    name = "latency-table1-fashion_mnist-dir.smoke.json"
+    found = [{**json.loads((folder / name).read_text()), "date": ""} for folder in folders]
+    assert found[0] == found[1]
 
 
 PROGRAM = """

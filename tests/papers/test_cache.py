@@ -216,6 +216,10 @@ def test_tuning_gives_every_method_the_same_trials_on_other_seeds_and_samples(mo
     assert min(lrs.values()) > 0.003
     tuned, plain = (np.mean(outcome.values("accuracy", c).by_arm["fedavg"]) for c in ("tuned", "paper"))
     assert tuned > plain
+    shown = {
+        row["method"]: float(row["learning rate"]) for row in outcome.rows() if row["column"] == "every method tuned"
+    }
+    assert shown == {arm: float(f"{lr:g}") for arm, lr in lrs.items()}
 
 
 def test_what_is_never_reached_is_censored():

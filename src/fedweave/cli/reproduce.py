@@ -179,7 +179,7 @@ def print_claims(json: bool) -> None:
     table = Table("paper", "claim", "where", "published", "verdict", "evidence", title="claims", title_justify="left")
     for entry in found:
         verdict = entry["verdict"] + (f", {entry['fidelity']}" if entry["verdict"] != "not run" else "")
-        mark = " (primary)" if entry["primary"] else " (beyond the paper)" if entry["beyond"] else ""
+        mark = " (primary)" if entry["primary"] else " (beyond the paper)" if entry["beyond"] else " (exploratory)"
         cells = (entry["claim"] + mark, entry["where"], entry["published"] or "—", verdict, entry["evidence"] or "—")
         table.add_row(entry["paper"], *cells)
     screen = Console()
@@ -190,5 +190,4 @@ def print_claims(json: bool) -> None:
 
 def _print_claims(item: str, judged: Sequence[Judged]) -> None:
     for j in judged:
-        mark = " (primary)" if j.claim.primary else ""
-        print(f"{j.verdict}, {j.fidelity}: {item}: {j.claim.claim}{mark} ({j.evidence})")
+        print(f"{j.verdict}, {j.fidelity}: {item}: {j.claim.claim} ({j.family}; {j.evidence or 'no evidence'})")

@@ -49,6 +49,11 @@ class Judged:
     seeds: int = 0
     detectable: float | None = None  # the smallest difference (ratio) that these seeds would have shown
 
+    @property
+    def family(self) -> str:
+        """Which correction the claim is under: a paper's one primary claim, its others, or ours beyond the paper."""
+        return "primary" if self.claim.primary else "beyond the paper" if self.claim.beyond else "exploratory"
+
     def plain(self) -> dict[str, Any]:
         """Return JSON-able data, as ``fedweave list claims --json`` prints it."""
         c = self.claim
@@ -170,7 +175,7 @@ def _with_difference(judged: Judged, d: Difference, sign: int, ratio: bool, neve
     mean, low, high, detectable = numbers
     what = "ratio" if ratio else "difference"
     shown = [_shown(number, unit, ratio) for number in numbers]
-    text = f"{what} {shown[0]} ({shown[1]} to {shown[2]}), {d.seeds} seeds; detectable {shown[3]}"
+    text = f"{what} {shown[0]} ({shown[1]} to {shown[2]}), {d.seeds} seeds; detectable before correction {shown[3]}"
     text += "; some never arrived" if never else ""
     finite = all(np.isfinite(numbers))
     interval = (low, high) if finite else None

@@ -68,7 +68,7 @@ def _claims(judged: Sequence[Judged]) -> str:
     if not judged:
         return ""
     body = "".join(
-        f"<tr><td>{escape(j.claim.claim)}{' <b>(primary)</b>' if j.claim.primary else ''}</td>"
+        f"<tr><td>{escape(j.claim.claim)} {'<b>(primary)</b>' if j.claim.primary else f'({j.family})'}</td>"
         f"<td>{escape(j.claim.where)}</td><td>{escape(j.claim.published or '—')}</td>"
         f'<td class="verdict {j.verdict}">{j.verdict}, {j.fidelity}</td><td>{escape(j.evidence)}</td></tr>'
         for j in judged

@@ -53,7 +53,10 @@ def reproduce_study(study: Study, scale: Scale, limits: Limits, tune: bool = Fal
     records: dict[str, Records] = {
         c: {arm: [found[c, arm, seed] for seed in seeds] for arm in arms} for c, arms in columns.items()
     }
-    return Outcome(study, scale, records)
+    tuned = columns if "tuned" in columns else {}
+    return Outcome(
+        study, scale, records, {c: {arm: each.lr for arm, each in arms.items()} for c, arms in tuned.items()}
+    )
 
 
 def run_kept(

@@ -112,6 +112,7 @@ class Outcome:
     study: Study
     scale: Scale
     records: Mapping[str, Records]  # by column: paper, calibrated, tuned
+    learning_rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by column and arm, where tuned
 
     def values(self, measure: str, column: str = "paper") -> Values | None:
         """Return a measure of every arm, one number per seed."""
@@ -142,7 +143,8 @@ class Outcome:
         for column, records in self.records.items():
             numbers = {name: measure.numbers(records) for name, measure in self.study.measures.items()}
             first = {"column": self.named(column)} if len(self.records) > 1 else {}
-            found += [{**first, "method": arm, **self._cells(numbers, arm)} for arm in records]
+            lr = {arm: {"learning rate": f"{rate:g}"} for arm, rate in self.learning_rates.get(column, {}).items()}
+            found += [{**first, "method": arm, **lr.get(arm, {}), **self._cells(numbers, arm)} for arm in records]
         return found
 
     def _cells(self, numbers: Mapping[str, Mapping[str, Array]], arm: str) -> dict[str, str]:
