@@ -29,6 +29,7 @@ from fedweave.method import Method
 from fedweave.sample import (
     ACS,
     IS,
+    Clustered,
     ClusterIS,
     Deadline,
     Delta,
@@ -40,6 +41,7 @@ from fedweave.sample import (
     PowerOfChoice,
     PracticalDelta,
     PracticalIS,
+    Tiers,
     Uniform,
     UniformDraws,
     Weighted,
@@ -251,6 +253,16 @@ def cluster_is(per_round: int = 10) -> Method:
     return Method(ClusterIS(per_round), aggregator=InverseProbability(), name="cluster_is")
 
 
+def clustered(per_round: int = 10) -> Method:
+    """Clustered sampling by data size: one client from each of K distributions, plain average (Fraboni et al.)."""
+    return Method(Clustered(per_round), aggregator=Anonymous(), name="clustered")
+
+
+def clustered_similarity(per_round: int = 10) -> Method:
+    """Clustered sampling by similarity: clients with like updates share a distribution (Fraboni et al.)."""
+    return Method(Clustered(per_round, "similarity"), aggregator=Anonymous(), name="clustered_similarity")
+
+
 def power_of_choice(per_round: int = 10) -> Method:
     """Power-of-Choice: the clients with the largest loss among twice as many candidates, plain average (Cho et al.)."""
     return Method(PowerOfChoice(per_round), aggregator=Anonymous(), name="power_of_choice")
@@ -300,6 +312,11 @@ def latency_dropout(per_round: int = 10, keep: float = 0.6) -> Method:
 def fedcs(per_round: int = 10) -> Method:
     """FedCS: the clients with the fastest links (Nishio and Yonetani)."""
     return Method(Deadline(per_round), name="fedcs")
+
+
+def tifl(per_round: int = 10) -> Method:
+    """TiFL: one tier of equally fast clients a round, tiers with a high loss more often (Chai et al.)."""
+    return Method(Tiers(per_round), name="tifl")
 
 
 def oort(per_round: int = 10) -> Method:
