@@ -162,6 +162,8 @@ def test_every_listed_method_and_system_can_be_asked_for():
     defined = [n for n, f in inspect.getmembers(methods, inspect.isfunction) if f.__module__ == methods.__name__]
     assert list(method_names()) == [name for name in defined if name != "fedmd"]
     assert all(method_names().values()), "a method without a line about it"
+    grouped = [name for _, names in methods.GROUPS.values() for name in names.split()]
+    assert sorted(grouped) == sorted(method_names()), "every method belongs into one of methods.GROUPS"
     for name in method_names():
         (experiment,), _ = experiments_of([name], {"per_round": "2"})
         assert experiment.method == getattr(methods, name)(2)
