@@ -122,7 +122,7 @@ WRONG = {
     "pool": "spark", "max_length_ratio": "0", "deadline": "soon", "over_selection": "0.5", "answers": "0",
     "min_answers": "-1", "failures": "ignore", "quarantine": "0", "audit": "maybe", "task": "regresion",
     "evaluate": "trian", "client_eval": "0",
-    "start": "model.onnx", "adversary": "sign-flop:0.2",
+    "start": "model.onnx", "adversary": "sign-flop:0.2", "roll": "-1",
 }  # fmt: skip
 
 
@@ -380,8 +380,9 @@ def test_the_guide_lists_every_option_as_it_is_declared():
 def test_the_example_of_an_option_works(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / OPTIONS["start"].example).touch()
-    (experiment,), _ = experiments_of(["fedavg"], {name: OPTIONS[name].example})
-    default = fw.Experiment("fedavg")
+    needed = {"submodels": OPTIONS["submodels"].example} if name == "roll" else {}
+    (experiment,), _ = experiments_of(["fedavg"], {name: OPTIONS[name].example, **needed})
+    default = fw.Experiment("fedavg", **needed)
     assert experiment != default or name == "seeds", "an example of the default shows nothing"
 
 
