@@ -1,6 +1,7 @@
 """Clients with narrower networks: each trains some channels of every layer of one model.
 
-The first ones (HeteroFL, FedDD), or a window that moves on from round to round (FedRolex: Alam, Liu, Yan, Zhang).
+The first ones (HeteroFL, FedDD), or a window that moves on from round to round (FedRolex: Alam, Liu, Yan, Zhang). The
+full text of FedRolex could not be had: the window is that of its authors' code, where it moves the other way round.
 """
 
 from __future__ import annotations
