@@ -29,6 +29,7 @@ from fedweave.method import Method
 from fedweave.sample import (
     ACS,
     IS,
+    Clustered,
     ClusterIS,
     Deadline,
     Delta,
@@ -40,6 +41,7 @@ from fedweave.sample import (
     PowerOfChoice,
     PracticalDelta,
     PracticalIS,
+    Tiers,
     Uniform,
     UniformDraws,
     Weighted,
@@ -47,6 +49,32 @@ from fedweave.sample import (
 from fedweave.upload import DifferentialDropout
 
 RENAMED = {"fedmd": "fedavg_md"}  # names of 0.1, which still work and warn
+
+GROUPS = {  # what methods cure, and which do; every method is in one group, `fedweave list methods` follows this order
+    "plain": (
+        "baselines and server optimisers",
+        "fedavg fedavg_full fedavg_us fedavg_is fedavg_md fedavgm fedadagrad fedadam fedyogi",
+    ),
+    "links": (
+        "answers that get lost, most of them with uneven work too",
+        "fedacs fedacs_estimated fedacs_measured fedavg_ca fedau fedvarp_reuse fedpracdelta_consistent",
+    ),
+    "work": ("clients that do different numbers of local steps", "fednova fednova_renorm"),
+    "data": (
+        "data that differs between clients",
+        """fedprox scaffold feddyn fedvarp fedaware fedaware_unit fedmgda fedos fedis feddelta fedpracis fedpracdelta
+        cluster_is clustered clustered_similarity power_of_choice""",
+    ),
+    "time": (
+        "rounds that wait for slow clients",
+        "latency_optimal latency_norm latency_ratio latency_uniform fedcs oort tifl",
+    ),
+    "bytes": (
+        "messages that are too large",
+        "feddd feddd_acs feddd_random feddd_max feddd_delta feddd_ordered latency_dropout",
+    ),
+    "trust": ("clients that attack, and privacy", "fedavg_median fedavg_trimmed fedacs_private"),
+}
 
 
 def fedavg(per_round: int = 10) -> Method:
@@ -251,6 +279,16 @@ def cluster_is(per_round: int = 10) -> Method:
     return Method(ClusterIS(per_round), aggregator=InverseProbability(), name="cluster_is")
 
 
+def clustered(per_round: int = 10) -> Method:
+    """Clustered sampling by data size: one client from each of K distributions, plain average (Fraboni et al.)."""
+    return Method(Clustered(per_round), aggregator=Anonymous(), name="clustered")
+
+
+def clustered_similarity(per_round: int = 10) -> Method:
+    """Clustered sampling by similarity: clients with like updates share a distribution (Fraboni et al.)."""
+    return Method(Clustered(per_round, "similarity"), aggregator=Anonymous(), name="clustered_similarity")
+
+
 def power_of_choice(per_round: int = 10) -> Method:
     """Power-of-Choice: the clients with the largest loss among twice as many candidates, plain average (Cho et al.)."""
     return Method(PowerOfChoice(per_round), aggregator=Anonymous(), name="power_of_choice")
@@ -300,6 +338,11 @@ def latency_dropout(per_round: int = 10, keep: float = 0.6) -> Method:
 def fedcs(per_round: int = 10) -> Method:
     """FedCS: the clients with the fastest links (Nishio and Yonetani)."""
     return Method(Deadline(per_round), name="fedcs")
+
+
+def tifl(per_round: int = 10) -> Method:
+    """TiFL: one tier of equally fast clients a round, tiers with a high loss more often (Chai et al.)."""
+    return Method(Tiers(per_round), name="tifl")
 
 
 def oort(per_round: int = 10) -> Method:

@@ -259,7 +259,7 @@ def test_an_old_option_is_one_line_on_stderr_and_an_unknown_one_is_near_those_of
 def test_list_names_what_options_take(what, fedweave):
     code, out, _ = fedweave("list", what, "--json")
     names = json.loads(out)
-    assert (code, list(names)) == (0, [what])
+    assert (code, list(names)) == (0, ["methods", "groups"] if what == "methods" else [what])
     assert all(names[what].values())
     _, text, _ = fedweave("list", what)
     assert all(name in text for name in names[what])
@@ -267,6 +267,10 @@ def test_list_names_what_options_take(what, fedweave):
     assert json.loads(everything)[what] == names[what]
     if what == "methods":
         assert names[what] == method_names()
+        assert json.loads(everything)["groups"] == names["groups"]
+        lines = [line.split() for line in text.splitlines() if line.strip()]
+        shown = [words[0] for words in lines if words[0] in names[what] or words[0] in names["groups"]]
+        assert shown == [name for group, some in names["groups"].items() for name in (group, *some)]
 
 
 def test_run_prints_one_object_with_what_is_promised(fedweave, tmp_path):

@@ -122,7 +122,7 @@ WRONG = {
     "pool": "spark", "max_length_ratio": "0", "deadline": "soon", "over_selection": "0.5", "answers": "0",
     "min_answers": "-1", "failures": "ignore", "quarantine": "0", "audit": "maybe", "task": "regresion",
     "evaluate": "trian", "client_eval": "0",
-    "start": "model.onnx", "adversary": "sign-flop:0.2",
+    "start": "model.onnx", "adversary": "sign-flop:0.2", "roll": "-1",
 }  # fmt: skip
 
 
@@ -162,6 +162,8 @@ def test_every_listed_method_and_system_can_be_asked_for():
     defined = [n for n, f in inspect.getmembers(methods, inspect.isfunction) if f.__module__ == methods.__name__]
     assert list(method_names()) == [name for name in defined if name != "fedmd"]
     assert all(method_names().values()), "a method without a line about it"
+    grouped = [name for _, names in methods.GROUPS.values() for name in names.split()]
+    assert sorted(grouped) == sorted(method_names()), "every method belongs into one of methods.GROUPS"
     for name in method_names():
         (experiment,), _ = experiments_of([name], {"per_round": "2"})
         assert experiment.method == getattr(methods, name)(2)
@@ -378,8 +380,9 @@ def test_the_guide_lists_every_option_as_it_is_declared():
 def test_the_example_of_an_option_works(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / OPTIONS["start"].example).touch()
-    (experiment,), _ = experiments_of(["fedavg"], {name: OPTIONS[name].example})
-    default = fw.Experiment("fedavg")
+    needed = {"submodels": OPTIONS["submodels"].example} if name == "roll" else {}
+    (experiment,), _ = experiments_of(["fedavg"], {name: OPTIONS[name].example, **needed})
+    default = fw.Experiment("fedavg", **needed)
     assert experiment != default or name == "seeds", "an example of the default shows nothing"
 
 

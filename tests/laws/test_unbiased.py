@@ -8,7 +8,7 @@ import pytest
 
 import worlds
 from fedweave.aggregate import Anonymous, Consistent, InverseProbability, LinkAware, Mean, Models, Nova
-from fedweave.sample import ACS, Everyone, Fixed, Optimal, Uniform, UniformDraws, Weighted
+from fedweave.sample import ACS, Clustered, Everyone, Fixed, Optimal, Tiers, Uniform, UniformDraws, Weighted
 from fedweave.theory import acs_probability
 
 N, D = 4, 3
@@ -21,14 +21,16 @@ UPDATES = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
 class Scripted:
     """Stands in for a Generator: hands out the draw that the enumeration has come to."""
 
-    def __init__(self, points=None, subset=None):
-        self.points, self.subset = points, subset
+    def __init__(self, points=None, subset=None, tier=None):
+        self.points, self.subset, self.tier = points, subset, tier
 
     def random(self, size):
         assert size == len(self.points)
         return np.array(self.points)
 
-    def choice(self, there, size, replace):
+    def choice(self, there, size=1, replace=True, p=None):
+        if p is not None:
+            return self.tier
         assert not replace
         assert size == len(self.subset)
         return there[list(self.subset)]
@@ -47,9 +49,44 @@ def multinomial_draws(p, draws):
         yield np.prod([p[i] for i in who]), Scripted(points=[middle[i] for i in who])
 
 
+def filled_one_by_one(draws):
+    """Return r (K, N) of clustered sampling's Algorithm 1, as the paper says it: largest first, one after the other."""
+    r, k, left = np.zeros((draws, N)), 0, draws * WEIGHT
+    for i in np.argsort(-WEIGHT):
+        while left[i] > 1e-12:
+            piece = min(1 - r[k].sum(), left[i])
+            r[k, i], left[i] = piece, left[i] - piece
+            k += r[k].sum() > 1 - 1e-12
+    return r
+
+
+def clustered_draws(r):
+    """Yield (probability, scripted generator) for one client of each row; pieces lie in the order of the weights."""
+    middle = np.cumsum(r, axis=1) - r / 2  # WEIGHT is in descending order
+    for who in product(*(np.flatnonzero(row) for row in r)):
+        yield np.prod([r[k, i] for k, i in enumerate(who)]), Scripted(points=[middle[k, i] for k, i in enumerate(who)])
+
+
+def tiered_draws(sampler, chances):
+    """Yield (probability, scripted generator) for every tier and every choice in it; all clients are equally fast."""
+    for tier, members in enumerate(np.array_split(np.arange(N), sampler.tiers)):
+        k = min(sampler.per_round, members.size)
+        for subset in combinations(range(members.size), k):
+            yield chances[tier] / comb(members.size, k), Scripted(subset=subset, tier=tier)
+
+
+def first_state(sampler):
+    """Return the state before the first round."""
+    return sampler.init(view().population)
+
+
 def outcomes(sampler, p=None):
     """Yield (probability, cohort) over everything the sampler can draw."""
-    if isinstance(sampler, Everyone):
+    if isinstance(sampler, Clustered | Tiers):
+        clustered = isinstance(sampler, Clustered)
+        for chance, rng in clustered_draws(p) if clustered else tiered_draws(sampler, p):
+            yield chance, sampler.draw(first_state(sampler), view(), rng)
+    elif isinstance(sampler, Everyone):
         yield 1.0, sampler.draw({}, view(), Scripted())
     elif isinstance(sampler, Uniform):
         for subset in combinations(range(N), sampler.per_round):
@@ -87,6 +124,10 @@ SAMPLERS = [
     (Weighted(3), WEIGHT),
     (Fixed(OTHER, 1), OTHER),
     (Fixed(OTHER, 3), OTHER),
+    *((Clustered(k), filled_one_by_one(k)) for k in (1, 2, 3, 5)),
+    (Tiers(1, 2), (0.5, 0.5)),
+    (Tiers(2, 2, probability=(0.7, 0.3)), (0.7, 0.3)),
+    (Tiers(3, 2, probability=(0.2, 0.8)), (0.2, 0.8)),  # tiers are smaller than that
 ]
 
 
@@ -97,7 +138,23 @@ def test_expected_is_the_exact_mean_count(sampler, p):
         mean[cohort.ids] += chance * cohort.count
         promised[cohort.ids] = cohort.expected
     assert np.allclose(mean, promised, atol=1e-14)
-    assert np.allclose(mean, sampler.law({}, view()), atol=1e-14)
+    assert np.allclose(mean, sampler.law(first_state(sampler), view()), atol=1e-14)
+
+
+@pytest.mark.parametrize("draws", [2, 3, 5])
+def test_clustered_counts_vary_less_than_multinomial_ones(draws):
+    """Both variances by enumeration; K draws in all, and of a client with K ω ≥ 1 at least ⌊K ω⌋ − 1."""
+    variance = {}
+    for sampler, p in ((Clustered(draws), filled_one_by_one(draws)), (Weighted(draws), WEIGHT)):
+        seen = []
+        for chance, cohort in outcomes(sampler, p):
+            assert cohort.count.sum() == draws
+            seen.append((chance, np.bincount(cohort.ids, cohort.count, N)))
+        variance[type(sampler)] = sum(chance * (count - draws * WEIGHT) ** 2 for chance, count in seen)
+        if isinstance(sampler, Clustered):
+            assert min((count - draws * WEIGHT).min() for _, count in seen) > -2
+    assert np.allclose(variance[Weighted], draws * WEIGHT * (1 - WEIGHT))
+    assert (variance[Clustered] < variance[Weighted] - 0.01).all()
 
 
 @pytest.mark.parametrize(("sampler", "p"), SAMPLERS, ids=lambda v: str(v)[:30])
@@ -114,7 +171,7 @@ LINEAR = [Anonymous(), InverseProbability(), LinkAware(), Nova("sampled"), Consi
 @pytest.mark.parametrize("aggregator", LINEAR, ids=str)
 def test_coefficients_are_the_exact_mean_weights(sampler, p, aggregator):
     """What an aggregator declares as its mean weights, and a sampler as its law, is what enumeration finds."""
-    declared = aggregator.coefficients(view(), sampler.law({}, view()))
+    declared = aggregator.coefficients(view(), sampler.law(first_state(sampler), view()))
     assert np.allclose(mean_direction(sampler, aggregator, p), declared @ UPDATES, atol=1e-5)
 
 
@@ -214,15 +271,18 @@ def test_equal_updates_and_full_participation_give_that_update(aggregator):
     assert np.allclose(aggregator.combine({}, view(), cohort, same)[0], 1, atol=1e-6)
 
 
-@pytest.mark.parametrize("sampler", [Everyone(), Uniform(2), UniformDraws(5), Weighted(5), Fixed(OTHER, 5)], ids=str)
+AVAILABLE = [Everyone(), Uniform(2), UniformDraws(5), Weighted(5), Fixed(OTHER, 5), Clustered(5), Tiers(2, 2)]
+
+
+@pytest.mark.parametrize("sampler", [*AVAILABLE, Clustered(5, "similarity")], ids=str)
 def test_only_available_clients_are_asked(sampler):
-    rng, there = np.random.default_rng(0), [False, True, False, True]
+    rng, there, state = np.random.default_rng(0), [False, True, False, True], first_state(sampler)
     for _ in range(50):
-        cohort = sampler.draw({}, view(available=there), rng)
+        cohort = sampler.draw(state, view(available=there), rng)
         assert set(cohort.ids) <= {1, 3}
         assert cohort.ids.size
-        assert np.array_equal(cohort.expected, sampler.law({}, view(available=there))[cohort.ids])
-    nobody = sampler.draw({}, view(available=[False] * N), rng)
+        assert np.array_equal(cohort.expected, sampler.law(state, view(available=there))[cohort.ids])
+    nobody = sampler.draw(state, view(available=[False] * N), rng)
     assert nobody.ids.size == nobody.count.size == nobody.expected.size == 0
 
 

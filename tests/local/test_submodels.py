@@ -19,6 +19,7 @@ from fedweave.local.submodels import SubmodelTrainer, places, shrunk
 from fedweave.local.torch.flat_module import FlatModule, build_module, initial_vector
 from fedweave.local.torch.threads import one_thread
 from fedweave.local.torch.trainer import TorchTrainer
+from fedweave.runs.loop import run_with
 from fedweave.upload import DifferentialDropout
 from jobs import jobs_of
 from worlds import N, data, everyone, population
@@ -194,3 +195,170 @@ def test_what_cannot_be_narrowed_is_named():
             (1, 8, 8),
             0.5,
         )
+
+
+def windows(channels, width, round):
+    """Return the channels (width,) that FedRolex takes in a round from 1, as its equation says."""
+    begin = (round - 1) % channels
+    if begin + width <= channels:
+        return list(range(begin, begin + width))
+    return [*range(begin, channels), *range(begin + width - channels)]
+
+
+def rolled_engine(roll=1, upload=None, kinds=(net, narrow)):
+    return torch_simulator(net, data(), SGD(), 0, Workers(1), upload=upload, submodels=kinds, roll=roll)
+
+
+def train_round(engine, round, x, budget=None):
+    context = ClientContext(budget=budget)
+    return engine.train(worlds.assignment(engine, round, x, everyone(), population(), 0.1, context))
+
+
+def test_a_rolled_sub_models_entries_are_the_windows_of_its_layers():
+    """By hand, tensor by tensor: 3 of 6 channels, 4 of 8 hidden units, and 16 inputs for each channel."""
+    whole, part = FlatModule(net()).layout, FlatModule(narrow()).layout
+    x = np.arange(whole.dim, dtype=np.float32)
+    all_ = whole.split(x)
+    for round in (1, 2, 5, 6, 9, 40):
+        mine = part.split(x[places(whole, part, round - 1)])
+        conv, hidden = windows(6, 3, round), windows(8, 4, round)
+        pixels = [16 * c + p for c in conv for p in range(16)]
+        rows = {"0.weight": (conv,), "3.weight": (conv, conv), "6.weight": (hidden, pixels), "8.weight": (..., hidden)}
+        rows |= {"6.bias": (hidden,), "8.bias": (...,)}
+        for name, tensor in mine.items():
+            expected = all_[name]
+            for axis, index in enumerate(rows.get(name, (conv,) if all_[name].shape == (6,) else ())):
+                expected = expected if index is ... else expected.take(index, axis)
+            assert np.array_equal(tensor, expected), (round, name)
+
+
+def test_a_rolled_sub_model_computes_what_the_whole_does_without_the_rest():
+    build = lambda: models.build("cnn_small", (1, 28, 28), 10)  # noqa: E731
+    whole, cut = build(), shrunk(build, (1, 28, 28), 0.4)
+    wide, small = FlatModule(whole), FlatModule(cut)
+    images = torch.rand(4, 1, 28, 28)
+    for shift in (1, 13, 31):
+        where = places(wide.layout, small.layout, shift)
+        assert np.unique(where).size == where.size
+        x = np.zeros(wide.layout.dim, np.float32)
+        x[where] = np.random.default_rng(0).standard_normal(where.size) / 10
+        wide.load(x)
+        small.load(x[where])
+        assert torch.allclose(whole(images), cut(images), atol=1e-5), shift
+
+
+def test_over_a_full_roll_every_channel_is_trained_equally_often():
+    """24 rounds, a multiple of 6 and of 8 channels: each is trained in half of them, exactly."""
+    engine = rolled_engine(kinds=(narrow,))
+    x, count = initial_vector(build_module(net, 0)), 0
+    for round in range(1, 25):
+        asked = worlds.assignment(engine, round, x, worlds.cohort([3]), population(), 0.1)
+        count = count + engine.train(asked).mask[0]
+    sent = engine.layout.split(count)
+    assert set(sent["0.bias"]) == set(sent["0.weight"].ravel()) == set(sent["3.bias"]) == {12}
+    assert set(sent["6.bias"]) == {12}
+    assert set(sent["8.bias"]) == {24}, "the head has all its outputs"
+    assert set(sent["8.weight"].ravel()) == {12}
+    assert set(sent["1.running_mean"]) == {12}
+
+
+def test_entries_are_averaged_over_the_clients_that_have_them_this_round():
+    """The direction against a loop over clients and entries; the windows are those of the equation."""
+    engine, x = rolled_engine(), initial_vector(build_module(net, 0))
+    p = population()
+    for round in (2, 5):
+        replies = train_round(engine, round, x)
+        view = worlds.view(p, x=x, layout=engine.layout, round=round)
+        direction, _ = fw.aggregate.Mean().combine({}, view, everyone(), replies)
+        total, weight = np.zeros(x.size), np.zeros(x.size)
+        for client in range(N):
+            has = np.ones(x.size, bool)
+            if client % 2:
+                has[:] = False
+                has[places(engine.layout, FlatModule(narrow()).layout, round - 1)] = True
+            total[has] += p.weight[client] * replies.updates[client, has]
+            weight[has] += p.weight[client]
+            assert not replies.updates[client, ~has].any()
+        assert np.allclose(direction, total / weight, atol=1e-6)
+        bias = engine.layout.split(replies.mask[1])["0.bias"]
+        assert np.flatnonzero(bias).tolist() == sorted(windows(6, 3, round))
+
+
+def test_a_roll_is_the_first_sub_model_of_the_rolled_model():
+    """Clients do not notice: training from a window gives the bits of the first channels of a renumbered model."""
+    engine, still = rolled_engine(kinds=(narrow,)), rolled_engine(roll=0, kinds=(narrow,))
+    x, part = initial_vector(build_module(net, 0)), FlatModule(narrow()).layout
+    order = places(engine.layout, part, 4, every=True)
+    assert sorted(order) == list(range(x.size))
+    moved, fixed = train_round(engine, 5, x), train_round(still, 5, x[order])
+    assert np.array_equal(moved.updates[:, order], fixed.updates)
+    assert np.array_equal(moved.loss, fixed.loss)
+
+
+def stopped(name, experiment):
+    """Interrupt a run after its second round."""
+
+    def told(row):
+        if row["round"] == 2:
+            raise KeyboardInterrupt
+
+    return told
+
+
+@pytest.mark.parametrize("name", ["fedavg", "feddd"])
+def test_rolled_runs_give_the_same_bits_and_a_whole_turn_is_none(tiny, tmp_path, name):
+    method = getattr(fw.methods, name)(3)
+    experiment = tiny(method, model="mlp", submodels=(1.0, 0.5), system=fw.system.Wireless(), rounds=4, roll=1)
+    whole = fw.run(experiment)
+    with pytest.raises(fw.Interrupted):
+        fw.run(experiment, tmp_path / "run", watch=stopped)
+    assert fw.resume(tmp_path / "run", experiment).x.tobytes() == whole.x.tobytes()
+    if name == "feddd":
+        with Workers(2) as pool:
+            assert run_with(experiment, None, None, None, pool).x.tobytes() == whole.x.tobytes()
+    plain, still = (fw.run(replace(experiment, **roll)) for roll in ({"roll": 0}, {"roll": 10**4 * 3200}))
+    assert plain.x.tobytes() == still.x.tobytes(), "a whole turn, 100 and 64 and 32 channels, is no turn"
+    assert plain.x.tobytes() != whole.x.tobytes()
+    assert np.array_equal(plain.rounds["bytes_up"], whole.rounds["bytes_up"])
+
+
+def test_models_whose_channels_have_an_order_cannot_roll(tiny):
+    def grouped(channels=8):
+        return nn.Sequential(
+            nn.Conv2d(1, channels, 3), nn.GroupNorm(2, channels), nn.ReLU(), nn.Flatten(), nn.Linear(36 * channels, 10)
+        )
+
+    with pytest.raises(BadInput, match=r"cannot roll: its channels depend on their order"):
+        torch_simulator(grouped, data(), SGD(), 0, Workers(1), submodels=(lambda: grouped(4),), roll=1)
+    torch_simulator(grouped, data(), SGD(), 0, Workers(1), submodels=(lambda: grouped(4),))
+    with pytest.raises(BadInput, match="'roll' moves sub-models: give 'submodels' with it"):
+        tiny(model="mlp", roll=1)
+
+
+class Residual(nn.Module):
+    """A block whose shortcut has a convolution of its own, and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.wide, self.back, self.short = nn.Conv2d(8, 12, 3, padding=1), nn.Conv2d(12, 16, 1), nn.Conv2d(8, 16, 1)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x):
+        x = torch.relu(self.norm(self.first(x)))
+        return self.head((self.back(torch.relu(self.wide(x))) + self.short(x)).mean((2, 3)))
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn2", "lenet5", "residual"])
+def test_networks_can_roll(name):
+    """Rolling all channels of the whole network, and with them what reads them, leaves its answers as they are."""
+    shape = (3, 32, 32)
+    build = Residual if name == "residual" else lambda: models.build(name, shape, 10)
+    whole, cut = build().eval(), shrunk(build, shape, 0.5)
+    flat = FlatModule(whole)
+    x = initial_vector(whole) + np.random.default_rng(0).random(flat.layout.dim, np.float32) / 50
+    images, answers = torch.rand(4, *shape), []
+    for shift in (0, 3):
+        flat.load(x[places(flat.layout, FlatModule(cut).layout, shift, every=True)])
+        answers.append(whole(images).detach())
+    assert torch.allclose(*answers, rtol=1e-3, atol=1e-4 * float(answers[0].abs().max()))

@@ -32,7 +32,8 @@ from fedweave.cli.signals import heeding, resumable, stop, stopped, unmasked
 from fedweave.core import plugins
 from fedweave.core.settings import BadInput, nearest
 from fedweave.data import partition
-from fedweave.runs.method_names import method_names
+from fedweave.methods import GROUPS
+from fedweave.runs.method_names import method_groups, method_names
 from fedweave.store.export import write_model, write_tables
 from fedweave.system import names as systems
 from fedweave.tables.files import NotStored, writable
@@ -88,13 +89,18 @@ def list_(
         "papers": papers.shown,
     }
     chosen = {kind: plugins.info(kind, known[kind]()) for kind in ([what] if what else known)}
+    groups = method_groups(chosen.get("methods", ()))
     if json:
-        _print_json(chosen)
+        _print_json({**chosen, "groups": groups} if "methods" in chosen else chosen)
         return
     for title, rows in chosen.items():
         table = Table("name", "what it is", title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-        for name, about in rows.items():
-            table.add_row(name, about)
+        for group, names in groups.items() if title == "methods" else [("", rows)]:
+            if group:
+                table.add_row()
+                table.add_row(group, GROUPS.get(group, ("of installed packages",))[0], style="bold")
+            for name in names:
+                table.add_row(f"  {name}" if group else name, rows[name])
         Console().print(table)
 
 

@@ -20,7 +20,9 @@ def upload_bytes(assignment: Assignment, upload: Upload, solver: Solver, models:
     if not upload.identity:
         budgets = [None] * ids.size if budget is None else budget.tolist()
         pairs = zip(ids.tolist(), budgets, strict=True)
-        sizes = np.array([check_size(upload.size(models.of(client), b), upload) for client, b in pairs], np.int64)
+        sizes = np.array(
+            [check_size(upload.size(models.of(client, assignment.round), b), upload) for client, b in pairs], np.int64
+        )
     return sizes + whole if solver.uploads_memory else sizes
 
 
@@ -36,5 +38,6 @@ def download_bytes(assignment: Assignment, upload: Upload, models: ModelFleet) -
     if kept is not None and upload.masks and kept.written[ids].any():
         rows = np.flatnonzero(kept.written[ids])
         for i, values in zip(rows.tolist(), kept[ids[rows]], strict=True):
-            down[i] = assignment.x.itemsize * np.count_nonzero(np.isnan(models.of(int(ids[i])).of(values)))
+            own = models.of(int(ids[i]), assignment.round).of(values)
+            down[i] = assignment.x.itemsize * np.count_nonzero(np.isnan(own))
     return down if broadcast is None else down + broadcast.nbytes

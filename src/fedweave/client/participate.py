@@ -64,7 +64,8 @@ def participate(
         return Answers(trained, None, change)
     parcels = list[Parcel]()
     for i, client in enumerate(jobs.client.tolist()):
-        model, share = trainer.models.of(client), None if budget is None else float(budget[i])
+        model = trainer.models.of(client, int(jobs.dispatch[i]))
+        share = None if budget is None else float(budget[i])
         parcel = upload.encode(
             update=model.of(trained.updates[i]),
             x=model.of(x),
@@ -82,7 +83,7 @@ def _starts(trainer: Trainer, x: Array, jobs: Jobs, upload: Upload, kept: Kept) 
     """Return where each client begins (c, D)."""
     starts = np.tile(x, (jobs.client.size, 1))
     for i, client in enumerate(jobs.client.tolist()):
-        model = trainer.models.of(client)
+        model = trainer.models.of(client, int(jobs.dispatch[i]))
         if (own := _of(model, kept, i)) is not None:
             start = check_vector(upload.start(model.of(x), own), model.layout.dim, upload, "start")
             starts[i, ... if model.where is None else model.where] = start

@@ -277,7 +277,7 @@ def _receive(
     if models.is_mixed or (answers.parcels is not None and upload.masks):
         mask = np.ones(updates.shape, bool)
     for i, client in enumerate(jobs.client.tolist()):
-        model, sent = models.of(client), None
+        model, sent = models.of(client, int(jobs.dispatch[i])), None
         if answers.parcels is not None:
             part, sent = check_decoded(upload.decode(answers.parcels[i].payload, model), upload, model)
             updates[i] = model.whole(part, x.size, rest=0)

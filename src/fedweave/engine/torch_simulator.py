@@ -32,9 +32,13 @@ def torch_simulator(
     skip: bool = False,
     task: Task | None = None,
     adversary: Adversary | None = None,
+    roll: int = 0,
 ) -> Simulator:
-    """Return a simulator of clients that train ``model``, or in turn one of the ``submodels`` of it."""
-    build = partial(_build_trainer, model, tuple(submodels), solver, seed, device, task, adversary)
+    """Return a simulator of clients that train ``model``, or in turn one of the ``submodels`` of it.
+
+    Sub-models begin ``roll`` channels further on each round.
+    """
+    build = partial(_build_trainer, model, tuple(submodels), solver, seed, device, task, adversary, roll)
     return Simulator(build(data), upload, pool, build, data, skip)
 
 
@@ -46,6 +50,7 @@ def _build_trainer(
     device: str,
     task: Task | None,
     adversary: Adversary | None,
+    roll: int,
     data: ClientData,
 ) -> Trainer:
     if not submodels:
@@ -53,5 +58,6 @@ def _build_trainer(
     else:
         parts = [build_module(part, seed, data) for part in submodels]
         kind = np.arange(len(data.parts)) % len(submodels)
-        trainer = SubmodelTrainer(build_module(model, seed, data), parts, kind, data, solver, seed, device, task)
+        whole = build_module(model, seed, data)
+        trainer = SubmodelTrainer(whole, parts, kind, data, solver, seed, device, task, roll)
     return with_adversary(trainer, adversary, len(data.parts))

@@ -1,9 +1,14 @@
-"""Clients with narrower networks: each trains the first channels of every layer of one model (HeteroFL, FedDD)."""
+"""Clients with narrower networks: each trains some channels of every layer of one model.
+
+The first ones (HeteroFL, FedDD), or a window that moves on from round to round (FedRolex: Alam, Liu, Yan, Zhang). The
+full text of FedRolex could not be had: the window is that of its authors' code, where it moves the other way round.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache, partial
 from math import ceil, prod
 from typing import Any
 
@@ -11,10 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Layout
 from fedweave.core.roles import Solver
 from fedweave.core.settings import BadInput
 from fedweave.local.client_data import ClientData
+from fedweave.local.torch.flat_module import initial_vector
 from fedweave.local.torch.trainer import TorchTrainer
 from fedweave.local.trainer import Jobs, Trained
 from fedweave.tasks.task import Sums, Task
@@ -25,19 +32,29 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d
 LAYERS = (nn.Linear, *CONVOLUTIONS, *BATCH_NORMS, nn.GroupNorm, nn.LayerNorm)
 
 
-def places(whole: Layout, part: Layout) -> Array:
-    """Return where a sub-model's entries (d,) lie in the whole model's vector: the first of every dimension."""
+def places(whole: Layout, part: Layout, shift: int = 0, every: bool = False) -> Array:
+    """Return where a sub-model's entries (d,) lie in the whole model's vector: the first of every dimension.
+
+    With a ``shift`` of j, where it has w of a layer's W channels, these are j mod W, …, (j + w − 1) mod W (FedRolex).
+    ``every``: return all entries (D,), those of the sub-model's narrower dimensions in this order, around the end.
+    """
     if set(whole.names) != set(part.names):
         other = sorted(set(whole.names) ^ set(part.names))[0]
         raise BadInput(f"A sub-model must have the layers of the whole model. {other!r} is in one of them alone.")
     ends = dict(zip(whole.names, np.cumsum(whole.sizes), strict=True))
-    shapes, found = dict(zip(whole.names, whole.shapes, strict=True)), []
+    shapes, found, width = dict(zip(whole.names, whole.shapes, strict=True)), [], 1
     for name, shape in zip(part.names, part.shapes, strict=True):
         large = shapes[name]
         if len(shape) != len(large) or any(a > b for a, b in zip(shape, large, strict=True)):
             raise BadInput(f"A sub-model must not be wider than the whole model: {name} is {shape}, the whole {large}.")
-        here = np.arange(prod(large)).reshape(large)[tuple(slice(n) for n in shape)]
+        here = np.arange(prod(large)).reshape(large)
+        for axis, (n, size) in enumerate(zip(shape, large, strict=True)):
+            # A linear layer behind a flattened image has several inputs for each channel of the layer before.
+            inputs = size // width if axis == 1 and len(large) == 2 and size % width == 0 else 1
+            first = 0 if n == size else shift * inputs
+            here = here.take((np.arange(size if every else n) + first) % size, axis)
         found.append(here.ravel() + ends[name] - prod(large))
+        width = large[0] if len(large) > 1 else width
     return np.concatenate(found)
 
 
@@ -157,13 +174,35 @@ class SubmodelTrainer:
         seed: int,
         device: str = "cpu",
         task: Task | None = None,
+        roll: int = 0,
     ):
+        """Train in turn one of the ``parts``; each round they begin ``roll`` channels further on."""
         self.whole = TorchTrainer(whole, data, solver, seed, device, task)
         self.parts = [TorchTrainer(part, data, solver, seed, device, task) for part in parts]
         for part in self.parts:  # one copy of the samples, on whichever device
             part.train_set, part.test_set = self.whole.train_set, self.whole.test_set
         models = tuple(ClientModel(p.layout, places(self.layout, p.layout)) for p in self.parts)
         self.models, self.solver, self.seed, self._kind = ModelFleet.mixed(models, kind), solver, seed, kind
+        self._roll = roll
+        if roll:
+            self._check_roll()
+            self.models = replace(self.models, rolled=lru_cache(2 * len(parts))(self._places))
+
+    def _places(self, part: int, dispatch: int) -> Array:
+        return places(self.layout, self.parts[part].layout, self._roll * (dispatch - 1))
+
+    def _check_roll(self) -> None:
+        """Refuse a model whose channels were not found: rolling all of them together must leave its loss as it is."""
+        drawn = rng_for(self.seed, 0, Stream.MEASURE).random(self.layout.dim) / 10
+        x = initial_vector(self.whole.flat.module) + drawn.astype(np.float32)
+        client = np.array([max(range(len(self._kind)), key=lambda c: len(self.whole.data.parts[c]))])
+        for part in self.parts:
+            other = x[places(self.layout, part.layout, 1, every=True)]
+            if not np.allclose(self.losses(other, client), self.losses(x, client), rtol=1e-3):
+                raise BadInput(
+                    "Sub-models of this model cannot roll: its channels depend on their order, as in a GroupNorm. "
+                    "Use 'roll' 0."
+                )
 
     @property
     def name(self) -> str:
@@ -186,14 +225,15 @@ class SubmodelTrainer:
         return self.whole.test_size
 
     def pieces(self, jobs: Jobs) -> list[Array]:
-        """Return the rows that train together: clients with the same part of the model."""
-        kind = self._kind[jobs.client]
-        groups = ((k, np.flatnonzero(kind == k)) for k in np.unique(kind))
+        """Return the rows that train together: clients with the same part of the model, in the same place."""
+        kind, many = self._kind[jobs.client], len(self.parts)
+        key = kind + many * jobs.dispatch if self._roll else kind
+        groups = ((k % many, np.flatnonzero(key == k)) for k in np.unique(key))
         return [mine[rows] for k, mine in groups for rows in self.parts[k].pieces(jobs.take(mine))]
 
     def train(self, x: Array, jobs: Jobs) -> Trained:
         """Train one piece from the whole model ``x``; updates are zero outside of the clients' part."""
-        model = self.models.of(int(jobs.client[0]))
+        model = self.models.of(int(jobs.client[0]), int(jobs.dispatch[0]))
         starts = None if jobs.starts is None else model.of(jobs.starts)
         trained = self.parts[self._kind[jobs.client[0]]].train(model.of(x), jobs._replace(starts=starts))
         return trained._replace(updates=model.whole(trained.updates, x.size, rest=0))

@@ -261,6 +261,15 @@ class Experiment:
         ),
     ] = None
 
+    roll: Annotated[
+        NonNegativeInt,
+        Option(
+            "With sub-models: so many channels further on they begin each round; 1 is FedRolex, 0 HeteroFL.",
+            "CHANNELS",
+            "1",
+        ),
+    ] = 0
+
     def __post_init__(self) -> None:
         """Refuse fields that contradict each other, all at once; the command line replaces their quoted names."""
         problems: list[str] = []
@@ -273,6 +282,8 @@ class Experiment:
                 f"Clients with sub-models send parts of the model, which {type(self.method.aggregator).__name__} would "
                 f"take for whole ones. Use {mask_aware()} as aggregator."
             )
+        if self.roll and not self.submodels:
+            problems.append("'roll' moves sub-models: give 'submodels' with it.")
         if self.pacing is not None and self._shorthand != Synchronous():
             problems.append("'deadline', 'answers' and 'over_selection' are short for a 'pacing': give one of the two.")
         if self.method.pacing != Synchronous() and self._shorthand != Synchronous():

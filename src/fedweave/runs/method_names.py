@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,14 @@ def method_names() -> dict[str, str]:
     """Return the named methods and what they are."""
     zoo = inspect.getmembers(methods, lambda f: inspect.isfunction(f) and f.__module__ == methods.__name__)
     return {name: (f.__doc__ or "").strip().split("\n")[0] for name, f in zoo if name not in methods.RENAMED}
+
+
+def method_groups(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return these names by what the methods cure, in the order of ``methods.GROUPS``; those in no group come last."""
+    left = dict.fromkeys(names)
+    found = {group: [n for n in named.split() if n in left] for group, (_, named) in methods.GROUPS.items()}
+    rest = [n for n in left if not any(n in some for some in found.values())]
+    return found | ({"plug-ins": rest} if rest else {})
 
 
 def parse(name: str, per_round: int = PER_ROUND) -> Method:

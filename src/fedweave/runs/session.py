@@ -91,7 +91,18 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         parts = submodel_factories(experiment, model, data)
         skip = experiment.failures == "skip"
         engine = torch_simulator(
-            model, client_data, solver, seed, workers, device, upload, parts, skip, task, experiment.adversary
+            model,
+            client_data,
+            solver,
+            seed,
+            workers,
+            device,
+            upload,
+            parts,
+            skip,
+            task,
+            experiment.adversary,
+            experiment.roll,
         )
         workers.join()
     size = engine.models.sizes(np.arange(base.size))

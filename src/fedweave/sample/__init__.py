@@ -2,6 +2,7 @@
 
 from fedweave.sample.acs import ACS as ACS
 from fedweave.sample.cluster import ClusterIS as ClusterIS
+from fedweave.sample.clustered import Clustered as Clustered
 from fedweave.sample.delta import IS as IS
 from fedweave.sample.delta import Delta as Delta
 from fedweave.sample.fedcs import Deadline as Deadline
@@ -16,4 +17,5 @@ from fedweave.sample.learned import PracticalDelta as PracticalDelta
 from fedweave.sample.learned import PracticalIS as PracticalIS
 from fedweave.sample.oort import Oort as Oort
 from fedweave.sample.power_of_choice import PowerOfChoice as PowerOfChoice
+from fedweave.sample.tifl import Tiers as Tiers
 from fedweave.sample.warm_start import FirstEveryone as FirstEveryone

@@ -26,10 +26,27 @@ def draw_with_replacement(law: Array, draws: int, rng: np.random.Generator) -> C
     last = cumulative.searchsorted(cumulative[-1])  # the last client with p > 0, in case rounding exceeds the sum
     where = np.minimum(cumulative.searchsorted(rng.random(draws) * cumulative[-1], side="right"), last)
     where.sort()
-    new = np.ones(draws + 1, bool)  # whether a client's run of draws begins here; the extra entry ends the last run
-    np.not_equal(where[1:], where[:-1], out=new[1:-1])
+    return counted(where, law)
+
+
+def draw_on_line(ids: Array, length: Array, law: Array, draws: int, rng: np.random.Generator) -> Cohort:
+    """Draw one point in each of ``draws`` equal cells of a line on which clients ``ids`` (s,) have these pieces (s,).
+
+    A client may have several pieces. With pieces of ``law`` in total, E[count] is ``law`` (N,).
+    """
+    if not ids.size:
+        return empty_cohort()
+    ends = length.cumsum()
+    points = (np.arange(draws) + rng.random(draws)) * (ends[-1] / draws)
+    return counted(np.sort(ids[np.minimum(ends.searchsorted(points, side="right"), ids.size - 1)]), law)
+
+
+def counted(drawn: Array, law: Array) -> Cohort:
+    """Return the cohort of these draws, clients in ascending order, each as often as it was drawn."""
+    new = np.ones(drawn.size + 1, bool)  # whether a client's run of draws begins here; the extra entry ends the last
+    np.not_equal(drawn[1:], drawn[:-1], out=new[1:-1])
     starts = new.nonzero()[0]
-    ids = where[starts[:-1]]
+    ids = drawn[starts[:-1]]
     return Cohort(ids=ids, count=starts[1:] - starts[:-1], expected=law[ids])
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -86,6 +87,7 @@ class ModelFleet:
 
     models: tuple[ClientModel, ...]
     kind: Array | None = None  # (N,) each client's place in ``models``; None: all train the first
+    rolled: Callable[[int, int], Array] | None = None  # where model i lies in a dispatch; None: always in its place
 
     @classmethod
     def mixed(cls, models: tuple[ClientModel, ...], kind: Array) -> ModelFleet:
@@ -101,9 +103,10 @@ class ModelFleet:
 
         return cls(tuple(ClientModel(m.layout, m.where, coverage(m), m.dtype) for m in models), kind)
 
-    def of(self, client: int) -> ClientModel:
-        """Return the model that a client trains."""
-        return self.models[0 if self.kind is None else int(self.kind[client])]
+    def of(self, client: int, dispatch: int) -> ClientModel:
+        """Return the model that a client trains in this dispatch."""
+        i = 0 if self.kind is None else int(self.kind[client])
+        return self.models[i] if self.rolled is None else replace(self.models[i], where=self.rolled(i, dispatch))
 
     def sizes(self, ids: Array) -> Array:
         """Return the bytes of these clients' models (k,)."""
