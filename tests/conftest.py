@@ -3,6 +3,7 @@
 import signal
 from functools import partial
 
+import hypothesis
 import pytest
 
 import fedweave as fw
@@ -13,6 +14,11 @@ from fedweave.local.torch import trainer
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # The rounds of the tests are small; those that have workers are to use them.
 trainer.WORTHWHILE = 2**10
+# A busy machine or a rare draw must not fail a test: the same examples each time, however long one takes.
+hypothesis.settings.register_profile(
+    "steady", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("steady")
 
 
 def pytest_collection_modifyitems(items):
