@@ -37,25 +37,29 @@ class Form(NamedTuple):
     """How a layer is written, behind the world that it is laid around and a comma."""
 
     make: type[Any]
-    form: str  # the values are the fields behind ``inner``, in their order; all can be left out
+    form: str  # the values are the first fields behind ``inner``; all can be left out
     about: str
 
 
 LAYERS = {
-    "jitter": Form(Jittered, "jitter:COMPUTE:LINK", "seconds times log-normal factors of mean one, new every round"),
+    "jitter": Form(
+        Jittered, "jitter:COMPUTE:LINK", "around any world: seconds times factors of mean one, new every round"
+    ),
     "day-night": Form(
         DayNight,
-        "day-night:PERIOD:SHARE:ZONES:SPREAD",
-        "clients are there by day, a SHARE of every PERIOD rounds; ZONES: drawn, or ordered by client number",
+        "day-night:PERIOD:SHARE:ZONES",
+        "around any world: clients are there by day, a SHARE of every PERIOD rounds; ZONES: drawn or ordered",
     ),
-    "on-off": Form(OnOff, "on-off:UP:DOWN", "clients come and go: UP rounds there, DOWN rounds not, on average"),
+    "on-off": Form(
+        OnOff, "on-off:UP:DOWN", "around any world: clients come and go, UP rounds there, DOWN rounds not, on average"
+    ),
 }
 
 
 def info() -> dict[str, str]:
     """Return one line about each way to write a system."""
-    layers = {f"WORLD,{layer.form}": layer.about for layer in LAYERS.values()}
-    trace = {"TRACE.csv": "a world from a file; WORLD,TRACE.csv: laid around another one"}
+    layers = {f",{layer.form}": layer.about for layer in LAYERS.values()}
+    trace = {"TRACE.csv": "a world from a file; behind a comma it is laid around another one"}
     return {**{name: about for name, (_, about) in SYSTEMS.items()}, **layers, **trace}
 
 
