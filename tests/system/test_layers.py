@@ -186,7 +186,9 @@ def test_worlds_and_layers_are_written_with_commas(tmp_path):
         ("uniform,jiter:0.3", r"There is no layer around a system 'jiter:0.3'.*Valid: jitter, day-night, on-off"),
         ("jitterr", r"There is no system 'jitterr'. Did you mean 'jitter'\?"),
         ("uniform,jitter:0.1:0.2:0.3", r"'jitter:0.1:0.2:0.3' has too many values. Write jitter:COMPUTE:LINK"),
-        ("jitter,jitter", "has jitter twice. Give it once"),
+        ("jitter,jitter", r"^Jittered is inside another Jittered, and both would draw the same numbers\."),
+        ("on-off,jitter,on-off:3:1", "OnOff is inside another OnOff"),
+        ("day-night,day-night:3", "DayNight is inside another DayNight"),
         ("day-night:1", r"(?s)'period' parameter of DayNight must be .* 2.*It is written day-night:PERIOD"),
         ("day-night:24:0.5:east", r"'zones' parameter of DayNight must be 'drawn' or 'ordered'"),
         ("on-off:0.5:2", r"'up' parameter of OnOff must be greater than or equal to 1"),
@@ -214,3 +216,25 @@ def test_an_own_world_inside_a_layer_is_checked_too(tiny):
     own = object.__new__(Undeclared)
     with pytest.raises(BadInput, match=r"Undeclared must be declared with @fedweave\.settings"):
         tiny(system=DayNight(own))
+
+
+def test_a_run_in_such_a_world_is_resumed_to_the_same_bits(tiny, tmp_path):
+    e = tiny(fw.methods.feddd(), system="devices,jitter:0.3,day-night:5:0.6,on-off:3:2", epochs=1)
+    whole = fw.run(e)
+
+    def stop(name, experiment):
+        def watch(row):
+            if row["round"] == 4:
+                raise KeyboardInterrupt
+
+        return watch
+
+    with pytest.raises(fw.Interrupted):
+        fw.run(e, tmp_path / "run", stop)
+    chain_at.cache_clear()
+    resumed = fw.resume(tmp_path / "run")
+    assert resumed.experiment["system"] == whole.experiment["system"]
+    assert resumed.summary["digest"] == whole.summary["digest"]
+    for name in ("clock", "asked", "bytes_up", "bytes_down"):
+        assert np.array_equal(resumed.rounds[name], whole.rounds[name]), name
+    assert whole.rounds["asked"].min() < whole.rounds["asked"].max()

@@ -38,6 +38,13 @@ def layers_of(system: System) -> Iterator[System]:
         yield from layers_of(inner)
 
 
+def _refuse_again(layer: System, inner: System) -> None:
+    """Refuse a layer around another one of its kind: both would draw the same numbers."""
+    name = type(layer).__name__
+    if any(type(other) is type(layer) for other in layers_of(inner)):
+        raise ValueError(f"{name} is inside another {name}, and both would draw the same numbers. Give it once.")
+
+
 @settings
 class Jittered(System):
     """The seconds of ``inner``, times factors of mean one that are drawn anew for every client and dispatch.
@@ -49,6 +56,9 @@ class Jittered(System):
     inner: System = Uniform()
     compute: Sigma = 0.2
     link: Sigma = 0.2
+
+    def __post_init__(self) -> None:
+        _refuse_again(self, self.inner)
 
     def population(self, base: Population, round: int, seed: int) -> Population:
         p = self.inner.population(base, round, seed)
@@ -78,6 +88,9 @@ class DayNight(System):
     zones: Literal["drawn", "ordered"] = "drawn"
     spread: Part = 1.0
 
+    def __post_init__(self) -> None:
+        _refuse_again(self, self.inner)
+
     def population(self, base: Population, round: int, seed: int) -> Population:
         p, n = self.inner.population(base, round, seed), base.size
         phase = np.arange(n) / n if self.zones == "ordered" else rng_for(seed, 0, Stream.PHASE).random(n)
@@ -96,6 +109,9 @@ class OnOff(System):
     inner: System = Uniform()
     up: Duration = 20.0
     down: Duration = 20.0
+
+    def __post_init__(self) -> None:
+        _refuse_again(self, self.inner)
 
     def population(self, base: Population, round: int, seed: int) -> Population:
         p = self.inner.population(base, round, seed)

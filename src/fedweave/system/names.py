@@ -70,10 +70,7 @@ def parse(text: str) -> System:
     world in front of them layers are laid around ``uniform``.
     """
     parts = [text] if os.path.isfile(text) else [part.strip() for part in text.split(",")]
-    kinds = [part.partition(":")[0] for part in parts]
-    if again := next((kind for kind in kinds if kind in LAYERS and kinds.count(kind) > 1), None):
-        raise BadInput(f"The system {text!r} has {again} twice. Give it once.")
-    system = None if kinds[0] in LAYERS else _world(parts.pop(0))
+    system = None if parts[0].partition(":")[0] in LAYERS else _world(parts.pop(0))
     for part in parts:
         system = _around(system or Uniform(), part)
     return system or Uniform()
