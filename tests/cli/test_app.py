@@ -365,8 +365,14 @@ def test_report_and_export_read_what_was_run(compared, tmp_path):
     assert "fedyogi" in (tmp_path / "sub/page.html").read_text()
     code, out, _ = fedweave("report", "c")
     assert (code, "report: c/report.html" in out, "fedavg" in out) == (0, True, True)
-    code, _, err = fedweave("report", "c", "--html", tmp_path)
-    assert (code, "cannot be written" in err) == (2, True)
+    for option in ("--html", "--curves"):
+        place = tmp_path if option == "--html" else tmp_path / "c" / "compare.json" / "curves.png"
+        code, _, err = fedweave("report", "c", option, place)
+        assert (code, "cannot be written" in err) == (2, True)
+    assert fedweave("report", "c", "--curves", "sub/curves.png")[0] == 0
+    assert (tmp_path / "sub/curves.png").read_bytes().startswith(b"\x89PNG")
+    code, _, err = fedweave("report", "c", "--curves", "curves.jpg")
+    assert (code, ".png, .svg, .pdf" in err) == (2, True)
 
     code, out, _ = fedweave("export", "c", "--to", "csv", "--json")
     files = json.loads(out)["files"]

@@ -93,13 +93,20 @@ WORLDS = [
     *(fw.system.Latency.heavy_tailed(), fw.system.Wireless(fading=True), fw.system.Shannon(fading=True)),
     fw.system.Dynamic(slow_work=(1, MOST_STEPS), fast_work=(MOST_STEPS, MOST_STEPS), step_seconds=1e9),
     fw.system.Measured(),
+    fw.system.Devices(up_mbit="pareto:1e-9:0.1", down_mbit="lognormal:1:10", loss_rate=(0.0, 0.999)),
+]
+WORLDS += [
+    *(fw.system.Jittered(world, compute=3, link=3) for world in WORLDS),
+    *(fw.system.DayNight(WORLDS[2], share=1e-9), fw.system.OnOff(up=1, down=1), fw.system.OnOff(up=1e9, down=1e9)),
 ]
 
 
 def test_worlds_of_the_library_pass_the_check_in_every_round(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("client,round,available,steps,loss_rate,seconds\n0,1,0,1,0,1e15\n1,3,1,1000000,0.9,1e-300\n")
-    every = [*WORLDS, fw.system.Trace(path)]
+    links = tmp_path / "links.csv"
+    links.write_text("client,on,off,compute_seconds,up_mbit,down_mbit\n0,2,5,1e14,1e-9,1e9\n3,4,,1e-300,1e9,1e-9\n")
+    every = [*WORLDS, fw.system.Trace(path), *(fw.system.Trace(links, inner=world, repeat=7) for world in WORLDS)]
     assert ours(System) <= {type(world) for world in every}
     samples = np.array([1, 12, 40, 7, 300, 11])
     base = read_only_record(

@@ -73,9 +73,9 @@ def test_tabs_and_figures_are_laid_out_and_nothing_overflows(tmp_path: Path, pag
         seen = probe[str(width)]
         assert seen["inner"] == width
         assert seen["scroll"] <= width
-        assert seen["tabs"] == [["Rounds"], ["Simulated time"], ["Upload"]]
+        assert seen["tabs"] == [["Rounds"], ["Simulated time"], ["Upload"], ["Upload and download"]]
         shown = [size for size in seen["first"] if size[0] > 0]
-        assert len(shown) == len(seen["first"]) - 4  # the two hidden tabs hold two figures each
+        assert len(shown) == len(seen["first"]) - 6  # the three hidden tabs hold two figures each
         assert all(w >= 180 and h >= 100 for w, h in shown)
         assert 0 < seen["lede"][0] <= width
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedweave.report import figures
+from fedweave.core.settings import BadInput
+from fedweave.report import figures, write_curves
 from fedweave.report.clients import label_counts, participation, ranked_scores
-from fedweave.report.curves import MOST_POINTS, band, curve, step
+from fedweave.report.curves import MOST_POINTS, TOTAL_BYTES, band, curve, step
 from fedweave.report.summary import by_method
 from fedweave.report.svg import PALETTE, inks
 from report.fabricate import comparison, realistic, tiny, with_scores
@@ -107,6 +108,38 @@ def test_figures_are_deterministic_and_leave_matplotlib_alone():
     counts = label_counts(realistic("fedavg"))
     assert counts is not None
     assert figures.labels(counts) == figures.labels(counts)
+
+
+def test_curves_run_against_all_bytes_that_travelled():
+    x, y = curve(tiny("fedavg", [0.2, math.nan, 0.5]), TOTAL_BYTES, "accuracy")
+    assert (x.tolist(), y.tolist()) == ([3000, 9000], [0.2, 0.5])  # 1000 up and 2000 down per round
+
+
+@pytest.mark.parametrize(("name", "begins"), [("a.png", b"\x89PNG"), ("b.svg", b"<?xml"), ("c.PDF", b"%PDF")])
+def test_the_curves_are_a_picture_of_their_own(tmp_path, name, begins):
+    runs = [tiny("fedavg", [0.1, 0.5, 0.9]), tiny("fedprox", [0.2, 0.6, 0.8])]
+    first = write_curves(runs, tmp_path / "new" / name).read_bytes()
+    assert first.startswith(begins)
+    assert write_curves(runs, tmp_path / name).read_bytes() == first
+    if name == "b.svg":
+        for axis in (
+            "round",
+            "simulated time, seconds",
+            "uploaded by all",
+            "uploaded and downloaded by all",
+            "fedprox",
+        ):
+            assert axis in first.decode()
+
+
+def test_what_cannot_be_drawn_is_said(tmp_path):
+    with pytest.raises(BadInput, match=r"ends in \.png, \.svg, \.pdf\. Got .*curves\.gif"):
+        write_curves([tiny("fedavg", [0.1])], tmp_path / "curves.gif")
+    blind = tiny("fedavg", [math.nan], target=None, loss=np.array([math.nan]))
+    with pytest.raises(BadInput, match="never evaluated"):
+        write_curves([blind], tmp_path / "curves.png")
+    trained = tiny("fedavg", [math.nan], target=None, loss=np.array([math.nan]), objective=np.array([1.5]))
+    assert b"Training loss over all clients" in write_curves([trained], tmp_path / "c.svg").read_bytes()
 
 
 def test_references_stay_inside_their_figure():

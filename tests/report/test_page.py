@@ -98,6 +98,20 @@ def test_clients_judged_by_different_metrics_share_no_picture():
     Reader(text)
 
 
+def test_costs_of_the_target_are_compared_where_all_seeds_got_there():
+    runs = [tiny(m, [0.1] * n + [0.9], seed=s) for m, ns in (("a", (3, 5)), ("b", (1, 2))) for s, n in enumerate(ns)]
+    missed = [tiny("c", [0.1, 0.2], seed=s) for s in range(2)]
+    text = report.page([*runs, *missed])
+    read = Reader(text).text
+    assert "Cost until 80 %, difference to a, seed by seed" in read
+    section = read.split("Cost until 80 %, difference")[1].split("Learning curves")[0]
+    for wanted in ("b\n-2.5 \n-8.9 to +3.9\nundecided", "-25.0 s", "-2.5 kB", "-7.5 kB", "some seeds missed"):
+        assert wanted in section
+    assert "upload and download\n" in section
+    assert "Cost until" not in report.page([*missed, *runs])
+    assert "Cost until" not in report.page([runs[0], runs[2]]), "one seed"
+
+
 def test_the_page_says_whose_model_on_whose_data(page: str):
     assert "Test accuracy is that of the global model on the common test set." in page
     run = tiny("fedavg", [math.nan] * 2, target=None, loss=np.full(2, math.nan), objective=np.array([2.0, 1.5]))
@@ -124,11 +138,11 @@ def test_the_page_is_well_formed_and_self_contained(page: str):
 def test_the_page_is_accessible(page: str):
     read = Reader(page)
     figures = [attrs for tag, attrs in read.tags if tag == "svg" and "aria-hidden" not in attrs]
-    assert len(figures) == 6 + 4 + 1 + 1  # curves, participation, labels, classes
+    assert len(figures) == 8 + 4 + 1 + 1  # curves, participation, labels, classes
     assert all(attrs["role"] == "img" and attrs["aria-label"] for attrs in figures)
     assert all("scope" in attrs for tag, attrs in read.tags if tag == "th")
     labels = {attrs["for"] for tag, attrs in read.tags if tag == "label"}
-    assert labels == {"axis-round", "axis-clock", "axis-bytes-up"} <= set(read.ids)
+    assert labels == {"axis-round", "axis-clock", "axis-bytes-up", "axis-bytes-total"} <= set(read.ids)
     assert ("html", {"lang": "en"}) in read.tags
 
 
@@ -249,7 +263,7 @@ def test_a_lower_metric_of_ones_own_leads_the_page():
     assert "Until perplexity 40" in read.text
     assert "<b>20.0</b>" in text
     assert "<b>30.0</b>" not in text
-    assert text.count("Test perplexity against") == 2 * 3, "as a title and a label, along each axis"
+    assert text.count("Test perplexity against") == 2 * 4, "as a title and a label, along each axis"
     assert "Test accuracy" not in text
     assert text.count("target") > 3
     assert "%" not in read.text.partition("Learning curves")[0], "a perplexity is not a share"

@@ -28,7 +28,9 @@ def test_mean_and_sample_deviation_over_seeds():
     assert row["best_accuracy"] == pytest.approx(0.85)
     assert row["loss"] == pytest.approx(0.2)
     assert (row["rounds_to_target"], row["seconds_to_target"], row["bytes_to_target"]) == (2.5, 25.0, 2500.0)
+    assert row["total_bytes_to_target"] == 7500.0  # 1000 up and 2000 down per round
     assert (row["simulated_seconds"], row["bytes_up"], row["wall_seconds"]) == (40.0, 4000.0, 2.0)
+    assert row["bytes_down"] == 8000.0
     assert (row["seeds"], row["reached"], row["reached_of"], row["unfinished"]) == (2, 2, "2 of 2", 0)
 
 
@@ -130,6 +132,34 @@ def test_paired_differences_are_scipys_intervals_with_a_verdict():
     assert [row["paired"]["verdict"] for row in others] == ["better", "equal"]
     alone = compare_rows([runs[0], runs[3]])[1]["paired"]
     assert (alone["verdict"], alone["low"], alone["detectable"]) == ("undecided", None, None)
+
+
+def test_costs_to_the_target_are_compared_seed_by_seed():
+    """Rounds to the target 4, 5, 7 beside 2, 2, 3, at 10 s, 1000 bytes up and 2000 down per round."""
+    rounds = {"fedavg": [4, 5, 7], "fedyogi": [2, 2, 3]}
+    runs = [
+        tiny(name, [0.1] * (n - 1) + [0.85] * (8 - n), seed=s) for name, ns in rounds.items() for s, n in enumerate(ns)
+    ]
+    first, yogi = compare_rows(runs)
+    assert first["paired_costs"] == {}
+    low, high = ttest_rel(rounds["fedyogi"], rounds["fedavg"]).confidence_interval(0.95)
+    per_round = {"rounds": 1, "seconds": 10, "bytes": 1000, "total_bytes": 3000}
+    for name, cost in per_round.items():
+        paired = yogi["paired_costs"][f"{name}_to_target"]
+        assert paired["difference"] == pytest.approx(-3 * cost)
+        assert (paired["low"], paired["high"]) == pytest.approx((low * cost, high * cost))
+        assert (paired["verdict"], paired["baseline"], paired["seeds"]) == ("better", "fedavg", 3)
+    assert high < 0
+
+
+def test_who_misses_the_target_is_not_compared_in_its_cost():
+    """The one seed of fedyogi that got there was quick."""
+    _, yogi = compare_rows([AVG_LATE, AVG_SOON, YOGI_CUT, YOGI_MISS])
+    assert yogi["paired_costs"] == {}
+    _, avg = compare_rows([YOGI_CUT, YOGI_MISS, AVG_LATE, AVG_SOON])
+    assert avg["paired_costs"] == {}
+    none = compare_rows([tiny(name, [0.1, 0.9], target=None) for name in ("a", "b")])
+    assert [row["paired_costs"] for row in none] == [{}, {}]
 
 
 def test_final_class_accuracy_takes_the_last_evaluated_round():

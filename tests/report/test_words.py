@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedweave.report import client_table, compare_rows, terminal_table, units
+from fedweave.report import client_table, compare_rows, cost_table, terminal_table, units
 from fedweave.report.headline import headline
 from fedweave.runs.results import Result, stalled_since
 from report.fabricate import comparison, tiny, with_scores
@@ -39,6 +39,12 @@ from report.fabricate import comparison, tiny, with_scores
         (units.loss(0.5123, 0.0123), "0.512 ± 0.012"),
         (units.ratio(0.6), "0.60×"),
         (units.ratio(14.2), "14×"),
+        (units.difference("accuracy")(-0.0123), "-1.23 points"),
+        (units.difference("seconds_to_target")(-200.0), "-3 min 20 s"),
+        (units.difference("bytes_to_target")(1_900_000), "+1.9 MB"),
+        (units.difference("total_bytes_to_target")(-812), "-812 B"),
+        (units.difference("rounds_to_target")(-2.5), "-2.5"),
+        (units.difference("rounds_to_target")(None), "–"),
     ],
 )
 def test_number_formats(written: str, expected: str):
@@ -152,6 +158,18 @@ def test_the_terminal_table_fits_and_marks_the_best():
     assert "0 of 1" in text
     line = next(line for line in text.splitlines() if "fedyogi" in line)
     assert "\x1b[1m" in line  # bold
+
+
+def test_costs_are_a_table_of_their_own():
+    runs = [tiny(m, [0.1] * n + [0.9], seed=s) for m, ns in (("a", (3, 5)), ("[b]", (1, 2))) for s, n in enumerate(ns)]
+    assert cost_table(runs[:2]) is None
+    assert cost_table([runs[0], runs[2]]) is None, "one seed has no interval"
+    out = io.StringIO()
+    Console(file=out, width=80).print(cost_table(runs))
+    lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert lines[0] == "cost until 80 %: difference to a, seed by seed"
+    assert "[b] rounds -2.5 -8.9 to +3.9 undecided" in lines
+    assert "upload -2.5 kB -8.9 kB to +3.9 kB undecided" in lines
 
 
 def test_scores_of_clients_are_a_table_of_their_own():

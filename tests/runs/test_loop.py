@@ -441,12 +441,14 @@ COLUMNS = {
 
 @pytest.mark.parametrize(
     ("target", "reached"),
-    [(0.1, (1, 1.5, 10)), (0.7, (3, 4.5, 30)), (0.71, (4, 6.0, 40)), (0.95, (None,) * 3), (None, (None,) * 3)],
+    [
+        *((0.1, (1, 1.5, 10, 11)), (0.7, (3, 4.5, 30, 33)), (0.71, (4, 6.0, 40, 44))),
+        *((0.95, (None,) * 4), (None, (None,) * 4)),
+    ],
 )
 def test_the_cost_of_a_target_is_up_to_its_first_reaching(target, reached):
-    assert to_target(COLUMNS, target) == dict(
-        zip(("rounds_to_target", "seconds_to_target", "bytes_to_target"), reached, strict=True)
-    )
+    costs = ("rounds_to_target", "seconds_to_target", "bytes_to_target", "total_bytes_to_target")
+    assert to_target(COLUMNS, target) == dict(zip(costs, reached, strict=True))
 
 
 def test_the_summary_is_the_last_row_and_the_best():
@@ -454,8 +456,8 @@ def test_the_summary_is_the_last_row_and_the_best():
     assert found == {
         "metric": "accuracy", "higher_is_better": True, "value": 0.6, "best": 0.9,
         "rounds": 5, "accuracy": 0.6, "best_accuracy": 0.9, "loss": 0.75, "rounds_to_target": 3,
-        "seconds_to_target": 4.5, "bytes_to_target": 30, "simulated_seconds": 7.5, "wall_seconds": 0.5, "bytes_up": 50,
-        "bytes_down": 5, "refused": 3, "abandoned": 1,
+        "seconds_to_target": 4.5, "bytes_to_target": 30, "total_bytes_to_target": 33,
+        "simulated_seconds": 7.5, "wall_seconds": 0.5, "bytes_up": 50, "bytes_down": 5, "refused": 3, "abandoned": 1,
     }  # fmt: skip
     json.dumps(found)
 

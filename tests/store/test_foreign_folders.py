@@ -292,12 +292,13 @@ def test_nothing_in_a_run_folder_is_imported(folder, monkeypatch):
     assert "evil_part" not in sys.modules
 
 
-@pytest.mark.parametrize("field", ["data", "system"])
+@pytest.mark.parametrize("field", ["data", "system", "inside a layer"])
 def test_a_path_that_a_run_folder_names_is_read_only_with_trust(field, tmp_path):
     """A world from a file: the folder of somebody else does not decide what is read here."""
     world = tmp_path / "world.csv"
     world.write_text("client,steps\n0,1\n1,2\n")
-    folder = interrupted("fedavg", system=str(world))(tmp_path / "run")
+    layers = ",jitter:0.2,day-night:4" if field == "inside a layer" else ""
+    folder = interrupted("fedavg", system=f"{world}{layers}")(tmp_path / "run")
     if field == "data":
         for file in ("experiment.json", "manifest.json"):
             content = json.loads((folder / file).read_text())
@@ -306,7 +307,7 @@ def test_a_path_that_a_run_folder_names_is_read_only_with_trust(field, tmp_path)
             (folder / file).write_text(json.dumps(content))
     with pytest.raises(BadInput, match=r"names\. If you trust the folder, resume with --trust"):
         resume(folder)
-    if field == "system":
+    if field != "data":
         assert resume(folder, trust=True).summary["rounds"] == 3
         assert fw.load_result(folder).summary["rounds"] == 3  # which reads the folder alone
     else:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedweave import __version__, data, models, papers, tasks
 from fedweave.cli import plan as plan_command
@@ -100,7 +101,7 @@ def list_(
                 table.add_row()
                 table.add_row(group, GROUPS.get(group, ("of installed packages",))[0], style="bold")
             for name in names:
-                table.add_row(f"  {name}" if group else name, rows[name])
+                table.add_row(Text(f"  {name}" if group else name), Text(rows[name]))  # ":UP:" is an emoji to rich
         Console().print(table)
 
 
@@ -193,6 +194,10 @@ def resume(
 def report(
     *folders: Folder,
     html: Annotated[Path | None, help_text("Where to write the page. [report.html in the first RUN]")] = None,
+    curves: Annotated[
+        Path | None,
+        help_text("Also write the curves over rounds, simulated time and bytes to this .png, .svg or .pdf file."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show a table and write one self-contained HTML page over runs or comparisons."""
@@ -200,6 +205,11 @@ def report(
         raise BadInput("report needs at least one run folder, such as: fedweave report runs/fedavg-20260101-120000")
     running, comparing = _training()
     results = [running.load_result(run) for folder in folders for run in comparing.begun_in(folder)]
+    if curves is not None:
+        from fedweave.report import write_curves
+
+        with writable(curves):
+            write_curves(results, curves)
     page = html or folders[0] / "report.html"
     with writable(page):
         _say(results, page, json)
@@ -286,7 +296,7 @@ def _command() -> str:
 
 def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
     """Print what came out, and write the page if one is wanted."""
-    from fedweave.report import client_table, compare_rows, paired_table, terminal_table, write
+    from fedweave.report import client_table, compare_rows, cost_table, paired_table, terminal_table, write
 
     if page is not None:
         write(results, page)
@@ -294,8 +304,9 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
         runs = [dict(r.summary) for r in results]
         _print_json(runs[0] if page is None else {"runs": runs, "summary": compare_rows(results), "report": str(page)})
         return
-    for table in filter(None, (terminal_table(results), paired_table(results), client_table(results))):
-        Console().print(table)
+    for make in (terminal_table, paired_table, cost_table, client_table):
+        if table := make(results):
+            Console().print(table)
     for result in results:
         if not result.rounds["asked"].any():
             print(f"warning: nobody was ever available in {result.folder}: nothing was trained", file=sys.stderr)

@@ -32,6 +32,9 @@ class Stream(IntEnum):
     MEASURE = 10  # layers that draw also when a model is measured
     TRANSFORM = 11  # augmentation
     ATTACK = 12  # which clients attack, and which of their samples
+    JITTER = 21  # of the seconds of a dispatch
+    PHASE = 22  # when each client's day begins
+    ON_OFF = 23  # when it comes and goes
 
 
 class _NoEntropy(ISeedSequence):

@@ -261,7 +261,10 @@ class ServerOptimizer(ABC):
 
 
 class System(ABC):
-    """The simulated world: how much each client works, how long it takes and how often its answer is lost."""
+    """The simulated world: how much each client works, how long it takes and how often its answer is lost.
+
+    A world that is laid around another one has it in the field ``inner``.
+    """
 
     replaces: ClassVar[tuple[str, ...]] = ()  # which of the nominal "steps" and "batch_size" it sets for every client
 

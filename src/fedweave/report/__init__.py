@@ -8,12 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedweave.core.crash_points import crash_point
+from fedweave.core.settings import BadInput
+from fedweave.report.summary import by_method, judged_by
 from fedweave.report.summary import compare_rows as compare_rows
 from fedweave.report.terminal import client_table as client_table
+from fedweave.report.terminal import cost_table as cost_table
 from fedweave.report.terminal import paired_table as paired_table
 from fedweave.report.terminal import terminal_table as terminal_table
 from fedweave.runs.results import Result
 from fedweave.tables.files import write_file
+
+FORMATS = ("png", "svg", "pdf")
 
 
 def page(results: Sequence[Result], title: str | None = None) -> str:
@@ -21,6 +26,25 @@ def page(results: Sequence[Result], title: str | None = None) -> str:
     from fedweave.report import html  # loads matplotlib, which a table does not need
 
     return html.page(results, title)
+
+
+def write_curves(results: Sequence[Result], path: str | Path) -> Path:
+    """Write the metric against rounds, simulated time and bytes as one picture: a .png, .svg or .pdf file."""
+    path = Path(path)
+    form = path.suffix.removeprefix(".").lower()
+    if form not in FORMATS:
+        raise BadInput(f"A figure is a file that ends in {', '.join(f'.{f}' for f in FORMATS)}. Got {str(path)!r}.")
+    from fedweave.report import figures, svg  # loads matplotlib
+
+    groups = by_method(results)
+    (metric, *_), target = judged_by(groups)
+    content = figures.curve_sheet(groups, svg.inks(groups), metric, target, form)
+    content = content or figures.curve_sheet(groups, svg.inks(groups), "objective", None, form)
+    if content is None:
+        raise BadInput("There are no curves to draw: the runs were never evaluated.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, content)
+    return path
 
 
 def write(results: Sequence[Result], path: str | Path) -> Path:

@@ -10,6 +10,7 @@ import numpy as np
 from fedweave.runs.results import Array, Result
 
 MOST_POINTS = 400  # more than a screen can show, and the page stays small
+TOTAL_BYTES = "bytes_total"  # up and down
 Curve = tuple[Array, Array]
 
 
@@ -25,10 +26,13 @@ class Band:
 
 
 def curve(result: Result, x: str, y: str) -> Curve:
-    """Return the evaluated points of column ``y`` against column ``x``."""
-    if x not in result.rounds or y not in result.rounds:
+    """Return the evaluated points of column ``y`` against column ``x``, which may be all bytes that travelled."""
+    columns = {name: values for name, values in result.rounds.items() if name in (x, y)}
+    if x == TOTAL_BYTES:
+        columns[x] = result.rounds["bytes_up"] + result.rounds["bytes_down"]
+    if x not in columns or y not in columns:
         return np.empty(0), np.empty(0)
-    along, values = (np.asarray(result.rounds[c], dtype=float) for c in (x, y))
+    along, values = (np.asarray(columns[name], dtype=float) for name in (x, y))
     seen = np.isfinite(values) & np.isfinite(along)
     return along[seen], values[seen]
 

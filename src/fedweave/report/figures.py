@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,15 +10,17 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from fedweave.report.clients import Participation, Ranked
-from fedweave.report.curves import Band, band, curve
+from fedweave.report.curves import TOTAL_BYTES, Band, band, curve
 from fedweave.report.summary import Groups
 from fedweave.report.svg import INK, MUTED, Ink, canvas, simplify, to_svg
 from fedweave.round.measures import LABELS as MEASURES
 from fedweave.runs.results import Array
 
+_NO_DATE: dict[str, Any] = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 MANY_CLIENTS = 60
 MANY_DOTS = 150
 _BLUES = ("#f3f6fa", "#7fb0d8", "#0b4a82")
@@ -32,31 +35,74 @@ _UNITS = {
     "clock": ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds")),
     "bytes_up": ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes")),
 }
-_ALONG = {"round": "{unit}", "clock": "simulated time, {unit}", "bytes_up": "uploaded by all clients, {unit}"}
-_WORDS = {"round": "rounds", "clock": "simulated time", "bytes_up": "uploaded bytes"}
+_UNITS[TOTAL_BYTES] = _UNITS["bytes_up"]
+_ALONG = {
+    "round": "{unit}",
+    "clock": "simulated time, {unit}",
+    "bytes_up": "uploaded by all clients, {unit}",
+    TOTAL_BYTES: "uploaded and downloaded by all clients, {unit}",
+}
+_WORDS = {
+    "round": "rounds",
+    "clock": "simulated time",
+    "bytes_up": "uploaded bytes",
+    TOTAL_BYTES: "uploaded and downloaded bytes",
+}
 
 
 def curves(groups: Groups, colors: dict[str, Ink], y: str, x: str, target: float | None = None) -> str | None:
     """Return column ``y`` against column ``x``, mean and min-max band per method; None if never measured."""
-    bands = {m: band([curve(run, x, y) for run in runs]) for m, runs in groups.items()}
-    drawn = {m: b for m, b in bands.items() if b is not None}
+    drawn = _bands(groups, x, y)
     if not drawn:
         return None
-    title, scale = _METRICS.get(y, (f"Test {y}", 1.0))
-    unit, name = _unit(x, max(_end(b) for b in drawn.values()))
     with canvas(4.7, 3.1) as figure:
-        axes = simplify(figure.add_subplot(), grid="both")
-        axes.set_title(title)
-        axes.set_xlabel(_ALONG[x].format(unit=name))
-        for method, b in drawn.items():
-            _draw_band(axes, b, colors[method], unit, scale, stairs=x != "round")
-        axes.set_xlim(left=0)
-        axes.margins(x=0.02)
-        _limits(axes, scale * np.concatenate([v for b in drawn.values() for v in _lines(b)]), y)
-        if target is not None:
-            _draw_target(axes, scale * target, " %" if y == "accuracy" else "")
+        title = _draw_curves(figure.add_subplot(), drawn, colors, y, x, target)
         label = f"{title.split(',')[0]} against {_WORDS[x]}, one line per method: {', '.join(drawn)}"
         return to_svg(figure, f"{y}-{x.replace('_', '-')}", label)
+
+
+def curve_sheet(groups: Groups, colors: dict[str, Ink], y: str, target: float | None, form: str) -> bytes | None:
+    """Return column ``y`` against rounds, simulated time and bytes as one picture; None if never measured.
+
+    ``form`` is png, svg or pdf.
+    """
+    sheet = {x: drawn for x in _ALONG if (drawn := _bands(groups, x, y))}
+    if not sheet:
+        return None
+    with canvas(9.4, 6.6) as figure:
+        for place, (x, drawn) in enumerate(sheet.items(), 1):
+            _draw_curves(figure.add_subplot(2, 2, place), drawn, colors, y, x, target)
+        looks: list[dict[str, Any]] = [{"color": colors[m].color, "linestyle": colors[m].line} for m in groups]
+        lines = [Line2D([], [], linewidth=1.7, **look) for look in looks]
+        figure.legend(lines, list(groups), loc="outside lower center", ncols=min(len(groups), 6), frameon=False)
+        content = io.BytesIO()
+        figure.savefig(content, format=form, dpi=200, facecolor="white", metadata=_NO_DATE[form])
+        return content.getvalue()
+
+
+def _bands(groups: Groups, x: str, y: str) -> dict[str, Band]:
+    """Return the curves of each method that has any."""
+    bands = {m: band([curve(run, x, y) for run in runs]) for m, runs in groups.items()}
+    return {m: b for m, b in bands.items() if b is not None}
+
+
+def _draw_curves(
+    axes: Axes, drawn: dict[str, Band], colors: dict[str, Ink], y: str, x: str, target: float | None
+) -> str:
+    """Draw the curves of all methods with their target; return the title."""
+    title, scale = _METRICS.get(y, (f"Test {y}", 1.0))
+    unit, name = _unit(x, max(_end(b) for b in drawn.values()))
+    simplify(axes, grid="both")
+    axes.set_title(title)
+    axes.set_xlabel(_ALONG[x].format(unit=name))
+    for method, b in drawn.items():
+        _draw_band(axes, b, colors[method], unit, scale, stairs=x != "round")
+    axes.set_xlim(left=0)
+    axes.margins(x=0.02)
+    _limits(axes, scale * np.concatenate([v for b in drawn.values() for v in _lines(b)]), y)
+    if target is not None:
+        _draw_target(axes, scale * target, " %" if y == "accuracy" else "")
+    return title
 
 
 def participation(part: Participation, method: str, ink: Ink, top: float, key: str) -> str:

@@ -9,16 +9,17 @@ import numpy as np
 
 from fedweave.report import figures, units
 from fedweave.report.clients import label_counts, participation, ranked_scores, untested
+from fedweave.report.curves import TOTAL_BYTES
 from fedweave.report.headline import headline, whose
 from fedweave.report.repeat import repeat
 from fedweave.report.style import CSS
-from fedweave.report.summary import Groups, Row, by_method, compare_rows, final_class_accuracy, target_of
+from fedweave.report.summary import Groups, Row, by_method, compare_rows, final_class_accuracy, judged_by
 from fedweave.report.svg import Ink, inks
-from fedweave.report.tables import comparison, legend, paired_differences, swatch
+from fedweave.report.tables import comparison, legend, paired_costs, paired_differences, swatch
 from fedweave.round.measures import LABELS as MEASURES
 from fedweave.runs.results import Result
 
-_AXES = {"round": "Rounds", "clock": "Simulated time", "bytes_up": "Upload"}
+_AXES = {"round": "Rounds", "clock": "Simulated time", "bytes_up": "Upload", TOTAL_BYTES: "Upload and download"}
 
 
 def page(results: Sequence[Result], title: str | None = None) -> str:
@@ -29,6 +30,7 @@ def page(results: Sequence[Result], title: str | None = None) -> str:
     sections = [
         ("Comparison" if len(rows) > 1 else "Numbers", comparison(rows, colors) if rows else ""),
         (f"Difference to {rows[0]['method'] if rows else ''}, seed by seed", paired_differences(rows, colors)),
+        (_costs_title(rows), paired_costs(rows, colors)),
         ("Learning curves", _curves(groups, colors)),
         ("How clients disagree and the server moves", _measures(groups, colors)),
         ("The global model on each client's own test data", _client_scores(groups, colors)),
@@ -62,6 +64,13 @@ def _header(title: str, rows: Sequence[Row]) -> str:
     return f'<header><h1>{escape(title)}{size}</h1><p class="lede">{escape(first)}</p>{rest}</header>'
 
 
+def _costs_title(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    goal = units.goal(rows[0]["target"], rows[0]["metric"])
+    return f"Cost until {goal}, difference to {rows[0]['method']}, seed by seed"
+
+
 def _scope(rows: Sequence[Row]) -> str:
     """Return the extent of the runs: 2 seeds, 40 rounds."""
     seeds, longest = max(row["seeds"] for row in rows), max(row["rounds_max"] for row in rows)
@@ -69,11 +78,9 @@ def _scope(rows: Sequence[Row]) -> str:
 
 
 def _curves(groups: Groups, colors: dict[str, Ink]) -> str:
-    """Return three tabs made of radio buttons: they need no script, and the arrow keys work."""
-    runs = [run for several in groups.values() for run in several]
-    judged = list(dict.fromkeys(run.summary["metric"] for run in runs))  # several where runs are of different tasks
-    target, metric = (target_of(runs), judged[0]) if len(judged) == 1 else (None, "loss")
-    shown_metrics = dict.fromkeys((metric, *judged, "accuracy", "loss", "objective"))
+    """Return tabs made of radio buttons, one for each axis: they need no script, and the arrow keys work."""
+    (metric, *others), target = judged_by(groups)
+    shown_metrics = dict.fromkeys((metric, *others, "accuracy", "loss", "objective"))
     buttons, panels = "", ""
     for x, name in _AXES.items():
         drawn = [figures.curves(groups, colors, y, x, target if y == metric else None) for y in shown_metrics]

@@ -56,7 +56,7 @@ h3 .swatch { margin: 0; }
 .panel { display: none; }
 .panel > h3 { display: none; }
 #axis-round:checked ~ .panel-round, #axis-clock:checked ~ .panel-clock,
-#axis-bytes-up:checked ~ .panel-bytes-up { display: block; }
+#axis-bytes-up:checked ~ .panel-bytes-up, #axis-bytes-total:checked ~ .panel-bytes-total { display: block; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem; }
 .pair.one { max-width: 36rem; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1rem;

@@ -10,7 +10,7 @@ import numpy as np
 from fedweave.runs.results import LATEST, Array, Result
 from fedweave.statistics import Difference, paired_difference
 
-TO_TARGET = ("rounds_to_target", "seconds_to_target", "bytes_to_target")
+TO_TARGET = ("rounds_to_target", "seconds_to_target", "bytes_to_target", "total_bytes_to_target")
 QUANTITIES = (
     "value",
     "best",
@@ -21,9 +21,10 @@ QUANTITIES = (
     *TO_TARGET,
     "simulated_seconds",
     "bytes_up",
+    "bytes_down",
     "wall_seconds",
 )
-COMPARED = ("value", "loss", "objective", "seconds_to_target")  # seed by seed
+COMPARED = ("value", "loss", "objective", *TO_TARGET)  # seed by seed
 MARGIN = 0.01  # methods are equal within this share of the first one's mean
 Groups = dict[str, list[Result]]
 Row = dict[str, Any]
@@ -47,6 +48,7 @@ def compare_rows(results: Sequence[Result]) -> list[Row]:
     that have fewer rounds than their experiment asks for, ``stalled`` those whose steps ended close to zero.
     ``paired`` is the difference to the first method in the metric, seed by seed, with its 95 % t interval and a
     verdict: better, worse, equal (within ``margin``, 1 % of the first method's mean) or undecided.
+    ``paired_costs`` has the same for each of the costs to the target, by name, where all seeds of both reached it.
     """
     rows = [_row(method, runs) for method, runs in by_method(results).items()]
     if (
@@ -58,7 +60,14 @@ def compare_rows(results: Sequence[Result]) -> list[Row]:
         for row in rows:
             row["by_seed"]["value"] = row["by_seed"]["loss"]
     base = next((row for row in rows if row["method"] == "fedavg"), rows[0] if rows else None)
-    return [row | _against(row, base) | {"paired": _paired(row, rows[0])} for row in rows] if base else []
+    return [row | _against(row, base) | _paired_to(row, rows[0]) for row in rows] if base else []
+
+
+def judged_by(groups: Groups) -> tuple[list[str], float | None]:
+    """Return the metrics that the runs are judged by, and the target in the first; several tasks share the loss."""
+    runs = [run for several in groups.values() for run in several]
+    metrics = list(dict.fromkeys(str(run.summary["metric"]) for run in runs))
+    return (metrics, target_of(runs)) if len(metrics) == 1 else (["loss", *metrics], None)
 
 
 def target_of(results: Iterable[Result]) -> float | None:
@@ -82,18 +91,25 @@ def _difference(a: Row, b: Row, quantity: str, higher_is_better: bool) -> Differ
     return paired_difference(*values, higher_is_better=higher_is_better)
 
 
-def _paired(row: Row, first: Row) -> Row | None:
+def _paired_to(row: Row, first: Row) -> Row:
+    """Return the differences of a row to the first one: in the metric, and in the costs to the target."""
+    paired = _paired(row, first, "value", row["metric"], row["higher_is_better"])
+    reached = row["reached"] == row["seeds"] and first["reached"] == first["seeds"]  # who fails must not look quick
+    costs = {name: _paired(row, first, name, name, higher=False) for name in TO_TARGET} if reached else {}
+    return {"paired": paired, "paired_costs": {name: cost for name, cost in costs.items() if cost}}
+
+
+def _paired(row: Row, first: Row, quantity: str, metric: str, higher: bool) -> Row | None:
     """Return the difference of a row to the first one, in the metric's own direction; None for the first itself."""
-    if row is first or row["value"] is None or first["value"] is None:
+    if row is first or row[quantity] is None or first[quantity] is None:
         return None
-    higher = row["higher_is_better"]
-    d, margin = _difference(row, first, "value", higher), MARGIN * abs(first["value"])
+    d, margin = _difference(row, first, quantity, higher), MARGIN * abs(first[quantity])
     if not d.seeds:
         return None
     low, high = sorted(end if higher else -end for end in d.interval)
     known = np.isfinite(low)
     return {
-        "metric": row["metric"],
+        "metric": metric,
         "baseline": first["method"],
         "difference": d.mean if higher else -d.mean,
         "low": low if known else None,

@@ -28,11 +28,13 @@ _UNTIL = (
     Column("rounds", "rounds_to_target", units.rounds),
     Column("simulated time", "seconds_to_target", units.seconds),
     Column("upload", "bytes_to_target", units.size),
+    Column("upload and download", "total_bytes_to_target", units.size),
 )
 # the total cost of a run is not ranked: it follows from the number of rounds that was set
 _WHOLE = (
     Column("simulated time", "simulated_seconds", units.seconds, ranked=False),
     Column("upload", "bytes_up", units.size, ranked=False),
+    Column("download", "bytes_down", units.size, ranked=False),
     Column("wall time", "wall_seconds", units.seconds, ranked=False),
 )
 
@@ -93,6 +95,30 @@ def paired_differences(rows: Sequence[Row], colors: Mapping[str, Ink]) -> str:
         '<div class="scroll" role="region" aria-label="Paired differences" tabindex="0"><table class="compare">'
         f'<thead><tr><th scope="col" class="name">method</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
         f'<p class="note">{escape(paired_note(known[0]["paired"]))}</p>'
+    )
+
+
+def paired_costs(rows: Sequence[Row], colors: Mapping[str, Ink]) -> str:
+    """Return the differences to the first method in what the target costs; nothing where no two can be compared."""
+    known = [row for row in rows if any(cost["low"] is not None for cost in row["paired_costs"].values())]
+    if not known:
+        return ""
+    head = "".join(f'<th scope="col">{column.heading}</th>' for column in _UNTIL)
+    body = ""
+    for row in known:
+        body += f'<tr><th scope="row" class="name">{swatch(colors[row["method"]])}{escape(row["method"])}</th>'
+        for column in _UNTIL:
+            difference, interval, verdict, _ = paired_cells(row["paired_costs"][column.quantity])
+            below = "".join(f'<span class="spread">{text}</span>' for text in (interval, verdict))
+            body += f"<td>{difference} {below}</td>"
+        body += "</tr>"
+    note = "Negative: less than the first method. t intervals over the paired seeds, as above."
+    if len(known) < len(rows) - 1:
+        note += " Methods of which some seeds missed the target are left out."
+    return (
+        '<div class="scroll" role="region" aria-label="Differences in cost" tabindex="0"><table class="compare">'
+        f'<thead><tr><th scope="col" class="name">method</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        f'<p class="note">{note}</p>'
     )
 
 

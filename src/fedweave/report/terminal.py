@@ -10,9 +10,10 @@ from rich.text import Text
 
 from fedweave.report import units
 from fedweave.report.paired import paired_cells, paired_note
-from fedweave.report.summary import Row, best, compare_rows
+from fedweave.report.summary import TO_TARGET, Row, best, compare_rows
 from fedweave.runs.results import Result
 
+COSTS = dict(zip(TO_TARGET, ("rounds", "sim. time", "upload", "up and down"), strict=True))
 Column = tuple[str, str, Callable[[Row], str]]  # heading, the quantity that is ranked, the text of a cell
 
 
@@ -48,6 +49,23 @@ def paired_table(results: Sequence[Result]) -> Table | None:
         table.add_column(heading, justify="left" if heading in ("method", "verdict") else "right", overflow="fold")
     for row in rows:
         table.add_row(Text(row["method"]), *paired_cells(row["paired"]))
+    return table
+
+
+def cost_table(results: Sequence[Result]) -> Table | None:
+    """Return what the target costs beside the first method, seed by seed; None where no two can be compared."""
+    rows = [row for row in compare_rows(results) if row["paired_costs"]]
+    costs = [(row, cost) for row in rows for cost in row["paired_costs"].values() if cost["low"] is not None]
+    if not costs:
+        return None
+    goal = units.goal(rows[0]["target"], rows[0]["metric"])
+    title = f"cost until {goal}: difference to {costs[0][1]['baseline']}, seed by seed"
+    table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    for heading in ("method", "cost", "difference", "95 % interval", "verdict"):
+        table.add_column(heading, justify="right" if heading[0] in "d9" else "left", overflow="fold")
+    for row, cost in costs:
+        first = cost is next(iter(row["paired_costs"].values()))
+        table.add_row(Text(row["method"] if first else ""), COSTS[cost["metric"]], *paired_cells(cost)[:3])
     return table
 
 

@@ -30,11 +30,14 @@ def percent(mean: float | None, std: float | None = None) -> str:
 
 
 def difference(metric: str) -> Callable[[float | None], str]:
-    """Return how a difference of a metric is written, with its sign: points of per cent for accuracies."""
+    """Return how a difference of a metric or cost is written, with its sign: points of per cent for accuracies."""
 
     def write(value: float | None) -> str:
         if value is None:
             return NONE
+        if metric.endswith("_to_target"):
+            cost = rounds if metric.startswith("rounds") else seconds if metric.startswith("seconds") else size
+            return f"{'-' if value < 0 else '+'}{cost(abs(value), None)}"
         return f"{100 * value:+.2f} points" if metric == "accuracy" else f"{value:+.3g}"
 
     return write

@@ -15,6 +15,7 @@ from fedweave.core.paths import check_path
 from fedweave.core.settings import BadInput, brief, choice, nearest, shown
 from fedweave.core.spec import build
 from fedweave.data import Dataset
+from fedweave.system.layers import layers_of
 
 BATCH_SIZE = 20
 
@@ -114,11 +115,12 @@ def default_text(default: str) -> Any:
 
 def without_effect(experiment: Any) -> list[str]:
     """Return a sentence for each field that is given but that the world replaces for every client."""
-    replaced = experiment.system.replaces
+    *_, world = layers_of(experiment.system)
+    replaced = world.replaces
     given = {"epochs": experiment.epochs, "steps": experiment.steps} if "steps" in replaced else {}
     if "batch_size" in replaced and experiment.batch_size != BATCH_SIZE:
         given["batch_size"] = experiment.batch_size
-    who = type(experiment.system).__name__
+    who = type(world).__name__
     return [
         f"{name!r} has no effect under {who}, which sets it for every client: leave it out, or change 'system'."
         for name, value in given.items()

@@ -49,6 +49,12 @@ class Comparison:
 
         return write(self.results, Path(path))
 
+    def curves(self, path: str | Path) -> Path:
+        """Write the metric against rounds, simulated time and bytes as one .png, .svg or .pdf file."""
+        from fedweave.report import write_curves
+
+        return write_curves(self.results, Path(path))
+
     def __repr__(self) -> str:
         names = dict.fromkeys(r.summary["method"] for r in self.results)
         return f"Comparison({len(self.results)} runs of {', '.join(names)})"

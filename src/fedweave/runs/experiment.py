@@ -36,6 +36,7 @@ from fedweave.runs.checks import (
 )
 from fedweave.runs.start import Start, check_start
 from fedweave.system import names as systems
+from fedweave.system.layers import layers_of
 from fedweave.tables.rows import Where
 from fedweave.tasks import Task
 
@@ -89,8 +90,8 @@ class Experiment:
         System,
         or_text(System, systems.parse, "dynamic"),
         Option(
-            "uniform, static, dynamic, latency, lognormal, wireless, shannon, hybrid, hybrid+, TRACE.csv, or "
-            "module:name.",
+            "uniform, static, dynamic, latency, lognormal, wireless, shannon, hybrid, hybrid+, devices, TRACE.csv, or "
+            "module:name; behind commas what is laid around it: jitter:0.2, day-night:24:0.5, on-off:20:5, TRACE.csv.",
             "NAME",
             "dynamic",
         ),
@@ -296,7 +297,7 @@ class Experiment:
         problems += without_effect(self)
         problems += [
             why
-            for part in (self.partition, self.system, self.pacing, self.adversary)
+            for part in (self.partition, *layers_of(self.system), self.pacing, self.adversary)
             if part and (why := undeclared(part))
         ]
         if problems:

@@ -99,12 +99,20 @@ def score_of(row: Mapping[str, Any], task: Task | None = None) -> str:
 def to_target(
     rounds: Columns, target: float | None, metric: str = "accuracy", higher_is_better: bool = True
 ) -> dict[str, float | int | None]:
-    """Return rounds, simulated seconds and bytes until the metric on the test set first reaches ``target``."""
-    keys = {"rounds_to_target": "round", "seconds_to_target": "clock", "bytes_to_target": "bytes_up"}
+    """Return rounds, simulated seconds and bytes until the metric on the test set first reaches ``target``.
+
+    ``bytes_to_target`` are those that clients sent, ``total_bytes_to_target`` also those that they were sent.
+    """
+    costs = {
+        "rounds_to_target": rounds["round"],
+        "seconds_to_target": rounds["clock"],
+        "bytes_to_target": rounds["bytes_up"],
+        "total_bytes_to_target": rounds["bytes_up"] + rounds["bytes_down"],
+    }
     values, hit = rounds.get(metric, np.empty(0)), np.empty(0, int)
     if target is not None:
         hit = np.flatnonzero(values >= target if higher_is_better else values <= target)
-    return {key: rounds[column][hit[0]].item() if hit.size else None for key, column in keys.items()}
+    return {name: column[hit[0]].item() if hit.size else None for name, column in costs.items()}
 
 
 def primary_of(rounds: Columns, task: Mapping[str, Any] | None) -> tuple[str, bool]:

@@ -31,7 +31,7 @@ def compute_seconds(base: Population, cycles: Array, frequency: Array) -> Array:
     return cycles * passes * base.samples / frequency
 
 
-def _add_links(base: Population, compute: Array, up: Array, down: Array) -> Population:
+def add_links(base: Population, compute: Array, up: Array, down: Array) -> Population:
     """Return the clients with their links; ``latency`` is for a whole model down and up (eqs 9, 11 and 12)."""
     if base.model_bytes is None:
         raise BadInput("A wireless world needs the size of the model. Give Population.model_bytes.")
@@ -63,7 +63,7 @@ class Wireless(System):
             _scale_to_range(ends, u) for ends, u in zip((self.frequency, self.cycles), device, strict=True)
         )
         up, down = (_scale_to_range(ends, u) for ends, u in zip((self.up_rate, self.down_rate), link, strict=True))
-        return _add_links(base, compute_seconds(base, cycles, frequency), up, down)
+        return add_links(base, compute_seconds(base, cycles, frequency), up, down)
 
 
 @settings
@@ -91,7 +91,7 @@ class Shannon(System):
         gain = self.gain[0] * (self.gain[1] / self.gain[0]) ** u
         up = shannon_rate(self.up_bandwidth, self.power, gain, self.noise)
         down = shannon_rate(self.down_bandwidth, self.server_power, gain, self.noise)
-        return _add_links(base, compute_seconds(base, cycles, frequency), up, down)
+        return add_links(base, compute_seconds(base, cycles, frequency), up, down)
 
 
 def _uniform_numbers(clients: int, device: int, link: int, round: int, seed: int) -> tuple[Array, Array]:
