@@ -128,6 +128,8 @@ class QuadraticTrainer:
             n = int(np.count_nonzero(steps > t))
             state = tuple(s[:n] for s in state)
             d, state = self.solver.direction(state, self.gradients(y[:n], who[:n]), y[:n], x, lr, t)
+            if self.solver.sends_last_step:  # of those that end now
+                y[np.count_nonzero(steps > t + 1) : n] = x
             y[:n] -= lr * d
         updates = np.empty_like(y)
         updates[order] = y - x
