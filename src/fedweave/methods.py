@@ -57,11 +57,12 @@ RENAMED = {"fedmd": "fedavg_md"}  # names of 0.1, which still work and warn
 GROUPS = {  # what methods cure, and which do; every method is in one group, `fedweave list methods` follows this order
     "plain": (
         "baselines and server optimisers",
-        "fedavg fedavg_full fedavg_us fedavg_is fedavg_md fedavgm fedadagrad fedadam fedyogi",
+        "fedavg fedavg_full fedavg_us fedavg_is fedavg_md fedavgm fedadagrad fedadam fedyogi fedexp",
     ),
     "links": (
         "answers that get lost, most of them with uneven work too",
-        "fedacs fedacs_estimated fedacs_measured fedavg_ca fedau fedvarp_reuse fedpracdelta_consistent",
+        """fedacs fedacs_estimated fedacs_measured fedavg_ca fedau fedvarp_reuse fedpracdelta_consistent mifa fedawe
+        focus""",
     ),
     "work": ("clients that do different numbers of local steps", "fednova fednova_renorm"),
     "data": (

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedweave import papers
 from fedweave.papers.common.judge import Judged
-from fedweave.papers.common.ledger import PAPERS
+from fedweave.papers.common.ledger import SECTIONS
 
 HEAD = """# Results
 
@@ -40,7 +40,7 @@ def markdown(folder: Path = papers.RECORDED) -> str:
 def _counts(judged: Sequence[Judged]) -> str:
     outcomes = ("confirmed", "contradicted", "undecided")
     rows = []
-    for paper in (p for p in PAPERS if any(j.claim.paper == p for j in judged)):
+    for paper in (p for p in SECTIONS if any(j.claim.paper == p for j in judged)):
         of = [j for j in judged if j.claim.paper == paper]
         cells = [_by_fidelity(j for j in of if j.verdict == outcome) for outcome in outcomes]
         rows.append([paper, len(of), *cells, sum(j.verdict == "not run" for j in of)])
