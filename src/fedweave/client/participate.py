@@ -10,7 +10,7 @@ from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array
 from fedweave.core.returned import check_vector
 from fedweave.core.roles import Parcel, Upload
-from fedweave.local.trainer import Jobs, Trained, Trainer, attempt
+from fedweave.local.trainer import Jobs, Trained, Trainer, attempt, of_each, of_one
 from fedweave.round.memories import memory_changes
 from fedweave.upload.codec import ClientModel, check_parcel
 
@@ -45,6 +45,7 @@ def participate(
 ) -> Answers:
     """Have a piece of clients train from the model ``x`` and encode what they send.
 
+    Where clients begin with different versions of the model, ``x`` is a stack of them (``local.trainer.of_each``).
     ``skip``: a client whose training raises an exception is left out, instead of ending the run.
     """
     starts = None if kept is None or not kept.there.any() else _starts(trainer, x, jobs, upload, kept)
@@ -55,7 +56,7 @@ def participate(
             trainer.solver,
             trained.updates,
             trainer.layout.parameters,
-            jobs.broadcast,
+            None if jobs.broadcast is None else of_each(jobs.broadcast, jobs),
             jobs.steps,
             jobs.share,
             float(jobs.lr[0]),  # clients of one piece have the same
@@ -65,10 +66,11 @@ def participate(
     parcels = list[Parcel]()
     for i, client in enumerate(jobs.client.tolist()):
         model, share = trainer.models.of(client), None if budget is None else float(budget[i])
+        given = of_one(x, jobs, i)
         parcel = upload.encode(
             update=model.of(trained.updates[i]),
-            x=model.of(x),
-            start=model.of(x if starts is None else starts[i]),
+            x=model.of(given),
+            start=model.of(given if starts is None else starts[i]),
             budget=share,
             kept=_of(model, kept, i),
             rng=rng_for(trainer.seed, int(jobs.dispatch[i]), Stream.UPLOAD, client),
@@ -80,11 +82,11 @@ def participate(
 
 def _starts(trainer: Trainer, x: Array, jobs: Jobs, upload: Upload, kept: Kept) -> Array:
     """Return where each client begins (c, D)."""
-    starts = np.tile(x, (jobs.client.size, 1))
+    starts = np.array(np.broadcast_to(of_each(x, jobs), (jobs.client.size, x.shape[-1])))
     for i, client in enumerate(jobs.client.tolist()):
         model = trainer.models.of(client)
         if (own := _of(model, kept, i)) is not None:
-            start = check_vector(upload.start(model.of(x), own), model.layout.dim, upload, "start")
+            start = check_vector(upload.start(model.of(of_one(x, jobs, i)), own), model.layout.dim, upload, "start")
             starts[i, ... if model.where is None else model.where] = start
     return starts
 

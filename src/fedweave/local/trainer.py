@@ -32,6 +32,7 @@ class Jobs(NamedTuple):
     share: Array | None = None  # (c,) N ω_i, the client's weight over the mean one; None: all equal
     starts: Array | None = None  # (c, D) where each begins; None: all at the model
     measure: bool = False  # whether to measure the variance of the gradients on the way
+    version: Array | None = None  # (c,) each one's row where model and broadcast are stacks (v, D); None: one for all
 
     def take(self, rows: Array | Sequence[int] | slice) -> Jobs:
         """Return some of the rows, in this order."""
@@ -43,7 +44,17 @@ class Jobs(NamedTuple):
 
 
 ALL_ROWS = slice(None)  # a piece with all jobs, in their order
-PER_CLIENT = ("client", "steps", "batch_size", "dispatch", "lr", "memory", "share", "starts")
+PER_CLIENT = ("client", "steps", "batch_size", "dispatch", "lr", "memory", "share", "starts", "version")
+
+
+def of_each(x: Array, jobs: Jobs) -> Array:
+    """Return the model, or broadcast, that the jobs are given: (D,) one for all of them, or (c, D) that of each."""
+    return x if jobs.version is None else x[jobs.version]
+
+
+def of_one(x: Array, jobs: Jobs, i: int) -> Array:
+    """Return the model, or broadcast, that the i-th job is given (D,)."""
+    return x if jobs.version is None else x[jobs.version[i]]
 
 
 class Trained(NamedTuple):
@@ -104,7 +115,7 @@ class Trainer(Protocol):
         ...
 
     def train(self, x: Array, jobs: Jobs) -> Trained:
-        """Train one piece from the model ``x``; updates are y − x."""
+        """Train one piece from the model ``x``, or each from its own row of it (``of_each``); updates are y − x."""
         ...
 
     def gradients(self, x: Array, clients: Array) -> Array:
@@ -152,6 +163,6 @@ def _failed(x: Array, client: int, error: BaseException) -> Trained:
     trace = "".join(traceback.format_exception(error))
     failure = Failure(client=client, why=why, traceback=trace)
     return Trained(
-        updates=np.zeros((1, x.size), x.dtype), loss=nothing, first_gradient=nothing, variance=nothing,
+        updates=np.zeros((1, x.shape[-1]), x.dtype), loss=nothing, first_gradient=nothing, variance=nothing,
         first_loss=nothing, squared_loss=nothing, failed=(failure,),
     )  # fmt: skip
