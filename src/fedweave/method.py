@@ -14,7 +14,7 @@ from fedweave.core.roles import Aggregator, Pacing, Sampler, ServerOptimizer, So
 from fedweave.core.settings import BadInput, brief, is_foreign, settings, undeclared
 from fedweave.core.spec import kinds
 from fedweave.local.solvers import SGD
-from fedweave.pacing import Synchronous
+from fedweave.pacing import Synchronous, with_draws
 from fedweave.server import Descent
 from fedweave.upload.everything import Everything
 
@@ -54,6 +54,10 @@ class Method:
             raise BadInput(f"{type(self.pacing).__name__}.widen must return a Sampler. It returned {brief(sampler)}.")
         return self if sampler is self.sampler else replace(self, sampler=sampler)
 
+    def asking(self, draws: int) -> Method:
+        """Return this method with a sampler that draws so many times."""
+        return replace(self, sampler=with_draws(self.sampler, draws))
+
     def __post_init__(self) -> None:
         """Refuse parts that do not fit, from the facts they declare."""
         for part in self.parts:
@@ -76,11 +80,18 @@ class Method:
                 f"{type(self.aggregator).__name__} needs a sampler with a known law, got {self.sampler}: it does not "
                 "say how often it draws a client. Use Mean() as aggregator, or a sampler such as Uniform or Weighted."
             )
+        if self.aggregator.sends_own_models and self.pacing.overlaps:
+            raise ValueError(
+                f"{type(self.aggregator).__name__} sends each client a model of its own, which is not kept for clients "
+                "that answer in a later round. Use Synchronous() as pacing."
+            )
+        if why := self.pacing.misfit(self.sampler):
+            raise ValueError(why)
 
 
 def mask_aware() -> str:
     """Return the aggregators that go by what was sent, in words."""
-    return " or ".join(f"{name}()" for name, cls in kinds(Aggregator).items() if cls.masks)
+    return " or ".join(f"{name}()" for name, cls in kinds(Aggregator).items() if cls.masks is True)
 
 
 def _misfit(solver: Solver, aggregator: Aggregator) -> str:

@@ -13,23 +13,27 @@ from fedweave.aggregate import (
     MIFA,
     Anonymous,
     Aware,
+    Cached,
     Consistent,
     DynMean,
     Extrapolated,
     InverseProbability,
     LinkAware,
     Mean,
+    Mixing,
     Nova,
     Private,
     PushPull,
     Robust,
     Scaffold,
+    Stale,
     Varp,
     VarpReuse,
 )
 from fedweave.core.options import warn_renamed
 from fedweave.local.solvers import ControlVariate, Dyn, Prox, Tracking
 from fedweave.method import Method
+from fedweave.pacing import Buffered
 from fedweave.sample import (
     ACS,
     IS,
@@ -72,7 +76,7 @@ GROUPS = {  # what methods cure, and which do; every method is in one group, `fe
     ),
     "time": (
         "rounds that wait for slow clients",
-        "latency_optimal latency_norm latency_ratio latency_uniform fedcs oort tifl",
+        "latency_optimal latency_norm latency_ratio latency_uniform fedcs oort tifl fedbuff fedasync ca2fl",
     ),
     "bytes": (
         "messages that are too large",
@@ -373,3 +377,28 @@ def tifl(per_round: int = 10) -> Method:
 def oort(per_round: int = 10) -> Method:
     """Oort: clients with a high loss and much data, unless they are slow; some new ones every round (Lai et al.)."""
     return Method(Oort(per_round), name="oort")
+
+
+def fedbuff(per_round: int = 10, buffer: int | None = None, exponent: float = 0.5) -> Method:
+    """FedBuff: asynchronous rounds of ``buffer`` answers, those of older models scaled by 1/(1 + τ)^a (Nguyen et al.).
+
+    ``per_round`` clients train at the same time, as many as a synchronous round of that size asks. The buffer is half
+    of them unless it is given.
+    """
+    pacing = Buffered(per_round, buffer or -(-per_round // 2))
+    return Method(Uniform(per_round), aggregator=Stale(Mean(), exponent), pacing=pacing, name="fedbuff")
+
+
+def fedasync(per_round: int = 10, alpha: float = 0.6, exponent: float = 0.5, mu: float = 0.005) -> Method:
+    """FedAsync: each answer is mixed into the model as it lands, less the older it is (Xie et al.).
+
+    ``per_round`` clients train at the same time, with a proximal term (ρ of the paper).
+    """
+    pacing, mixing = Buffered(per_round, 1), Mixing(alpha, exponent)
+    return Method(Uniform(per_round), Prox(mu), mixing, pacing=pacing, name="fedasync")
+
+
+def ca2fl(per_round: int = 10, buffer: int | None = None) -> Method:
+    """CA²FL: asynchronous rounds as FedBuff's, calibrated by the cached last updates of all clients (Wang et al.)."""
+    pacing = Buffered(per_round, buffer or -(-per_round // 2))
+    return Method(Uniform(per_round), aggregator=Cached(), pacing=pacing, name="ca2fl")

@@ -91,3 +91,14 @@ def test_a_round_without_answers_makes_no_step():
 def test_what_is_no_weighted_sum_is_refused(inner):
     with pytest.raises(fw.BadInput, match=r"needs a weighted sum of the updates, .* Use .*Mean\(\)"):
         Extrapolated(inner)
+
+
+def test_where_clients_sent_parts_the_step_goes_by_what_they_sent():
+    updates, mask = RNG.standard_normal((N, D)), RNG.random((N, D)) < 0.6
+    population, updates = worlds.equal_clients(N), updates * mask
+    view, replies = worlds.view(population, D), worlds.replies(updates)._replace(mask=mask)
+    part, inner = Extrapolated(Mean(), EPSILON), Mean()
+    direction, state = part.combine(part.init(population, D), view, worlds.cohort(np.arange(N)), replies)
+    plain, _ = inner.combine({}, view, worlds.cohort(np.arange(N)), replies)
+    step = max(1.0, (updates**2).sum() / (2 * N * (plain @ plain + EPSILON)))
+    assert np.allclose(direction, step * plain, atol=1e-12)

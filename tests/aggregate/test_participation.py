@@ -183,3 +183,10 @@ class Wrong(aggregate.Mean):
 def test_models_of_a_users_own_aggregator_are_checked():
     with pytest.raises(fw.BadInput, match=r"Wrong.models must return one model for each client, .* \(3, 4\)"):
         list(rounds(Method(Uniform(3), aggregator=Wrong()), world(), 1))
+
+
+@pytest.mark.parametrize("aggregator", [AWE(), Robust(AWE()), aggregate.Stale(AWE())])
+def test_models_of_their_own_are_not_kept_for_clients_that_answer_later(aggregator):
+    assert Method(Uniform(2), aggregator=aggregator).aggregator is aggregator
+    with pytest.raises(fw.BadInput, match="a model of its own"):
+        Method(Uniform(2), aggregator=aggregator, pacing=fw.pacing.Buffered(4, 2))

@@ -51,7 +51,8 @@ def test_cohorts_are_distinct_clients_that_are_there_drawn_by_the_law(name):
             assert np.allclose(cohort.expected, law[cohort.ids])
             assert not law[~available].any()
             assert (law >= 0).all()
-            assert law.sum() == pytest.approx(cohort.count.sum())
+            if not isinstance(sampler, fw.sample.Tiers):  # whose tiers differ in size
+                assert law.sum() == pytest.approx(cohort.count.sum())
         state = sampler.learn(state, view, cohort, answers(cohort, rng))
 
 
@@ -72,10 +73,13 @@ def test_every_method_goes_on_through_rounds_with_few_clients_or_none(name, tiny
     clock = 0.0
     for state, happened in fw.rounds(tiny(METHODS[name], system=SCARCE, rounds=4, steps=1, seed=5)):
         available, cohort = happened.view.population.available, happened.cohort
-        assert available[cohort.ids].all()
         assert np.isfinite(state.x).all()
-        assert (state.clock > clock) == available.any(), "without anybody no time passes"
-        assert (happened.bytes_down > 0) == available.any()
+        if METHODS[name].pacing.overlaps:  # those who answer may have left since
+            assert state.clock >= clock
+        else:
+            assert available[cohort.ids].all()
+            assert (state.clock > clock) == available.any(), "without anybody no time passes"
+            assert (happened.bytes_down > 0) == available.any()
         clock = state.clock
         counts.append(int(available.sum()))
     assert 0 in counts

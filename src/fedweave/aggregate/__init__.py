@@ -21,3 +21,6 @@ from fedweave.aggregate.participation import AU as AU
 from fedweave.aggregate.participation import AWE as AWE
 from fedweave.aggregate.private import Private as Private
 from fedweave.aggregate.robust import Robust as Robust
+from fedweave.aggregate.stale import Cached as Cached
+from fedweave.aggregate.stale import Mixing as Mixing
+from fedweave.aggregate.stale import Stale as Stale

@@ -30,7 +30,7 @@ class Extrapolated(Aggregator):
     def __post_init__(self) -> None:
         """Refuse aggregators that are no weighted sums; those that are go by masks."""
         if not self.aggregator.masks:
-            sums = " or ".join(f"{name}()" for name, cls in kinds(Aggregator).items() if cls.masks)
+            sums = " or ".join(f"{name}()" for name, cls in kinds(Aggregator).items() if cls.masks is True)
             name = type(self.aggregator).__name__
             raise ValueError(f"Extrapolated needs a weighted sum of the updates, which {name} is not. Use {sums}.")
 
@@ -47,7 +47,7 @@ class Extrapolated(Aggregator):
         direction, after = self.aggregator.combine(state, view, cohort, replies)
         square = by_rows(lambda some: (some[:, :parameters].astype(np.float64) ** 2).sum(1), replies.updates)
         pair = np.stack([square, np.ones_like(square)], axis=1)  # weighed as the updates are: Σ w ‖u‖² and Σ w
-        mean, total = self.aggregator.combine(state, view, cohort, replies._replace(updates=pair))[0]
+        mean, total = self.aggregator.combine(state, view, cohort, replies._replace(updates=pair, mask=None))[0]
         length = float((direction[:parameters].astype(np.float64) ** 2).sum())
         step = max(1.0, float(total * mean / (2 * (length + self.epsilon))))
         longer = direction * direction.dtype.type(step)

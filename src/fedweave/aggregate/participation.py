@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from pydantic import PositiveInt
 
@@ -60,6 +62,7 @@ class AWE(Aggregator):
 
     lr: PositiveFactor = 1.0  # η_g
     precision: Precision = "float32"  # of the models of absent clients
+    sends_own_models: ClassVar[bool] = True
 
     def init(self, population: Population, dim: int) -> State:
         n = population.size

@@ -45,6 +45,11 @@ class Robust(Aggregator):
         """Whether the inner aggregator reads Cohort.expected."""
         return self.aggregator.needs_law
 
+    @property
+    def sends_own_models(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the inner aggregator sends clients models of their own."""
+        return self.aggregator.sends_own_models
+
     def init(self, population: Population, dim: int) -> State:
         return self.aggregator.init(population, dim)
 

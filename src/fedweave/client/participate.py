@@ -10,7 +10,7 @@ from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array
 from fedweave.core.returned import check_vector
 from fedweave.core.roles import Parcel, Upload
-from fedweave.local.trainer import Jobs, Trained, Trainer, attempt, joined
+from fedweave.local.trainer import Jobs, Trained, Trainer, attempt, of_each, of_one
 from fedweave.round.memories import memory_changes
 from fedweave.upload.codec import ClientModel, check_parcel
 
@@ -45,10 +45,9 @@ def participate(
 ) -> Answers:
     """Have a piece of clients train from the model ``x`` and encode what they send.
 
+    Where clients begin with different versions of the model, ``x`` is a stack of them (``local.trainer.of_each``).
     ``skip``: a client whose training raises an exception is left out, instead of ending the run.
     """
-    if jobs.models is not None:
-        return _each_from_its_own(trainer, jobs, upload, budget, kept, skip)
     starts = None if kept is None or not kept.there.any() else _starts(trainer, x, jobs, upload, kept)
     trained = attempt(trainer, x, jobs if starts is None else jobs._replace(starts=starts), skip)
     change = None
@@ -57,7 +56,7 @@ def participate(
             trainer.solver,
             trained.updates,
             trainer.layout.parameters,
-            jobs.broadcast,
+            None if jobs.broadcast is None else of_each(jobs.broadcast, jobs),
             jobs.steps,
             jobs.share,
             float(jobs.lr[0]),  # clients of one piece have the same
@@ -66,12 +65,12 @@ def participate(
         return Answers(trained, None, change)
     parcels = list[Parcel]()
     for i, client in enumerate(jobs.client.tolist()):
-        model = trainer.models.of(client, int(jobs.dispatch[i]))
+        model, given = trainer.models.of(client, int(jobs.dispatch[i])), of_one(x, jobs, i)
         share = None if budget is None else float(budget[i])
         parcel = upload.encode(
             update=model.of(trained.updates[i]),
-            x=model.of(x),
-            start=model.of(x if starts is None else starts[i]),
+            x=model.of(given),
+            start=model.of(given if starts is None else starts[i]),
             budget=share,
             kept=_of(model, kept, i),
             rng=rng_for(trainer.seed, int(jobs.dispatch[i]), Stream.UPLOAD, client),
@@ -81,31 +80,13 @@ def participate(
     return Answers(trained, parcels, change)
 
 
-def _each_from_its_own(
-    trainer: Trainer, jobs: Jobs, upload: Upload, budget: Array | None, kept: Kept | None, skip: bool
-) -> Answers:
-    """Have each client participate by itself, from the model that it was sent."""
-    assert jobs.models is not None
-    found = list[Answers]()
-    for i, own in enumerate(jobs.models):
-        row, alone = slice(i, i + 1), jobs.take([i])._replace(models=None)
-        some = None if budget is None else budget[row], None if kept is None else kept.take(row)
-        found.append(participate(trainer, own, alone, upload, *some, skip))
-    trained, parcels, changes = zip(*found, strict=True)
-    return Answers(
-        trained=joined(trained),
-        parcels=None if upload.identity else [parcel for one in parcels for parcel in one],
-        memory_change=None if changes[0] is None else np.concatenate(changes),
-    )
-
-
 def _starts(trainer: Trainer, x: Array, jobs: Jobs, upload: Upload, kept: Kept) -> Array:
     """Return where each client begins (c, D)."""
-    starts = np.tile(x, (jobs.client.size, 1))
+    starts = np.array(np.broadcast_to(of_each(x, jobs), (jobs.client.size, x.shape[-1])))
     for i, client in enumerate(jobs.client.tolist()):
         model = trainer.models.of(client, int(jobs.dispatch[i]))
         if (own := _of(model, kept, i)) is not None:
-            start = check_vector(upload.start(model.of(x), own), model.layout.dim, upload, "start")
+            start = check_vector(upload.start(model.of(of_one(x, jobs, i)), own), model.layout.dim, upload, "start")
             starts[i, ... if model.where is None else model.where] = start
     return starts
 

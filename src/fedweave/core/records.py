@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedweave.core.vectors import keep_only_rows
+
+if TYPE_CHECKING:
+    from fedweave.core.flights import Landing
 
 Array = NDArray[Any]
 State = Mapping[str, Any]  # what a part remembers between rounds: arrays and Rows by name, stored without pickle
@@ -114,6 +117,8 @@ class Replies(NamedTuple):
     bytes_down: Array | None = None  # (k,) sent to each client; None: the whole model, and what travels with it
     first_loss: Array | None = None  # (k,) of the first batch, at x like the first gradient; nan or None: not reported
     squared_loss: Array | None = None  # (k,) mean squared loss of the samples over the local steps; likewise
+    staleness: Array | None = None  # (k,) int, rounds since the model that each began with; None: there are none
+    drift: Array | None = None  # (k, D) that model − the present one; None unless the aggregator needs it, or all zero
 
     def keep_only(self, rows: Array) -> Replies:
         """Return the replies with all rows but these (k,) bool lost."""
@@ -225,11 +230,18 @@ class Assignment:
     view: View
     cohort: Cohort
     context: ClientContext = NO_CONTEXT
+    number: int | None = None  # of the dispatch; None: that of the round, as long as each has one
+    landing: Landing | None = None  # clients that were asked earlier, and land now; None: all are asked now
 
     @property
     def round(self) -> int:
-        """The round, from 1; a client's randomness goes by it."""
+        """The round, from 1."""
         return self.view.round
+
+    @property
+    def dispatch(self) -> int:
+        """The number of this draw event, from 1; a client's randomness and luck go by it."""
+        return self.view.round if self.number is None else self.number
 
     @property
     def x(self) -> Array:
@@ -263,4 +275,5 @@ class ServerState(NamedTuple):
     clients: State = MappingProxyType({})  # what the simulated clients remember themselves
     upload: State = MappingProxyType({})
     refusals: State = MappingProxyType({})  # how often each client's answer was refused, where that is counted
+    flights: State = MappingProxyType({})  # who is under way, and the models they began with, where rounds overlap
     best: State = MappingProxyType({})  # the best evaluated model so far, as x, round and value; rounds do not see it

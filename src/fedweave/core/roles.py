@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from fedweave.core.records import Array, Assignment, Cohort, Layout, Population, Replies, State, View
 
 if TYPE_CHECKING:
+    from fedweave.core.flights import Ended, Flights, Sent
     from fedweave.upload.codec import ClientModel
 
 
@@ -34,6 +35,10 @@ class Sampler(ABC):
     def oracle(self) -> bool:
         """Return whether it must know what every client would answer, which no real fleet can be asked."""
         return False
+
+    def cohort_size(self) -> int | None:
+        """Return how many draws a cohort has, or fewer where fewer clients are available; None: it varies."""
+        return getattr(self, "per_round", None)
 
     def law(self, state: State, view: View) -> Array:
         """Return E[count] of every client (N,) this round; nan where the choice is greedy."""
@@ -199,7 +204,36 @@ class Upload(ABC):
 
 
 class Pacing(ABC):
-    """When the server absorbs what has arrived."""
+    """When the server absorbs what has arrived.
+
+    Where rounds overlap, answers may land in a later round than the one that asked for them (``round.flights``). One
+    that is on its way longer than ``timeout`` seconds, or for more than ``most_staleness`` rounds, is given up.
+    """
+
+    refills: ClassVar[bool] = False  # whether somebody else is asked at once when an answer is lost
+    timeout: float | None = None
+    most_staleness: int = 50
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether an answer may land in a later round."""
+        return False
+
+    def misfit(self, sampler: Sampler) -> str:
+        """Return why this sampler cannot be used, and what could; "" if it can."""
+        return ""
+
+    def seats(self, occupied: int) -> int | None:
+        """Return how many draws to ask for while so many are under way or wait; None: as many as the sampler does."""
+        return None
+
+    def enough(self) -> float:
+        """Return how many landed draws end a round."""
+        return np.inf
+
+    def closing(self, seconds: Array, arrives: Array) -> float:
+        """Return after how many seconds a round closes that asked clients whose answers take so long."""
+        return np.inf
 
     @abstractmethod
     def widen(self, sampler: Sampler) -> Sampler:
@@ -216,6 +250,8 @@ class Aggregator(ABC):
     needs_law: ClassVar[bool] = False  # whether combine() reads Cohort.expected
     masks: ClassVar[bool] = False  # whether combine() goes by Replies.mask, entry by entry
     memory_kind: ClassVar[str] = ""  # what the clients must remember: Solver.memory_kind
+    sends_own_models: ClassVar[bool] = False  # whether models() may return some
+    needs_drift: ClassVar[bool] = False  # whether combine() reads Replies.drift
 
     def init(self, population: Population, dim: int) -> State:
         """Return what the aggregator remembers before the first round."""
@@ -310,7 +346,7 @@ class Engine(Prober, Protocol):
     """Where clients run: the only place with processes and I/O."""
 
     def train(self, assignment: Assignment) -> Replies:
-        """Have the cohort train as assigned and return what arrives."""
+        """Have the cohort train as assigned, or those that land, each from its own version; return what arrives."""
         ...
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:
@@ -323,4 +359,21 @@ class Engine(Prober, Protocol):
 
     def evaluate_clients(self, x: Array, ids: Array) -> Array:
         """Return the task's primary metric (k,) of ``x`` on each one's own test samples; nan for who has none."""
+        ...
+
+
+@runtime_checkable
+class OverlappingEngine(Engine, Protocol):
+    """An engine whose rounds may overlap: clients are asked at one time, and answer at another."""
+
+    def send(self, assignment: Assignment) -> Sent:
+        """Ask the cohort, and return what is known of its answers before anyone has trained."""
+        ...
+
+    def wait(self, flights: Flights, enough: float, until: float) -> Ended:
+        """Return which flights have ended: when so many draws have landed or the first is lost, or at ``until``.
+
+        With ``enough`` infinite, ``until`` alone counts. There is at least one flight. ``train`` is then called with
+        those that have landed (``Assignment.landing``).
+        """
         ...

@@ -10,9 +10,10 @@ import numpy as np
 
 from fedweave.client.bytes import download_bytes, upload_bytes
 from fedweave.client.participate import Kept, participate
+from fedweave.core.flights import Ended, Flights, Landing, Sent
 from fedweave.core.records import NO_FAILURES, Array, Assignment, Failure, Failures, Population, Replies
 from fedweave.core.roles import Scores, Upload
-from fedweave.engine.links import add_transfer_time, draw_arrivals
+from fedweave.engine.links import draw_arrivals, next_landing, participation_seconds
 from fedweave.engine.pool.protocol import Build, Call, Pool
 from fedweave.local.client_data import ClientData
 from fedweave.local.trainer import ALL_ROWS, EVALUATION_BATCH, Jobs, Trainer
@@ -71,32 +72,42 @@ class Simulator:
 
     def train(self, assignment: Assignment) -> Replies:
         """Train the cohort. Clients whose answers will be lost are not trained: it would change nothing."""
-        ids, p = assignment.cohort.ids, assignment.population
-        received = draw_arrivals(self.seed, assignment.round, ids, p)
+        ids, landing = assignment.cohort.ids, assignment.landing
+        received, seconds, up, down = self.send(assignment) if landing is None else landing.sent
         found = _merge(assignment, self._participate(assignment, received.nonzero()[0], _receive))
         if found.failed:
-            received &= ~np.isin(ids, [failure.client for failure in found.failed])
+            received = received & ~np.isin(ids, [failure.client for failure in found.failed])
             for rows in (found.memory_change, found.mask):  # a lost reply is a zero row
                 if rows is not None:
                     rows[~received] = 0
-        replies = Replies(
+        return Replies(
             received=received,
             updates=found.updates,
-            steps=p.steps[ids],
+            steps=assignment.population.steps[ids],
             loss=found.loss,
             first_gradient=found.first_gradient,
-            seconds=p.latency[ids],
-            bytes_up=upload_bytes(assignment, self._upload, self.trainer.solver, self.models),
+            seconds=seconds,
+            bytes_up=up,
             memory_change=found.memory_change,
             variance=found.variance,
-            failures=_failures(found.failed, received),
+            failures=_failures(found.failed, received, landing),
             mask=None if found.mask is None or found.mask[received].all() else found.mask,
             kept=found.kept,
-            bytes_down=download_bytes(assignment, self._upload, self.models),
+            bytes_down=down,
             first_loss=found.first_loss,
             squared_loss=found.squared_loss,
         )
-        return add_transfer_time(replies, assignment)
+
+    def send(self, assignment: Assignment) -> Sent:
+        """Return what a dispatch will bring and cost: links, bytes and seconds are known before anyone trains."""
+        arrives = draw_arrivals(self.seed, assignment.dispatch, assignment.cohort.ids, assignment.population)
+        up = upload_bytes(assignment, self._upload, self.trainer.solver, self.models)
+        down = download_bytes(assignment, self._upload, self.models)
+        return Sent(arrives, participation_seconds(assignment, up, down), up, down)
+
+    def wait(self, flights: Flights, enough: float, until: float) -> Ended:
+        """Return which flights end next; time is virtual, so nobody waits."""
+        return next_landing(flights, enough, until)
 
     def rehearse(self, assignment: Assignment) -> Array:
         """Return the updates that the cohort would send, whatever its links."""
@@ -111,14 +122,17 @@ class Simulator:
             return
         context, everyone = assignment.context, rows.size == assignment.cohort.ids.size
         ids = assignment.cohort.ids if everyone else assignment.cohort.ids[rows]
-        jobs, budget = _jobs(assignment, ids), None if context.budget is None else context.budget[rows]
+        jobs, budget = _jobs(assignment, ids, rows), None if context.budget is None else context.budget[rows]
+        x = assignment.x if assignment.landing is None else assignment.landing.x
+        if (own := assignment.own_models(ids)) is not None:  # a version of the model for each
+            x, jobs = own, jobs._replace(version=np.arange(ids.size))
         kept = None if context.kept is None else Kept(context.kept[ids], context.kept.written[ids])
         pieces, calls = self.trainer.pieces(jobs), []
         for some in pieces:
             of_some = None if budget is None else budget[some], None if kept is None else kept.take(some)
             calls.append((work, (jobs.take(some), self._upload, *of_some, self._skip)))
         together = isinstance(pieces[0], slice)  # not worth a worker
-        for n, piece in self._here(assignment.x, calls) if together else self._each(assignment.x, calls):
+        for n, piece in self._here(x, calls) if together else self._each(x, calls):
             yield pieces[n] if everyone and isinstance(pieces[n], slice) else rows[pieces[n]], piece
 
     def gradients(self, x: Array, ids: Array) -> Array:
@@ -190,13 +204,19 @@ class Simulator:
         return ((n, work(self.trainer, x, *arguments)) for n, (work, arguments) in enumerate(calls))
 
     def _map(self, pool: Pool, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
-        """Yield (position, result) of the calls; whatever is to be evaluated at the same model is done behind them."""
+        """Yield (position, result) of the calls; whatever is to be evaluated at the same model is done behind them.
+
+        Calls at several versions of the model take one more along.
+        """
         later, self._later = self._later, None
-        if later is None or not np.array_equal(later.x, x):
+        if later is None or (x.ndim == 1 and not np.array_equal(later.x, x)):
             yield from pool.map(x, calls)
             return
+        behind = later.calls
+        if x.ndim == 2:
+            x, behind = np.vstack([x, later.x]), [(_at_last, call) for call in behind]
         slices: dict[int, Sums] = {}
-        for n, result in pool.map(x, [*calls, *later.calls]):
+        for n, result in pool.map(x, [*calls, *behind]):
             if n < len(calls):
                 yield n, result
             else:
@@ -212,19 +232,23 @@ class Simulator:
         return pool.load(self._build, self._data, max(pieces, -(-self.trainer.test_size // EVALUATION_BATCH)))
 
 
-def _jobs(assignment: Assignment, ids: Array) -> Jobs:
-    context, p = assignment.context, assignment.population
+def _jobs(assignment: Assignment, ids: Array, rows: Array) -> Jobs:
+    context, p, landing = assignment.context, assignment.population, assignment.landing
+    dispatch, lr, version = np.full(ids.size, assignment.dispatch), np.full(ids.size, float(assignment.lr)), None
+    if landing is not None:
+        dispatch, lr = landing.flights.dispatch[rows], landing.flights.lr[rows]
+        version = None if landing.version is None else landing.version[rows]
     return Jobs(
         client=ids,
         steps=p.steps[ids],
         batch_size=p.batch_size[ids],
-        dispatch=np.full(ids.size, assignment.round),
-        lr=np.full(ids.size, float(assignment.lr)),
+        dispatch=dispatch,
+        lr=lr,
         memory=None if context.memory is None else context.memory[ids],
         broadcast=None if context.memory is None else context.broadcast,
         share=None if context.memory is None else relative_weights(ids, p),
         measure=context.measure,
-        models=assignment.own_models(ids),
+        version=version,
     )
 
 
@@ -255,11 +279,18 @@ _COLUMNS = Received._fields[1:-1]  # all but "updates" and "failed"
 _ALWAYS = _COLUMNS[:4]  # what every client reports
 
 
-def _failures(failed: Sequence[Failure], received: Array) -> Failures:
-    if not failed:
+def _failures(failed: Sequence[Failure], received: Array, landing: Landing | None) -> Failures:
+    given_up = () if landing is None else landing.given_up()
+    if not failed and not given_up:
         return NO_FAILURES
-    nobody = "" if received.any() else f"all {len(failed)} clients whose answers would have arrived failed"
-    return Failures(failed=tuple(failed), abandoned=nobody)
+    all_failed = failed and not received.any()
+    nobody = f"all {len(failed)} clients whose answers would have arrived failed" if all_failed else ""
+    return Failures(failed=(*failed, *given_up), abandoned=nobody)
+
+
+def _at_last(trainer: Trainer, x: Array, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Do a call at the last of several models."""
+    return work(trainer, x[-1], *arguments)
 
 
 def _receive(
@@ -281,12 +312,12 @@ def _receive(
         model, sent = models.of(client, int(jobs.dispatch[i])), None
         if answers.parcels is not None:
             part, sent = check_decoded(upload.decode(answers.parcels[i].payload, model), upload, model)
-            updates[i] = model.whole(part, x.size, rest=0)
+            updates[i] = model.whole(part, x.shape[-1], rest=0)
             if keep is not None and (own := answers.parcels[i].kept) is not None:
-                keep[i] = model.whole(own, x.size, rest=np.nan)
+                keep[i] = model.whole(own, x.shape[-1], rest=np.nan)
         if mask is not None:
             sent = np.ones(model.layout.dim, bool) if sent is None else sent
-            mask[i] = model.whole(sent, x.size, rest=False)
+            mask[i] = model.whole(sent, x.shape[-1], rest=False)
     return Received(
         updates=updates,
         **numbers,

@@ -17,7 +17,7 @@ from fedweave.core.records import Array, Layout
 from fedweave.core.roles import Solver
 from fedweave.core.settings import BadInput
 from fedweave.local.solvers import SGD, Adam
-from fedweave.local.trainer import ALL_ROWS, Jobs, Trained
+from fedweave.local.trainer import ALL_ROWS, Jobs, Trained, of_each
 from fedweave.tasks.regression import Regression
 from fedweave.tasks.task import Sums
 from fedweave.upload.codec import ClientModel, ModelFleet
@@ -81,7 +81,8 @@ class QuadraticTrainer:
 
     def train(self, x: Array, jobs: Jobs) -> Trained:
         """Return what the clients arrive at, exactly."""
-        ids, lr, start = jobs.client, float(jobs.lr[0]), x if jobs.starts is None else jobs.starts
+        ids, lr, x = jobs.client, float(jobs.lr[0]), of_each(x, jobs)
+        start = x if jobs.starts is None else jobs.starts
         away = self.problem.optimum[ids] - start
         if jobs.memory is not None:
             updates = self._walk(x, start, jobs, lr)
@@ -121,15 +122,20 @@ class QuadraticTrainer:
         """Return the updates of clients that remember, step by step: each one's problem is bent its own way."""
         steps, share = jobs.steps, np.ones(jobs.client.size) if jobs.share is None else jobs.share
         order = np.argsort(-steps, kind="stable")  # longest first: the active clients are a prefix
-        who, y = jobs.client[order], np.broadcast_to(start, (steps.size, x.size))[order]
+        who, y = jobs.client[order], np.broadcast_to(start, (steps.size, x.shape[-1]))[order]
         memory = None if jobs.memory is None else jobs.memory[order]
-        state = self.solver.begin_with_memory(y, memory, jobs.broadcast, share[order][:, None])
+        sent = None if jobs.broadcast is None else of_each(jobs.broadcast, jobs)
+        sent = sent if sent is None or sent.ndim == 1 else sent[order]
+        x = x if x.ndim == 1 else x[order]
+        state = self.solver.begin_with_memory(y, memory, sent, share[order][:, None])
         for t in range(int(steps.max(initial=0))):
             n = int(np.count_nonzero(steps > t))
             state = tuple(s[:n] for s in state)
-            d, state = self.solver.direction(state, self.gradients(y[:n], who[:n]), y[:n], x, lr, t)
+            origin = x if x.ndim == 1 else x[:n]
+            d, state = self.solver.direction(state, self.gradients(y[:n], who[:n]), y[:n], origin, lr, t)
             if self.solver.sends_last_step:  # of those that end now
-                y[np.count_nonzero(steps > t + 1) : n] = x
+                ending = slice(np.count_nonzero(steps > t + 1), n)
+                y[ending] = x if x.ndim == 1 else x[ending]
             y[:n] -= lr * d
         updates = np.empty_like(y)
         updates[order] = y - x

@@ -236,7 +236,7 @@ class SubmodelTrainer:
         model = self.models.of(int(jobs.client[0]), int(jobs.dispatch[0]))
         starts = None if jobs.starts is None else model.of(jobs.starts)
         trained = self.parts[self._kind[jobs.client[0]]].train(model.of(x), jobs._replace(starts=starts))
-        return trained._replace(updates=model.whole(trained.updates, x.size, rest=0))
+        return trained._replace(updates=model.whole(trained.updates, x.shape[-1], rest=0))
 
     def gradients(self, x: Array, clients: Array) -> Array:
         """Return the gradients of clients' losses by the whole model."""

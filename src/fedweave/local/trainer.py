@@ -31,8 +31,10 @@ class Jobs(NamedTuple):
     broadcast: Array | None = None  # (D,) the vector that the aggregator sends with the model
     share: Array | None = None  # (c,) N ω_i, the client's weight over the mean one; None: all equal
     starts: Array | None = None  # (c, D) where each begins; None: all at the model
-    models: Array | None = None  # (c, D) the model that each is sent; None: all the same
     measure: bool = False  # whether to measure the variance of the gradients on the way
+    version: Array | None = (
+        None  # (c,) each one's row where the model, or the broadcast, is a stack (v, D); None: one for all
+    )
 
     def take(self, rows: Array | Sequence[int] | slice) -> Jobs:
         """Return some of the rows, in this order."""
@@ -44,7 +46,17 @@ class Jobs(NamedTuple):
 
 
 ALL_ROWS = slice(None)  # a piece with all jobs, in their order
-PER_CLIENT = ("client", "steps", "batch_size", "dispatch", "lr", "memory", "share", "starts", "models")
+PER_CLIENT = ("client", "steps", "batch_size", "dispatch", "lr", "memory", "share", "starts", "version")
+
+
+def of_each(x: Array, jobs: Jobs) -> Array:
+    """Return the model, or broadcast, that the jobs are given: (D,) one for all of them, or (c, D) that of each."""
+    return x if jobs.version is None or x.ndim == 1 else x[jobs.version]
+
+
+def of_one(x: Array, jobs: Jobs, i: int) -> Array:
+    """Return the model, or broadcast, that the i-th job is given (D,)."""
+    return x if jobs.version is None or x.ndim == 1 else x[jobs.version[i]]
 
 
 class Trained(NamedTuple):
@@ -105,7 +117,7 @@ class Trainer(Protocol):
         ...
 
     def train(self, x: Array, jobs: Jobs) -> Trained:
-        """Train one piece from the model ``x``; updates are y − x."""
+        """Train one piece from the model ``x``, or each from its own row of it (``of_each``); updates are y − x."""
         ...
 
     def gradients(self, x: Array, clients: Array) -> Array:
@@ -143,12 +155,7 @@ def attempt(trainer: Trainer, x: Array, jobs: Jobs, skip: bool) -> Trained:
             raise
         if len(clients) == 1:
             return _failed(x, clients[0], error)
-    return joined([attempt(trainer, x, jobs.take([i]), skip) for i in range(len(clients))])
-
-
-def joined(several: Sequence[Trained]) -> Trained:
-    """Return several pieces of clients as one."""
-    *columns, failed = zip(*several, strict=True)
+    *columns, failed = zip(*(attempt(trainer, x, jobs.take([i]), skip) for i in range(len(clients))), strict=True)
     return Trained(*(np.concatenate(column) for column in columns), failed=tuple(f for some in failed for f in some))
 
 
@@ -158,6 +165,6 @@ def _failed(x: Array, client: int, error: BaseException) -> Trained:
     trace = "".join(traceback.format_exception(error))
     failure = Failure(client=client, why=why, traceback=trace)
     return Trained(
-        updates=np.zeros((1, x.size), x.dtype), loss=nothing, first_gradient=nothing, variance=nothing,
+        updates=np.zeros((1, x.shape[-1]), x.dtype), loss=nothing, first_gradient=nothing, variance=nothing,
         first_loss=nothing, squared_loss=nothing, failed=(failure,),
     )  # fmt: skip

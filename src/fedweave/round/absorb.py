@@ -18,7 +18,7 @@ from fedweave.core.records import (
 from fedweave.method import Method
 from fedweave.round.admission import admit, not_finite
 from fedweave.round.guard import guarded
-from fedweave.round.memories import commit_memories, total_bytes_down
+from fedweave.round.memories import NOBODY, commit_memories, total_bytes_down
 from fedweave.round.rules import NO_RULES, Rules, refusals_after, why_abandoned
 from fedweave.server import advance
 
@@ -68,7 +68,8 @@ def absorb(
     x, server = advance(parts.server.step, state.server, view.x, direction, view.layout)
     sampler = parts.sampler.learn(state.sampler, view, cohort, replies)
     upload = parts.upload.learn(state.upload, view, cohort, replies)
-    clients = commit_memories(state.clients, cohort, replies, parts.upload.refreshes(view.round))
+    busy = NOBODY if assignment.landing is None else assignment.landing.busy
+    clients = commit_memories(state.clients, cohort, replies, parts.upload.refreshes(view.round), busy)
     clock = state.clock + (float(replies.seconds.max()) if cohort.ids.size else 0.0)
     refusals = refusals_after(state.refusals, refused, view.population.size, rules)
     why = why_abandoned(replies, refused, rules) or not_finite(x, direction, method)

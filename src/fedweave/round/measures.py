@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.core.records import Array, Population, ServerState
+from fedweave.core.records import Array, Population, Replies, ServerState
 from fedweave.core.roles import Aggregator, Engine
 from fedweave.core.settings import BadInput, brief
 from fedweave.core.vectors import squared_lengths, weighted_sum
@@ -24,7 +24,7 @@ TAKEN = (  # columns that runs have
     "round", "clock", "seconds", "device_seconds", "wall_seconds", "accuracy", "loss", "train_loss", "asked",
     "received", "refused", "bytes_up", "bytes_down", "class_accuracy", "abandoned",
     "diversity", "direction_length", "step_length", "objective", "client_mean", "client_std", "client_worst",
-    "client_worst_decile",
+    "client_worst_decile", "staleness", "max_staleness",
 )  # fmt: skip
 AT_A_TIME = 64  # gradients in memory
 
@@ -34,6 +34,8 @@ LABELS = {  # what the columns are, for readers of a report
     "step_length": "Length of the server's step",
     "true_diversity": "True gradient diversity",
     "gradient_length": "Length of the true gradient",
+    "staleness": "Mean staleness of the answers, in rounds",
+    "max_staleness": "Largest staleness of the answers, in rounds",
     "sent_share": "Share of the models' bytes that was sent",
 }
 
@@ -42,7 +44,8 @@ def of_round(aggregator: Aggregator, after: ServerState, happened: Round) -> dic
     """Return the measures of a round that ended in the state ``after``.
 
     ``diversity`` is eq. 3 over this round's answers, equally weighted as in the paper's figures; ``direction_length``
-    is ‖d‖, ``step_length`` what the server optimiser made of it; the rest is the aggregator's own.
+    is ‖d‖, ``step_length`` what the server optimiser made of it; ``staleness`` and ``max_staleness`` are those of the
+    received answers where rounds overlap; the rest is the aggregator's own.
     """
     view, replies = happened.view, happened.replies
     p = view.layout.parameters  # buffers are no gradients
@@ -50,9 +53,17 @@ def of_round(aggregator: Aggregator, after: ServerState, happened: Round) -> dic
         "diversity": _diversity(replies.updates[:, :p], replies.received),
         "direction_length": float(np.linalg.norm(happened.direction[:p])),
         "step_length": float(np.linalg.norm(after.x[:p] - view.x[:p])),
+        **_staleness(replies),
         **_checked(aggregator.measure(after.aggregator, view), aggregator),
     }
     return {name: value for name, value in measured.items() if not np.isnan(value)}
+
+
+def _staleness(replies: Replies) -> dict[str, float]:
+    if replies.staleness is None or not replies.received.any():
+        return {}
+    heard = replies.staleness[replies.received]
+    return {"staleness": float(heard.mean()), "max_staleness": float(heard.max())}
 
 
 def of_parts(method: Method, after: ServerState, happened: Round) -> dict[str, float]:

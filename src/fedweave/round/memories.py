@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from fedweave.core.flights import NO_FLIGHTS
 from fedweave.core.records import Array, Assignment, ClientContext, Cohort, Population, Replies, ServerState, State
 from fedweave.core.returned import check_vector
 from fedweave.core.roles import Solver
@@ -13,12 +14,22 @@ from fedweave.method import Method
 from fedweave.round.guard import guarded
 from fedweave.tables.rows import Rows
 
+NOBODY = np.zeros(0, np.int64)
+
 
 def empty_memories(method: Method, population: Population, x: Array) -> State:
     """Return what the clients remember before the first round: nothing, in the precision they compute in."""
     precision = "float64" if x.dtype == np.float64 else "float32"
     tables = {"memory": bool(method.solver.memory_kind), "kept": method.upload.keeps}
     return {name: Rows.zeros(population.size, x.size, precision) for name, wanted in tables.items() if wanted}
+
+
+def no_flights(method: Method, x: Array, broadcast: Array | None) -> State:
+    """Return the flights before the first round, with a table of the models that clients under way began with."""
+    precision, slots = "float64" if x.dtype == np.float64 else "float32", method.pacing.most_staleness + 1
+    sent = {"x": x} if broadcast is None else {"x": x, "broadcast": broadcast}
+    tables = {name: Rows.zeros(slots, x.size, precision) for name in sent}
+    return {**NO_FLIGHTS._asdict(), "dispatches": np.array(0), **tables}
 
 
 def client_context(method: Method, state: ServerState) -> ClientContext:
@@ -36,11 +47,9 @@ def client_context(method: Method, state: ServerState) -> ClientContext:
     )
 
 
-def bytes_down(assignment: Assignment, replies: Replies) -> Array:
-    """Return what was sent to each of the cohort (k,): the model and what travels with it, unless it was less."""
-    if replies.bytes_down is not None:
-        return replies.bytes_down
-    return np.full(replies.received.size, _whole_bytes(assignment))
+def bytes_down(assignment: Assignment, down: Array | None) -> Array:
+    """Return what is sent to each of the cohort (k,): the model and what travels with it, unless ``down`` says less."""
+    return np.full(assignment.cohort.ids.size, _whole_bytes(assignment)) if down is None else down
 
 
 def total_bytes_down(assignment: Assignment, replies: Replies) -> int:
@@ -83,19 +92,24 @@ def memory_changes(
 ) -> Array:
     """Return what clients with these updates, steps and shares N ω_i add to their memories (k, D).
 
-    Buffers are not trained: nothing is remembered of them.
+    ``broadcast`` is what all were sent (D,), or each (k, D). Buffers are not trained: nothing is remembered of them.
     """
     u = updates[:, :parameters]
     columns = [a.astype(u.dtype)[:, None] for a in (lr * solver.effort(steps, lr), share)]
     change = np.zeros_like(updates)
-    change[:, :parameters] = solver.memory_change(u, None if broadcast is None else broadcast[:parameters], *columns)
+    change[:, :parameters] = solver.memory_change(
+        u, None if broadcast is None else broadcast[..., :parameters], *columns
+    )
     return change
 
 
-def commit_memories(clients: State, cohort: Cohort, replies: Replies, refreshed: bool = False) -> State:
+def commit_memories(
+    clients: State, cohort: Cohort, replies: Replies, refreshed: bool = False, busy: Array = NOBODY
+) -> State:
     """Return what the clients remember from now on: only those whose answers were received change.
 
-    ``refreshed``: everyone takes the whole model next (FedDD eq. 6), so that nothing of what uploads kept is left.
+    ``refreshed``: everyone takes the whole model next (FedDD eq. 6), so that nothing of what uploads kept is left, but
+    with those that are ``busy``: they have begun with what they keep.
     """
     if not clients:
         return clients
@@ -104,7 +118,7 @@ def commit_memories(clients: State, cohort: Cohort, replies: Replies, refreshed:
         memory = clients["memory"]
         after["memory"] = memory.replaced(received, memory[received] + replies.memory_change[replies.received])
     if "kept" in clients and refreshed:
-        after["kept"] = clients["kept"].emptied()
+        after["kept"] = clients["kept"].only(busy)
     elif replies.kept is not None:
         after["kept"] = clients["kept"].replaced(received, replies.kept[replies.received])
     return after

@@ -15,7 +15,7 @@ from fedweave.core.roles import Prober
 from fedweave.method import Method
 from fedweave.round.calibration import calibrated_lr
 from fedweave.round.guard import guarded
-from fedweave.round.memories import client_context, empty_memories
+from fedweave.round.memories import client_context, empty_memories, no_flights
 from fedweave.round.read_only import read_only, read_only_record
 from fedweave.round.rules import NO_RULES, Rules, without_quarantined
 
@@ -23,15 +23,17 @@ from fedweave.round.rules import NO_RULES, Rules, without_quarantined
 def first_state(method: Method, x: Array, population: Population, parameters: int) -> ServerState:
     """Return the state before the first round."""
     parts = guarded(method)
+    aggregator = parts.aggregator.init(population, x.size)
     return ServerState(
         round=0,
         x=x,
         clock=0.0,
         sampler=parts.sampler.init(population),
-        aggregator=parts.aggregator.init(population, x.size),
+        aggregator=aggregator,
         server=parts.server.init(parameters),
         clients=empty_memories(method, population, x),
         upload=parts.upload.init(population),
+        flights=no_flights(method, x, parts.aggregator.broadcast(aggregator)) if method.pacing.overlaps else {},
     )
 
 
@@ -44,16 +46,20 @@ def plan(
     seed: int,
     calibrate: bool = False,
     rules: Rules = NO_RULES,
+    number: int | None = None,
 ) -> Assignment:
-    """Sample a cohort and allocate its work; the prober is asked only if a sampler asks."""
+    """Sample a cohort and allocate its work; the prober is asked only if a sampler asks.
+
+    ``number`` is that of the dispatch, if it is not that of the round.
+    """
     parts, context = guarded(method), client_context(method, state)
     view = view_of(method, state, without_quarantined(population, state.refusals, rules), prober, lr, seed, context)
-    cohort = parts.sampler.draw(state.sampler, view, borrow(seed, view.round, Stream.SAMPLER))
+    cohort = parts.sampler.draw(state.sampler, view, borrow(seed, number or view.round, Stream.SAMPLER))
     crash_point("sampled")
     budget = parts.upload.allocate(state.upload, view, cohort)
     view = replace(view, lr=calibrated_lr(method, state, view)) if calibrate else view
     view.probes.forget()  # an oracle's answers are as large as all clients' models
-    return Assignment(view, cohort, context if budget is None else context._replace(budget=budget))
+    return Assignment(view, cohort, context if budget is None else context._replace(budget=budget), number)
 
 
 def view_of(

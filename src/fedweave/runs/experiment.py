@@ -21,6 +21,7 @@ from fedweave.local import adversaries
 from fedweave.local.adversaries import Adversary
 from fedweave.method import Method, mask_aware
 from fedweave.pacing import Synchronous
+from fedweave.pacing import parse as parse_pacing
 from fedweave.round.rules import Rules
 from fedweave.runs import method_names
 from fedweave.runs.checks import (
@@ -161,7 +162,17 @@ class Experiment:
             aliases=("longest",),
         ),
     ] = 1000.0
-    pacing: Pacing | None = None  # when rounds end, instead of the method's own pacing
+    pacing: Annotated[
+        Pacing | None,
+        or_text(Pacing, parse_pacing, "buffered:20:5", optional=True),
+        Option(
+            "When the server absorbs answers: sync, or buffered:CONCURRENCY:BUFFER[:TIMEOUT], asynchronous rounds.",
+            "FORM",
+            "buffered:20:5",
+            default="the method's own",
+            group=RULES,
+        ),
+    ] = None
     deadline: Annotated[
         PositiveFloat | None,
         Option("Simulated seconds after which a round ends.", "SECONDS", "5", default="waits for all", group=RULES),
@@ -292,6 +303,16 @@ class Experiment:
                 "The method has a pacing of its own, which 'deadline', 'answers' and 'over_selection' would replace: "
                 "give 'pacing' instead."
             )
+        try:
+            overlaps = self.paced_method.pacing.overlaps
+        except BadInput as misfit:
+            problems += misfit.problems
+        else:
+            if overlaps and self.calibrate:
+                problems.append(
+                    "Rounds that overlap cannot be calibrated, because their answers begin with different models: "
+                    "leave 'calibrate' out, or use the pacing Synchronous()."
+                )
         if self.target is not None and "test" not in self.evaluate:
             problems.append("'target' is reached on the test set: 'evaluate' must have test in it.")
         problems += without_effect(self)

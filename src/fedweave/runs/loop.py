@@ -113,9 +113,8 @@ def iterate(session: Session, state: ServerState | None = None) -> Iterator[tupl
     """Yield the state after each round that is left, from this state or the first, and what happened in the round."""
     e, state = session.experiment, state or session.start
     while state.round < e.rounds:
-        population = session.world(state.round + 1)
         state, happened = run_round(
-            session.method, state, population, session.engine, e.lr, e.seed, e.calibrate, session.rules
+            session.method, state, session.world, session.engine, e.lr, e.seed, e.calibrate, session.rules
         )
         yield state, happened
         del happened  # its updates would stay in memory beside those of the next round

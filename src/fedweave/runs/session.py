@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedweave.core import plugins
+from fedweave.core.flights import flights_of
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Layout, Population, ServerState
 from fedweave.core.returned import read_only_error
@@ -199,8 +200,13 @@ def refuse_foreign_state(session: Session, state: ServerState) -> None:
     names = zip(("sampler", "aggregator", "server", "upload"), session.method.stateful, strict=True)
     parts = {name for name, part in names if not is_foreign(part)}
     counted = {"refused": np.zeros(session.base.size)} if state.refusals else {}
-    if other := misfit(state, session.start._replace(refusals=counted), {"clients", "refusals", *parts}):
+    start, under_way = session.start._replace(refusals=counted), flights_of(state.flights)
+    if start.flights:  # any number may be under way
+        start = start._replace(flights={**start.flights, **under_way._asdict()})
+    if other := misfit(state, start, {"clients", "refusals", "flights", *parts}):
         raise BadInput(f"The state of round {state.round} is not of this experiment: {other} has another shape.")
+    if under_way.client.max(initial=0) >= session.base.size:
+        raise BadInput(f"The state of round {state.round} is not of this experiment: it has more clients under way.")
 
 
 def nominal_population(experiment: Experiment, samples: Array) -> Population:

@@ -33,6 +33,9 @@ class Optimal(Sampler):
     def oracle(self) -> bool:
         return self.norms == "oracle"
 
+    def cohort_size(self) -> int | None:
+        return self.per_round if self.form == "multinomial" else None
+
     def init(self, population: Population) -> State:
         return {"norm": np.full(population.size, np.nan)} if self.norms == "last" else {}
 

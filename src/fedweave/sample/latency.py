@@ -101,11 +101,17 @@ class LatencyOptimal(Sampler):
     def required_fields(self) -> tuple[str, ...]:
         return ("first_gradient",)
 
+    def cohort_size(self) -> int | None:
+        return self.per_round if self.cohort == "given" else None
+
     def law(self, state: State, view: View) -> Array:
-        return mean_count(state["probability"] * view.population.available, int(state["draws"][0]))
+        return mean_count(state["probability"] * view.population.available, self._draws(state))
+
+    def _draws(self, state: State) -> int:
+        return self.per_round if self.cohort == "given" else int(state["draws"][0])
 
     def draw(self, state: State, view: View, rng: np.random.Generator) -> Cohort:
-        return draw_with_replacement(self.law(state, view), int(state["draws"][0]), rng)
+        return draw_with_replacement(self.law(state, view), self._draws(state), rng)
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
         last, state = int(state["planned"][0]), self._remember(state, view.round, view.population, cohort, replies)

@@ -17,6 +17,7 @@ from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from fedweave.core.flights import impossible
 from fedweave.core.paths import check_name
 from fedweave.core.records import Array, ServerState
 from fedweave.core.settings import BadInput, brief
@@ -25,9 +26,9 @@ from fedweave.tables.files import check_file
 from fedweave.tables.rows import STORED, Held, Precision, Rows, Where
 from fedweave.tables.slots import Place, SlotFile
 
-FORMAT = 3
-READABLE = ("1", "2", "3")  # 2: no best model; 1: other names
-PARTS = ("sampler", "aggregator", "server", "clients", "upload", "refusals", "best")
+FORMAT = 4
+READABLE = ("1", "2", "3", "4")  # 3: no flights; 2: no best model; 1: other names
+PARTS = ("sampler", "aggregator", "server", "clients", "upload", "refusals", "flights", "best")
 MOST_SLOTS = 64  # per row; a file has room for a few states
 RENAMED = {"trust": "refusals"}  # parts of states in format 1
 
@@ -95,7 +96,10 @@ def _unpacked(content: bytes) -> ServerState:
         part, _, name = key.partition(".")
         parts[RENAMED.get(part, part)][name] = array
     _check_best(parts["best"], x)
-    return ServerState(round=int(header["round"]), x=x, clock=float.fromhex(header["clock"]), **parts)
+    state = ServerState(round=int(header["round"]), x=x, clock=float.fromhex(header["clock"]), **parts)
+    if state.flights:
+        _check_flights(state)
+    return state
 
 
 def _check_best(best: Mapping[str, Any], x: Array) -> None:
@@ -104,6 +108,19 @@ def _check_best(best: Mapping[str, Any], x: Array) -> None:
     found = {name: (array.shape, array.dtype.kind) for name, array in best.items() if isinstance(array, np.ndarray)}
     if best and found != wanted:
         raise ValueError("its best model does not fit its model")
+
+
+def _check_flights(state: ServerState) -> None:
+    """Refuse flights that no run could have under way, or whose models are not there."""
+    columns = {name: value for name, value in state.flights.items() if not isinstance(value, Saved)}
+    tables = {name: value for name, value in state.flights.items() if name not in columns}
+    if wrong := impossible(columns, state.round):
+        raise ValueError(wrong)
+    if not {"x"} <= set(tables) <= {"x", "broadcast"} or any(t.dim != state.x.size for t in tables.values()):
+        raise ValueError("the models of its flights do not fit its model")
+    slot = tables["x"].slot
+    if not slot.size or (slot[columns["version"] % slot.size] < 0).any():
+        raise ValueError("it lacks a model that a flight began with")
 
 
 def _checked(table: Saved, key: str) -> Saved:

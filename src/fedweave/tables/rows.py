@@ -115,9 +115,12 @@ class Rows:
         """Return the table with these rows replaced; this one stays as it is."""
         return self._with(ids, values, lambda k: np.asarray(values[k], self.out))
 
-    def emptied(self) -> Rows:
-        """Return the table with no row written, kept where this one is."""
-        return Rows([None] * len(self._rows), self.dim, self.precision, self.where, self._file)
+    def only(self, ids: Array) -> Rows:
+        """Return the table in which none but these rows are written, kept where this one is."""
+        rows: list[Held | Place | None] = [None] * len(self._rows)
+        for i in np.asarray(ids).tolist():
+            rows[i] = self._rows[i]
+        return Rows(rows, self.dim, self.precision, self.where, self._file)
 
     def mixed(self, ids: Array, alpha: float | Array, values: Array) -> Rows:
         """Return the table with α·row + (1 − α)·value in these rows; α may differ from row to row."""

@@ -14,7 +14,7 @@ from flwr.supercore import log
 from fedweave.client.bytes import upload_bytes
 from fedweave.core.records import Array, Assignment, Layout, Population, Replies, State
 from fedweave.core.settings import BadInput
-from fedweave.engine.links import add_transfer_time
+from fedweave.engine.links import participation_seconds
 from fedweave.fleet.server.mail import at_once, collect
 from fedweave.fleet.server.questions import LIFE, Asker, Question
 from fedweave.fleet.server.roster import Roster
@@ -71,18 +71,16 @@ class FlowerEngine:
         for failure in (*replies.failures.refused, *replies.failures.failed):
             log(INFO, "fedweave: round %s, %s", assignment.round, failure)
         if not self._measured:
-            return replies._replace(seconds=self._world_seconds(question, replies))
+            return replies._replace(seconds=self._world_seconds(question))
         self.seen = self._measured.visited(self.seen, ids, replies.received, replies.seconds, replies.bytes_up)
         return replies
 
-    def _world_seconds(self, q: Question, replies: Replies) -> Array:
+    def _world_seconds(self, q: Question) -> Array:
         """Return the seconds (k,) of this round in the experiment's own world, whose links have rates for bytes."""
         assignment, upload = q.assignment, self._method.upload
         up = upload_bytes(assignment, upload, self._method.solver, self._models)
         down = None if upload.identity else assignment.x.itemsize * q.fetched
-        nominal = assignment.population.latency[assignment.cohort.ids]
-        replies = replies._replace(seconds=nominal, bytes_up=up, bytes_down=down)
-        return add_transfer_time(replies, assignment).seconds
+        return participation_seconds(assignment, up, down)
 
     def evaluate(self, x: Array) -> Mapping[str, Any]:
         """Return accuracy, loss and class_accuracy of ``x`` on the server's own test set."""

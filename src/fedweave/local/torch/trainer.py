@@ -24,7 +24,7 @@ from fedweave.local.torch.pieces import PIECES, cut_into_pieces
 from fedweave.local.torch.samples import Change, Samples, run
 from fedweave.local.torch.threads import drawing_from, one_thread
 from fedweave.local.torch.variance import Spread
-from fedweave.local.trainer import ALL_ROWS, EVALUATION_BATCH, Jobs, Trained
+from fedweave.local.trainer import ALL_ROWS, EVALUATION_BATCH, Jobs, Trained, of_each, of_one
 from fedweave.tasks import Task, default_for
 from fedweave.tasks.task import Batch, Sums, add_up
 from fedweave.upload.codec import ClientModel, ModelFleet
@@ -95,8 +95,8 @@ class TorchTrainer:
         self.flat.module.train()
         updates = np.empty((jobs.client.size, self.layout.dim), np.float32)
         plans = batches(self.seed, jobs, self.data.parts)
-        rows = [self._train_one(x, jobs, i, plan, updates[i]) for i, plan in enumerate(plans)]
-        updates -= x
+        rows = [self._train_one(of_one(x, jobs, i), jobs, i, plan, updates[i]) for i, plan in enumerate(plans)]
+        updates -= of_each(x, jobs)
         return Trained(updates, *np.array(rows).T)
 
     def _train_one(self, x: Array, jobs: Jobs, i: int, plan: Batches, out: Array) -> tuple[float, ...]:
@@ -118,7 +118,7 @@ class TorchTrainer:
         if jobs.memory is None:
             return self.solver.begin(y)
         inner, share = inner or self.flat.inner, 1.0 if jobs.share is None else float(jobs.share[only])
-        sent = None if jobs.broadcast is None else inner(jobs.broadcast)
+        sent = None if jobs.broadcast is None else inner(of_one(jobs.broadcast, jobs, only))
         return self.solver.begin_with_memory(y, inner(jobs.memory[only]), sent, share)
 
     def _train_module(self, x: Array, jobs: Jobs, i: int, plan: Batches, out: Array) -> tuple[float, ...]:
