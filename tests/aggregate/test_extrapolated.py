@@ -98,7 +98,7 @@ def test_where_clients_sent_parts_the_step_goes_by_what_they_sent():
     population, updates = worlds.equal_clients(N), updates * mask
     view, replies = worlds.view(population, D), worlds.replies(updates)._replace(mask=mask)
     part, inner = Extrapolated(Mean(), EPSILON), Mean()
-    direction, state = part.combine(part.init(population, D), view, worlds.cohort(np.arange(N)), replies)
+    direction, _ = part.combine(part.init(population, D), view, worlds.cohort(np.arange(N)), replies)
     plain, _ = inner.combine({}, view, worlds.cohort(np.arange(N)), replies)
     step = max(1.0, (updates**2).sum() / (2 * N * (plain @ plain + EPSILON)))
     assert np.allclose(direction, step * plain, atol=1e-12)
