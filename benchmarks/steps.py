@@ -50,6 +50,7 @@ NETWORKS: list[tuple[str, tuple[int, ...], int]] = [
     ("cnn_small", (1, 28, 28), 20),
     ("lenet5", (1, 28, 28), 20),
     ("cnn2", (3, 32, 32), 32),
+    ("cnn_fedacs_mnist", (1, 28, 28), 50),
     ("cnn_fedacs_cifar10", (3, 32, 32), 50),
     ("vgg", (3, 32, 32), 32),
 ]

@@ -19,11 +19,33 @@ from numba.np.numpy_support import carray
 
 from fedweave.local.compiled.table import B, C, D, H, K, L, O, P, Q, V, W, X, Y
 from fedweave.local.compiled.table import CLASSIFY, FIRST, FIT, IMAGES, KIND, ONES, OTHER, OUT, OUTPUTS, ROOM, WHERE
-from fedweave.local.compiled.table import CONVOLUTION, LINEAR, PAD_H, PAD_V, PADDED, POOL, RELU, STEP_H, STEP_V
+from fedweave.local.compiled.table import (
+    CONVOLUTION,
+    DROPOUT,
+    LAST,
+    LINEAR,
+    PAD_H,
+    PAD_V,
+    PADDED,
+    POOL,
+    RELU,
+    STEP_H,
+    STEP_V,
+)
 from fedweave.local.compiled.table import ACTIVATIONS, BATCHES, GRADIENT, LABELS, LARGEST, MODEL, NET, NUMBERS, OFFSETS
-from fedweave.local.compiled.table import OUTCOME, SAMPLES, SCALE, SHIFT, SIZES, VALUES
+from fedweave.local.compiled.table import FACTORS, OUTCOME, SAMPLES, SCALE, SHIFT, SIZES, VALUES
 from fedweave.local.compiled.table import COLUMNS, DIM, FEATURES, LAYERS, MOVE, OF_BYTES, OUTCOMES, STEPS, WIDTH
-from fedweave.local.compiled.vectors import LANES, add, copy, fill, largest, largest_back, rectify, rectify_back
+from fedweave.local.compiled.vectors import (
+    LANES,
+    add,
+    copy,
+    fill,
+    largest,
+    largest_back,
+    multiply,
+    rectify,
+    rectify_back,
+)
 from fedweave.local.compiled.vectors import inner_products, product_rows
 
 ZERO = np.float32(0)
@@ -219,6 +241,17 @@ def pool(net, layer, a, where, d, to, samples, back):
 
 
 @_inner
+def drop(net, layer, a, at, factors, begin, samples, size):
+    """Multiply numbers, or derivatives, of samples from ``begin`` on in a batch of this size by a dropout's factors."""
+    n, first = net[layer, C], net[layer, WHERE] * size
+    if net[layer, LAST]:
+        for f in range(n):
+            multiply(factors, first + f * size + begin, a, at + f * samples, samples)
+    else:
+        multiply(factors, first + begin * n, a, at, samples * n)
+
+
+@_inner
 def transpose(a, source, to, rows, columns):
     """(rows, columns) → (columns, rows)."""
     for i in range(rows):
@@ -256,8 +289,8 @@ def head(numbers, a, samples, labels, values, batch, begin, weight):
 
 
 @_inner
-def forward(net, numbers, p, a, offset, where, samples):
-    """Compute the outputs of samples whose inputs are in the room."""
+def forward(net, numbers, p, a, offset, where, factors, begin, samples, size):
+    """Compute the outputs of samples whose inputs are in the room; a batch of size 0 is measured, without dropout."""
     for layer in range(len(net)):
         kind, x = net[layer, KIND], net[layer, X]
         if kind == LINEAR:
@@ -268,18 +301,24 @@ def forward(net, numbers, p, a, offset, where, samples):
             pool(net, layer, a, where, NO, NO, samples, NO)
         elif kind == RELU:
             rectify(a, x, net[layer, C] * samples)
+        elif kind == DROPOUT:
+            if size:
+                drop(net, layer, a, x, factors, begin, samples, size)
         else:
             transpose(a, x, net[layer, Y], net[layer, C], samples)
 
 
 @_inner
-def backward(net, numbers, p, g, a, offset, where, samples):
+def backward(net, numbers, p, g, a, offset, where, factors, begin, samples, size):
     """Add the gradient of samples, given the derivatives by their outputs."""
     d, other, first = numbers[D], numbers[OTHER], numbers[FIRST]
     for layer in range(len(net) - 1, first - 1, -1):
         kind = net[layer, KIND]
         if kind == RELU:
             rectify_back(a, net[layer, X], d, net[layer, C] * samples)
+            continue
+        if kind == DROPOUT:
+            drop(net, layer, a, d, factors, begin, samples, size)
             continue
         if kind == LINEAR:
             linear_back(net, layer, p, g, a, offset, d, other, samples, layer > first)
@@ -322,13 +361,16 @@ def squared_length(g):
 
 
 @_inner
-def train(net, numbers, p, g, a, offset, where, x, raw, labels, values, scale, shift, batches, sizes, lr, move, out):
+def train(
+    net, numbers, p, g, a, offset, where, x, raw, labels, values, scale, shift, batches, sizes, lr, move, out, factors
+):
     """Take a step p ← p − lr g on each batch; return four numbers.
 
     The sum of the batches' losses, the length of the first gradient, the first loss, and the sum of squared losses.
 
     The samples are the rows of ``x``, or raw bytes, which are scaled. With one batch and ``move`` off only the
-    gradient is left in ``g``. With room for them in ``out`` only the network's outputs are written there.
+    gradient is left in ``g``. With room for them in ``out`` only the network's outputs are written there, without
+    dropout. The factors of a dropout are those of one batch.
     """
     total, square, first, squares, done = 0.0, 0.0, 0.0, 0.0, 0
     for t in range(len(sizes)):
@@ -336,7 +378,7 @@ def train(net, numbers, p, g, a, offset, where, x, raw, labels, values, scale, s
         for begin in range(0, sizes[t], numbers[FIT]):
             samples = min(numbers[FIT], sizes[t] - begin)
             gather(numbers, a, x, raw, scale, shift, batches[t], begin, samples)
-            forward(net, numbers, p, a, offset, where, samples)
+            forward(net, numbers, p, a, offset, where, factors, begin, samples, 0 if out.size else sizes[t])
             if out.size:
                 for i in range(samples * numbers[OUTPUTS]):
                     out[done + i] = a[numbers[OUT] + i]
@@ -345,7 +387,7 @@ def train(net, numbers, p, g, a, offset, where, x, raw, labels, values, scale, s
             loss, squared = head(numbers, a, samples, labels, values, batches[t], begin, 1 / sizes[t])
             total += loss
             squares += squared
-            backward(net, numbers, p, g, a, offset, where, samples)
+            backward(net, numbers, p, g, a, offset, where, factors, begin, samples, sizes[t])
         if t == 0:
             square, first = squared_length(g), total
         if move:
@@ -367,6 +409,7 @@ def call(floats, integers, raw, sizes, lr):
         carray(raw[SAMPLES], (of_bytes, features)), carray(integers[LABELS], 1), carray(floats[VALUES], 1),
         carray(floats[SCALE], 1), carray(floats[SHIFT], 1), carray(integers[BATCHES], (steps, sizes[WIDTH])),
         carray(integers[SIZES], steps), lr, sizes[MOVE] != 0, carray(floats[OUTCOME], sizes[OUTCOMES]),
+        carray(floats[FACTORS], 1),
     )  # fmt: skip
 
 

@@ -242,6 +242,17 @@ def add(code: Code, a: Value, source: Value, b: Value, target: Value, count: Val
 
 
 @vector_function
+def multiply(code: Code, a: Value, source: Value, b: Value, target: Value, count: Value) -> None:
+    """(a, source, b, target, count): b ← b · a."""
+
+    def body(at: Value) -> None:
+        place = code.place(b, target, at)
+        code.store(code.builder.fmul(code.load(place), code.load(code.place(a, source, at))), place)
+
+    code.each(count, body)
+
+
+@vector_function
 def rectify(code: Code, a: Value, start: Value, count: Value) -> None:
     """(a, start, count): x ← max(x, 0); what is no number stays."""
 
