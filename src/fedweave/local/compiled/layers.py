@@ -52,6 +52,7 @@ ZERO = np.float32(0)
 _inner = njit(error_model="numpy")  # compiled when ``call`` is, as a part of it
 # Literal numbers would make Numba compile a function once for each of them.
 NO, YES, ONE = np.int64(0), np.int64(1), np.int64(1)
+ADD, WRITE, STEP = np.int64(0), np.int64(1), np.int64(2)  # what becomes of a product
 
 
 _wide = get_host_cpu_features().get("avx512f", False)  # 32 registers of 16 lanes, else 16 of 8
@@ -64,8 +65,8 @@ _one_3, _one_1 = inner_products(1, 3), inner_products(1, 1)
 
 
 @_inner
-def add_product(y, y0, y_row, rows, count, w, w0, w_row, w_tap, x, x0, offset, taps):
-    """y[r, v] += Σ_t w[r, t] x[offset[t] + v] for r < rows and v < count."""
+def product(y, y0, y_row, rows, count, w, w0, w_row, w_tap, x, x0, offset, taps, how, lr):
+    """y[r, v] += Σ_t w[r, t] x[offset[t] + v] for r < rows and v < count; or = or −= lr times it, as ``how`` says."""
     r = 0
     while r < rows:
         some = 6 if rows - r >= 6 else 4 if rows - r >= 4 else 2 if rows - r >= 2 else 1
@@ -74,23 +75,23 @@ def add_product(y, y0, y_row, rows, count, w, w0, w_row, w_tap, x, x0, offset, t
             left = count - v
             if left >= COLUMNS_AT_ONCE:
                 if some == 6:
-                    _rows_6(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, 0)
+                    _rows_6(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, 0, how, lr)
                 elif some == 4:
-                    _rows_4(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, 0)
+                    _rows_4(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, 0, how, lr)
                 elif some == 2:
-                    _rows_2(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, 0)
+                    _rows_2(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, 0, how, lr)
                 else:
-                    _row(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, 0)
+                    _row(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, 0, how, lr)
                 v += COLUMNS_AT_ONCE
             else:
                 if some == 6:
-                    _last_6(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, left)
+                    _last_6(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, left, how, lr)
                 elif some == 4:
-                    _last_4(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, left)
+                    _last_4(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, left, how, lr)
                 elif some == 2:
-                    _last_2(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, left)
+                    _last_2(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, left, how, lr)
                 else:
-                    _last(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, left)
+                    _last(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, left, how, lr)
                 v += LANES
         r += some
 
@@ -128,18 +129,21 @@ def linear(net, layer, p, a, offset, samples):
 
 
 @_inner
-def linear_back(net, layer, p, g, a, offset, d, to, samples, wanted):
-    """dW[o, c] += Σ_s d[s, o] x[s, c], db[o] += Σ_s d[s, o]; if wanted dx[s, c] = Σ_o d[s, o] W[o, c]."""
+def linear_back(net, layer, p, g, a, offset, d, to, samples, wanted, how, lr):
+    """dW[o, c] += Σ_s d[s, o] x[s, c], db[o] += Σ_s d[s, o]; if wanted dx[s, c] = Σ_o d[s, o] W[o, c].
+
+    Or dW is written, or only a step W ← W − lr dW is taken: as ``how`` says.
+    """
     n, outputs = net[layer, C], net[layer, O]
+    if wanted:
+        for o in range(outputs):
+            offset[o] = o * n
+        product(a, to, n, samples, n, a, d, outputs, ONE, p, net[layer, W], offset, outputs, WRITE, lr)
     for s in range(samples):
         offset[s] = s * n
         add(a, d + s * outputs, g, net[layer, B], outputs)
-    add_product(g, net[layer, W], n, outputs, n, a, d, ONE, outputs, a, net[layer, X], offset, samples)
-    if wanted:
-        fill(a, to, ZERO, samples * n)
-        for o in range(outputs):
-            offset[o] = o * n
-        add_product(a, to, n, samples, n, a, d, outputs, ONE, p, net[layer, W], offset, outputs)
+    w = net[layer, W]
+    product(p if how == STEP else g, w, n, outputs, n, a, d, ONE, outputs, a, net[layer, X], offset, samples, how, lr)
 
 
 @_inner
@@ -182,9 +186,10 @@ def convolution(net, layer, p, a, offset, samples):
     for o in range(net[layer, O]):
         fill(a, y + o * image, p[net[layer, B] + o], image)
     for r in range(net[layer, P]):
-        add_product(
-            a, y + r * run, image, net[layer, O], run, p, net[layer, W], taps, ONE, a, x + r * wide, offset, taps
-        )
+        product(
+            a, y + r * run, image, net[layer, O], run, p, net[layer, W], taps, ONE, a, x + r * wide, offset, taps,
+            ADD, ZERO,
+        )  # fmt: skip
 
 
 @_inner
@@ -209,9 +214,9 @@ def convolution_back(net, layer, numbers, p, g, a, offset, d, to, samples, wante
         for i in range(net[layer, K]):
             for j in range(net[layer, L]):
                 w = net[layer, W] + i * net[layer, L] + j
-                add_product(
+                product(
                     a, padded + (r + i) * wide + j * samples, high * wide, net[layer, C], run,
-                    p, w, window, net[layer, C] * window, a, d + r * run, offset, outputs,
+                    p, w, window, net[layer, C] * window, a, d + r * run, offset, outputs, ADD, ZERO,
                 )  # fmt: skip
     if padded != to:
         copy_inner(net, layer, a, padded, to, samples, NO)
@@ -309,8 +314,8 @@ def forward(net, numbers, p, a, offset, where, factors, begin, samples, size):
 
 
 @_inner
-def backward(net, numbers, p, g, a, offset, where, factors, begin, samples, size):
-    """Add the gradient of samples, given the derivatives by their outputs."""
+def backward(net, numbers, p, g, a, offset, where, factors, begin, samples, size, how, lr):
+    """Add the gradient of samples, given the derivatives by outputs; ``how`` is for the weights of linear layers."""
     d, other, first = numbers[D], numbers[OTHER], numbers[FIRST]
     for layer in range(len(net) - 1, first - 1, -1):
         kind = net[layer, KIND]
@@ -321,7 +326,7 @@ def backward(net, numbers, p, g, a, offset, where, factors, begin, samples, size
             drop(net, layer, a, d, factors, begin, samples, size)
             continue
         if kind == LINEAR:
-            linear_back(net, layer, p, g, a, offset, d, other, samples, layer > first)
+            linear_back(net, layer, p, g, a, offset, d, other, samples, layer > first, how, lr)
         elif kind == CONVOLUTION:
             convolution_back(net, layer, numbers, p, g, a, offset, d, other, samples, layer > first)
         elif kind == POOL:
@@ -374,7 +379,11 @@ def train(
     """
     total, square, first, squares, done = 0.0, 0.0, 0.0, 0.0, 0
     for t in range(len(sizes)):
-        fill(g, 0, ZERO, g.size)
+        at_once = move and t > 0 and sizes[t] <= numbers[FIT]  # weights can step as soon as their gradients are known
+        for layer in range(len(net)):  # linear weights are written
+            w, b = net[layer, W], net[layer, B]
+            start = b if net[layer, KIND] == LINEAR else w
+            fill(g, start, ZERO, b + net[layer, O] - start if net[layer, KIND] <= CONVOLUTION else NO)
         for begin in range(0, sizes[t], numbers[FIT]):
             samples = min(numbers[FIT], sizes[t] - begin)
             gather(numbers, a, x, raw, scale, shift, batches[t], begin, samples)
@@ -387,12 +396,16 @@ def train(
             loss, squared = head(numbers, a, samples, labels, values, batches[t], begin, 1 / sizes[t])
             total += loss
             squares += squared
-            backward(net, numbers, p, g, a, offset, where, factors, begin, samples, sizes[t])
+            how = STEP if at_once else WRITE if begin == 0 else ADD
+            backward(net, numbers, p, g, a, offset, where, factors, begin, samples, sizes[t], how, lr)
         if t == 0:
             square, first = squared_length(g), total
         if move:
-            for i in range(g.size):
-                p[i] -= lr * g[i]
+            for layer in range(len(net)):
+                stepped, b = at_once and net[layer, KIND] == LINEAR, net[layer, B]
+                end = b + net[layer, O] if net[layer, KIND] <= CONVOLUTION else NO
+                for i in range(b if stepped else net[layer, W], end):
+                    p[i] -= lr * g[i]
     return total, math.sqrt(square), first, squares
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedweave.core.records import Array
 
-LINEAR, CONVOLUTION, POOL, RELU, SAMPLES_FIRST, DROPOUT = range(6)  # kinds of layers
+LINEAR, CONVOLUTION, POOL, RELU, SAMPLES_FIRST, DROPOUT = range(6)  # kinds of layers, those with weights first
 # Columns of the table, one row per layer: the places of inputs, outputs, weights and biases; the shapes of inputs and
 # outputs (features are channels); size, padding and stride of windows; the places of padded inputs and of the positions
 # of largest ones, or of a dropout's factors; whether samples lie last there.
