@@ -10,6 +10,11 @@ of the ratio fedweave / bare. Use: python benchmarks/rounds.py [--turns 7] [--wo
 and weights included, in W1 and in one run. They draw without replacement here, so that all sides train as many clients;
 a turn is one round of each, in another order every turn.
 
+--split: where the time of a round goes, in milliseconds. Of the main process by the clock: plan (draw, assignment),
+messages (packing, sending, receiving), rows (putting updates in their places), absorb (admission, sums, step), waiting
+for workers, and the rest; and its processor time. Of the workers, processor time: the kernels, whose share is measured
+by training the same clients in one process, and everything else (unpickling, batches, copies, answers).
+
 --lazy: W1 with the images in a lazy data set that returns stored ones, against the same images as arrays; turns alike.
 """
 
@@ -17,18 +22,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
+import psutil
 from peers import against_peers
+from whole_run import Clock
 from works import WORKS, bare_loop, environment, fedweave_round, made_data, seconds
 
 from fedweave import methods
+from fedweave import round as round_module
 from fedweave.aggregate import InverseProbability
+from fedweave.engine.pool import mailbox, processes
 from fedweave.engine.pool.processes import Workers
+from fedweave.local.compiled.kernels import Kernels
 from fedweave.method import Method
 from fedweave.sample import PracticalDelta, PracticalIS
+from fedweave.tables.spool import Spool
 
 
 def measure(name: str, turns: int, workers: int) -> dict[str, Any]:
@@ -91,6 +103,72 @@ def lazy(turns: int, workers: int) -> dict[str, Any]:
     return contest({"arrays": {}, "lazy": {"lazy": True}}, turns, workers)
 
 
+PARTS: list[tuple[Any, str, str]] = [  # what a function of the main process is for
+    (round_module, "plan", "plan"),
+    (round_module, "absorb", "absorb"),
+    (processes, "pack", "messages"),
+    (processes, "packed", "messages"),
+    (processes, "wait", "waiting"),
+    (mailbox.Mailbox, "post", "messages"),
+    (mailbox.Mailbox, "receive", "messages"),
+    (Spool, "put", "rows"),
+]
+
+
+def split(name: str, turns: int, workers: int) -> dict[str, Any]:
+    """Return milliseconds of the parts of a round, means over ``turns`` rounds."""
+    work = WORKS[name]
+    x, y = made_data(work)
+    spent = _kernel_seconds(name, turns)
+    with Workers(workers) as pool, ExitStack() as stack:
+        ours = fedweave_round(work, x, y, pool)
+        for _ in range(3):
+            seconds(ours, 1)
+        clock = Clock(time.time())
+        for owner, function, part in PARTS:
+            plain = getattr(owner, function)
+            setattr(owner, function, clock.timed(plain, part))
+            stack.callback(setattr, owner, function, plain)
+        helpers = psutil.Process().children(recursive=True)
+        clock.turn("rest")
+        clock.parts.clear()
+        before, here = _processor(helpers), time.process_time()
+        for _ in range(turns):
+            seconds(ours, 1)
+        clock.turn("end")
+        main, theirs = time.process_time() - here, _processor(helpers) - before
+    parts = {f"{part}_ms": 1e3 * value / turns for part, value in clock.parts.items()}
+    parts |= {"round_ms": sum(parts.values()), "main_processor_ms": 1e3 * main / turns}
+    parts |= {"workers_processor_ms": 1e3 * theirs / turns, "workers_kernels_ms": 1e3 * spent}
+    return {"work": name, "turns": turns, "workers": workers} | {n: round(v, 2) for n, v in parts.items()}
+
+
+def _kernel_seconds(name: str, turns: int) -> float:
+    """Return processor seconds of a round that are in the compiled kernels, without workers."""
+    work, plain, spent = WORKS[name], Kernels.__call__, 0.0
+    ours = fedweave_round(work, *made_data(work), Workers(1))
+
+    def timed(self: Kernels, block: Any, lr: float) -> Any:
+        nonlocal spent
+        begin = time.thread_time()
+        found = plain(self, block, lr)
+        spent += time.thread_time() - begin
+        return found
+
+    seconds(ours, 1)
+    Kernels.__call__ = timed
+    try:
+        for _ in range(turns):
+            seconds(ours, 1)
+    finally:
+        Kernels.__call__ = plain
+    return spent / turns
+
+
+def _processor(helpers: list[psutil.Process]) -> float:
+    return sum(sum(process.cpu_times()[:2]) for process in helpers)
+
+
 def contest(sides: dict[str, dict[str, Any]], turns: int, workers: int) -> dict[str, Any]:
     """Return medians over ``turns`` of rounds of W1 with these settings, and ratios to the first."""
     work = WORKS["W1"]
@@ -122,6 +200,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--samplers", action="store_true", help="practical samplers against uniform, W1")
+    parser.add_argument("--split", action="store_true", help="where the time of a round goes")
     parser.add_argument("--lazy", action="store_true", help="a lazy data set against arrays, W1")
     parser.add_argument("--against-peers", action="store_true", help="other libraries too, W1 and W2")
     options = parser.parse_args()
@@ -133,6 +212,10 @@ def main() -> None:
         if chosen:
             print(json.dumps(side(options.turns, options.workers)), flush=True)
             return
+    if options.split:
+        for name in options.work or WORKS:
+            print(json.dumps(split(name, options.turns, options.workers)), flush=True)
+        return
     figures = list[dict[str, Any]]()
     for name in options.work or WORKS:
         figures.append(measure(name, options.turns, options.workers))

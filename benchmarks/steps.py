@@ -50,6 +50,7 @@ NETWORKS: list[tuple[str, tuple[int, ...], int]] = [
     ("cnn_small", (1, 28, 28), 20),
     ("lenet5", (1, 28, 28), 20),
     ("cnn2", (3, 32, 32), 32),
+    ("cnn_fedacs_mnist", (1, 28, 28), 50),
     ("cnn_fedacs_cifar10", (3, 32, 32), 50),
     ("vgg", (3, 32, 32), 32),
 ]
@@ -110,12 +111,12 @@ def compiling() -> dict[str, float]:
 PRODUCT = """
 import time
 import numpy as np
-from fedweave.local.compiled.layers import add_product
+from fedweave.local.compiled.layers import product
 rows, count, taps = (np.int64(n) for n in (200, 784, 64))
 x, w, y = (np.ones(n, np.float32) for n in (taps * count, rows * taps, rows * count))
 zero, one, offset, calls = np.int64(0), np.int64(1), np.arange(taps) * count, 0
 def call():
-    add_product(y, zero, count, rows, count, w, zero, taps, one, x, zero, offset, taps)
+    product(y, zero, count, rows, count, w, zero, taps, one, x, zero, offset, taps, zero, np.float32(0))
 call()
 begin = time.perf_counter()
 while time.perf_counter() - begin < 3:

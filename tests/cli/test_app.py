@@ -203,6 +203,15 @@ def test_bad_input_is_told_before_torch_is_loaded():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 2
 
 
+@pytest.mark.parametrize("words", [["--help"], ["list"], ["list", "claims"]])
+def test_what_trains_nothing_loads_no_torch(words):
+    code = (
+        f"import sys; from fedweave import cli; sys.argv = ['fedweave', *{words}]\n"
+        "try: cli.main()\nexcept SystemExit as e: sys.exit(3 if 'torch' in sys.modules else e.code)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_shows_an_example_that_works(command, fedweave, monkeypatch):
     code, out, err = fedweave(*command.split(), "--help")

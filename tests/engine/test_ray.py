@@ -59,7 +59,7 @@ def small(tiny):
 
 
 def conv():
-    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(144, 10))
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.AlphaDropout(0.2), nn.Linear(144, 10))
 
 
 def at(pool, experiment, out=None, watch=None):

@@ -34,7 +34,7 @@ from worlds import N, cohort, data, dense, everyone, population
 
 
 def conv():
-    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(144, 10))
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.AlphaDropout(0.2), nn.Linear(144, 10))
 
 
 def large():

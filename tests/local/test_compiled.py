@@ -37,6 +37,10 @@ def network_of(model, shape, task=None, x=None, y=None):
     return CompiledNetwork.of(model, FlatModule(model).layout, samples, task or Classification())
 
 
+# With these shares, factors are 0, 1 or 2.
+dropouts = st.sampled_from([0, 0.5, 1]).map(lambda p: [nn.Dropout(p)]) | st.just([nn.Dropout(0.5)]) | st.just([])
+
+
 @st.composite
 def chains(draw):
     """A network of whole numbers, and the shape of its samples."""
@@ -50,13 +54,14 @@ def chains(draw):
         steps += draw(st.sampled_from([[], [nn.ReLU()], [nn.ReLU(inplace=True), nn.Identity()]]))
         pool = nn.MaxPool2d(2, draw(st.integers(1, 2)), draw(st.integers(0, 1)), ceil_mode=draw(st.booleans()))
         steps += draw(st.sampled_from([[], [pool], [pool, nn.ReLU()], [nn.Sequential(pool)]]))
+        steps += draw(dropouts)
     body = nn.Sequential(*steps, nn.Flatten())
     try:
         width = body(torch.zeros(1, *shape)).shape[1]
     except RuntimeError:  # a kernel larger than what is left
         reject()
     hidden = draw(st.integers(1, 6))
-    model = nn.Sequential(body, nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+    model = nn.Sequential(body, *draw(dropouts), nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
     return model, shape
 
 
@@ -64,6 +69,8 @@ def chains(draw):
 @settings(max_examples=150, deadline=None)
 def test_whole_numbers_give_exactly_the_gradient_of_autograd(chain, batch, seed, small):
     """Products and sums of small whole numbers are exact, and poolings have many ties: not a bit may differ.
+
+    Dropout draws the same numbers in the same order.
 
     Means over powers of two are exact too. A small room makes a batch go through it in several shares.
     """
@@ -76,12 +83,18 @@ def test_whole_numbers_give_exactly_the_gradient_of_autograd(chain, batch, seed,
         patch.setattr(table, "CACHED", 1 if small else table.CACHED)
         network = network_of(model, shape, Regression(), x, y)
     assert network.plan.numbers[table.FIT] >= 16 or small
+    torch.manual_seed(seed)
     loss, length, first, squared = network._gradient_at(rows, np.arange(batch))
     found = torch.from_numpy(network._gradient.copy()).double()
     assume(float(found.abs().max()) * batch < 2**24)  # beyond this, float32 rounds whole numbers
     precise = model.double()
-    nn.utils.vector_to_parameters(torch.from_numpy(rows).double(), precise.parameters())
-    errors = (precise(torch.from_numpy(x).double())[:, 0] - torch.from_numpy(y).double()) ** 2
+    with torch.no_grad():  # in the memory order of a trainer's weights, in which dropout draws
+        pieces = torch.from_numpy(rows).double().split([p.numel() for p in precise.parameters()])
+        for parameter, values in zip(precise.parameters(), pieces, strict=True):
+            parameter.copy_(values.view(parameter.shape))
+    inputs = torch.from_numpy(x).double().contiguous(memory_format=torch.channels_last)
+    torch.manual_seed(seed)
+    errors = (precise(inputs)[:, 0] - torch.from_numpy(y).double()) ** 2
     error = errors.mean()
     expected = torch.cat([g.reshape(-1) for g in torch.autograd.grad(error, list(precise.parameters()))])
     assert torch.equal(found, expected)
@@ -113,12 +126,12 @@ def test_a_convolution_is_its_definition():
 
 @given(chains(), st.integers(1, 20), st.integers(0, 2**31))
 @settings(max_examples=30, deadline=None)
-def test_outputs_are_those_of_the_module(chain, batch, seed):
+def test_outputs_are_those_of_the_module_without_dropout(chain, batch, seed):
     model, shape = chain
     x = torch.from_numpy(np.random.default_rng(seed).standard_normal((batch, *shape)).astype(np.float32))
     network = network_of(model, shape, Regression())
     with torch.no_grad():
-        expected = model(x)
+        expected = model.eval()(x)
     assert torch.allclose(network.outputs(initial_vector(model), x), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -403,6 +416,21 @@ def test_what_draws_does_so_at_the_clients_address(what):
     second = trainer.train(x, jobs_of((1, 3, 5), (0, 3, 5))).updates
     assert np.array_equal(first, second[::-1])
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("solver", [SGD(), Noisy()], ids=str)
+def test_dropout_draws_between_samples_and_solver_as_the_module_does(solver):
+    """Whatever else draws from the same generator: the same numbers as by autograd."""
+
+    def model():
+        return nn.Sequential(nn.Dropout(0.3), nn.Conv2d(1, 3, 3), nn.Dropout(0.5), nn.Flatten(), nn.Linear(300, 4))
+
+    (ours, x), (theirs, _) = (trainer_of(model, lazy(Blurred(pictures())), solver) for _ in range(2))
+    assert ours.network is not None
+    theirs.network = None
+    jobs = jobs_of((0, 9, 5), (2, 4, 40), lr=0.01)
+    assert np.allclose(ours.train(x, jobs).updates, theirs.train(x, jobs).updates, atol=1e-6)
+    assert ours.network._factors.size == 40 * (144 + 300), "those of one batch are kept"
 
 
 def test_another_device_is_refused_before_a_sample_is_taken(monkeypatch):

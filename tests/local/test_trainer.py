@@ -48,6 +48,19 @@ def cnn():
     )
 
 
+def dropped():
+    return nn.Sequential(
+        nn.Dropout(0.1), nn.Flatten(), nn.Linear(144, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 4), nn.Dropout(0.2)
+    )
+
+
+def dropped_cnn():
+    return nn.Sequential(
+        nn.Dropout(0.1), nn.Conv2d(1, 3, 3), nn.Dropout(0.2), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.3, inplace=True),
+        nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Dropout(0.4), nn.Flatten(), nn.Dropout(0.5), nn.Linear(45, 4),
+    )  # fmt: skip
+
+
 def line():
     return nn.Sequential(nn.Linear(6, 1))
 
@@ -60,6 +73,8 @@ def line():
         (Own, image_data, False),
         (cnn, image_data, True),
         (strided, image_data, False),
+        (dropped, image_data, True),
+        (dropped_cnn, image_data, True),
         (line, regression_data, True),
     ],
 )
@@ -109,7 +124,7 @@ def test_squared_losses_are_unknown_where_a_task_reports_means():
     assert found[1].squared_loss > found[1].loss ** 2  # Jensen
 
 
-@pytest.mark.parametrize("model", [logistic, mlp, Own, cnn, strided])
+@pytest.mark.parametrize("model", [logistic, mlp, Own, cnn, strided, dropped_cnn])
 @pytest.mark.parametrize("solver", [SGD(), SGD(momentum=0.9), Adam(), Prox(0.1)], ids=str)
 def test_company_does_not_change_a_single_bit(model, solver):
     data = image_data()
@@ -220,12 +235,13 @@ def test_pieces_cover_all_jobs_once_with_equal_learning_rates(model):
     assert all(len(set(some.lr)) == 1 for some in map(jobs.take, pieces))
 
 
-def test_dropout_draws_at_the_clients_address():
+@pytest.mark.parametrize(("layer", "compiled"), [(nn.Dropout, True), (nn.AlphaDropout, False)])
+def test_dropout_draws_at_the_clients_address(layer, compiled):
     def model():
-        return nn.Sequential(nn.Flatten(), nn.Linear(144, 30), nn.Dropout(0.5), nn.Linear(30, 4))
+        return nn.Sequential(nn.Flatten(), nn.Linear(144, 30), layer(0.5), nn.Linear(30, 4))
 
     trainer, x = trainer_of(model, image_data())
-    assert trainer.network is None
+    assert (trainer.network is not None) == compiled
     first, *_ = trainer.train(x, JOBS.take([0, 1]))
     torch.rand(7)  # the global stream is neither read nor moved
     before = torch.get_rng_state()

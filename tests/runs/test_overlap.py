@@ -38,7 +38,7 @@ class Inline(AbstractContextManager["Inline"]):
         return True
 
     def map(self, x, calls):
-        self.maps.append([work.__name__ for work, _ in calls])
+        self.maps.append([getattr(work, "func", work).__name__ for work, _ in calls])
         for n, (work, arguments) in reversed(list(enumerate(calls))):  # any order will do
             yield n, work(self._trainer, x, *arguments)
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
 import os
 import shutil
 import tarfile
 import tempfile
-import urllib.request
 import zipfile
 import zlib
 from collections.abc import Generator, Mapping
@@ -74,12 +72,14 @@ def fetch(offer: Offer, base: Path) -> str:
     """Fetch an offer into ``base``; return the reason if that fails, otherwise an empty string."""
     if offer.urls and os.environ.get("FEDWEAVE_OFFLINE", "0") not in ("", "0"):
         return "FEDWEAVE_OFFLINE forbids fetching"
+    from http.client import HTTPException  # what fetches is loaded where it is used
+
     problems: list[str] = []
     for url in offer.urls:
         try:
             _fetch(url, offer, base)
             return ""
-        except (OSError, http.client.HTTPException, BadInput) as e:
+        except (OSError, HTTPException, BadInput) as e:
             problems.append(f"fetching {url} failed: {e}")
         except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as e:
             problems.append(f"unpacking {url} failed: {e}")
@@ -114,8 +114,10 @@ def _scratch(folder: Path) -> Generator[Path]:
 
 
 def _download(url: str, file: Path) -> None:
-    request = urllib.request.Request(url, headers={"User-Agent": "fedweave"})
-    with urllib.request.urlopen(request, timeout=TIMEOUT) as reply, file.open("wb") as out:
+    from urllib.request import Request, urlopen
+
+    request = Request(url, headers={"User-Agent": "fedweave"})
+    with urlopen(request, timeout=TIMEOUT) as reply, file.open("wb") as out:
         shutil.copyfileobj(reply, out, 1 << 20)
         expected = reply.headers.get("Content-Length")
     if expected is not None and str(file.stat().st_size) != expected.strip():

@@ -8,8 +8,6 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import torch
-
 SOFTWARE = ("fedweave", "python", "torch", "numba", "numpy", "scipy")  # whose versions bits depend on
 CPUINFO = Path("/proc/cpuinfo")
 # With these variables, the libraries that compute take a processor for another one.
@@ -35,6 +33,8 @@ FACTS = {  # of Intel and AMD, and of ARM
 
 def processor() -> dict[str, str]:
     """Return the processor's name, the vectors that torch uses on it, and the variables that imitate another one."""
+    import torch  # whoever lists what there is needs none of it
+
     imitated = {name: os.environ[name] for name in IMITATIONS if name in os.environ}
     return {"name": processor_name(CPUINFO), "vectors": torch.backends.cpu.get_cpu_capability(), **imitated}
 

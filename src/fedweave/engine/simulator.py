@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,9 +129,10 @@ class Simulator:
             x, jobs = own, jobs._replace(version=np.arange(ids.size))
         kept = None if context.kept is None else Kept(context.kept[ids], context.kept.written[ids])
         pieces, calls = self.trainer.pieces(jobs), []
+        work = partial(work, upload=self._upload, skip=self._skip)  # the same for all, so it is pickled once
         for some in pieces:
             of_some = None if budget is None else budget[some], None if kept is None else kept.take(some)
-            calls.append((work, (jobs.take(some), self._upload, *of_some, self._skip)))
+            calls.append((work, (jobs.take(some), *of_some)))
         together = isinstance(pieces[0], slice)  # not worth a worker
         for n, piece in self._here(x, calls) if together else self._each(x, calls):
             yield pieces[n] if everyone and isinstance(pieces[n], slice) else rows[pieces[n]], piece
@@ -294,7 +296,7 @@ def _at_last(trainer: Trainer, x: Array, work: Callable[..., Any], arguments: tu
 
 
 def _receive(
-    trainer: Trainer, x: Array, jobs: Jobs, upload: Upload, budget: Array | None, kept: Kept | None, skip: bool
+    trainer: Trainer, x: Array, jobs: Jobs, budget: Array | None, kept: Kept | None, *, upload: Upload, skip: bool
 ) -> Received:
     """Have a piece of clients participate, and decode what they send as the server would."""
     answers, models = participate(trainer, x, jobs, upload, budget, kept, skip), trainer.models
@@ -330,7 +332,7 @@ def _receive(
 
 
 def _rehearse(
-    trainer: Trainer, x: Array, jobs: Jobs, upload: Upload, budget: Array | None, kept: Kept | None, skip: bool
+    trainer: Trainer, x: Array, jobs: Jobs, budget: Array | None, kept: Kept | None, *, upload: Upload, skip: bool
 ) -> Received:
     """Have a piece of clients train, and take their updates as they are."""
     trained = participate(trainer, x, jobs, upload, budget, kept, skip).trained

@@ -95,11 +95,19 @@ class Workers(AbstractContextManager["Workers"]):
     def _map(self, x: Array, calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
         if self._given and len(self._links) < min(self.count, len(calls)):  # links were bad when they were started
             self.load(*self._given, len(calls))
-        doing: dict[Any, int] = {}
+        doing, functions = dict[Any, int](), dict[int, bytes]()
+
+        def message(call: Call, *model: Array) -> Packed:
+            """Pack a call; its function may be a user's, its arguments are arrays and the library's."""
+            work, arguments = call
+            if id(work) not in functions:
+                functions[id(work)] = packed(work)
+            return pack((functions[id(work)], arguments, *model))
+
         for i, (link, call) in enumerate(zip(self._links, calls, strict=False)):
-            self._send(link, pack((*call, x), packed))  # which it keeps for the calls that follow
+            self._send(link, message(call, x))  # which it keeps for the calls that follow
             doing[link] = i
-        todo = ((i, pack(call, packed)) for i, call in islice(enumerate(calls), len(doing), None))
+        todo = ((i, message(call)) for i, call in islice(enumerate(calls), len(doing), None))
         following = next(todo, None)  # packed while they work
         while doing:
             for link in wait(list(doing)):

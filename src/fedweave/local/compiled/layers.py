@@ -19,17 +19,40 @@ from numba.np.numpy_support import carray
 
 from fedweave.local.compiled.table import B, C, D, H, K, L, O, P, Q, V, W, X, Y
 from fedweave.local.compiled.table import CLASSIFY, FIRST, FIT, IMAGES, KIND, ONES, OTHER, OUT, OUTPUTS, ROOM, WHERE
-from fedweave.local.compiled.table import CONVOLUTION, LINEAR, PAD_H, PAD_V, PADDED, POOL, RELU, STEP_H, STEP_V
+from fedweave.local.compiled.table import (
+    CONVOLUTION,
+    DROPOUT,
+    LAST,
+    LINEAR,
+    PAD_H,
+    PAD_V,
+    PADDED,
+    POOL,
+    RELU,
+    STEP_H,
+    STEP_V,
+)
 from fedweave.local.compiled.table import ACTIVATIONS, BATCHES, GRADIENT, LABELS, LARGEST, MODEL, NET, NUMBERS, OFFSETS
-from fedweave.local.compiled.table import OUTCOME, SAMPLES, SCALE, SHIFT, SIZES, VALUES
+from fedweave.local.compiled.table import FACTORS, OUTCOME, SAMPLES, SCALE, SHIFT, SIZES, VALUES
 from fedweave.local.compiled.table import COLUMNS, DIM, FEATURES, LAYERS, MOVE, OF_BYTES, OUTCOMES, STEPS, WIDTH
-from fedweave.local.compiled.vectors import LANES, add, copy, fill, largest, largest_back, rectify, rectify_back
+from fedweave.local.compiled.vectors import (
+    LANES,
+    add,
+    copy,
+    fill,
+    largest,
+    largest_back,
+    multiply,
+    rectify,
+    rectify_back,
+)
 from fedweave.local.compiled.vectors import inner_products, product_rows
 
 ZERO = np.float32(0)
 _inner = njit(error_model="numpy")  # compiled when ``call`` is, as a part of it
 # Literal numbers would make Numba compile a function once for each of them.
 NO, YES, ONE = np.int64(0), np.int64(1), np.int64(1)
+ADD, WRITE, STEP = np.int64(0), np.int64(1), np.int64(2)  # what becomes of a product
 
 
 _wide = get_host_cpu_features().get("avx512f", False)  # 32 registers of 16 lanes, else 16 of 8
@@ -42,8 +65,8 @@ _one_3, _one_1 = inner_products(1, 3), inner_products(1, 1)
 
 
 @_inner
-def add_product(y, y0, y_row, rows, count, w, w0, w_row, w_tap, x, x0, offset, taps):
-    """y[r, v] += Σ_t w[r, t] x[offset[t] + v] for r < rows and v < count."""
+def product(y, y0, y_row, rows, count, w, w0, w_row, w_tap, x, x0, offset, taps, how, lr):
+    """y[r, v] += Σ_t w[r, t] x[offset[t] + v] for r < rows and v < count; or = or −= lr times it, as ``how`` says."""
     r = 0
     while r < rows:
         some = 6 if rows - r >= 6 else 4 if rows - r >= 4 else 2 if rows - r >= 2 else 1
@@ -52,23 +75,23 @@ def add_product(y, y0, y_row, rows, count, w, w0, w_row, w_tap, x, x0, offset, t
             left = count - v
             if left >= COLUMNS_AT_ONCE:
                 if some == 6:
-                    _rows_6(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, 0)
+                    _rows_6(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, 0, how, lr)
                 elif some == 4:
-                    _rows_4(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, 0)
+                    _rows_4(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, 0, how, lr)
                 elif some == 2:
-                    _rows_2(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, 0)
+                    _rows_2(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, 0, how, lr)
                 else:
-                    _row(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, 0)
+                    _row(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, 0, how, lr)
                 v += COLUMNS_AT_ONCE
             else:
                 if some == 6:
-                    _last_6(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, left)
+                    _last_6(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, left, how, lr)
                 elif some == 4:
-                    _last_4(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, left)
+                    _last_4(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, left, how, lr)
                 elif some == 2:
-                    _last_2(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, left)
+                    _last_2(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, left, how, lr)
                 else:
-                    _last(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, left)
+                    _last(y, y1 + v, y_row, w, w1, w_row, w_tap, x, x0 + v, offset, taps, left, how, lr)
                 v += LANES
         r += some
 
@@ -106,18 +129,21 @@ def linear(net, layer, p, a, offset, samples):
 
 
 @_inner
-def linear_back(net, layer, p, g, a, offset, d, to, samples, wanted):
-    """dW[o, c] += Σ_s d[s, o] x[s, c], db[o] += Σ_s d[s, o]; if wanted dx[s, c] = Σ_o d[s, o] W[o, c]."""
+def linear_back(net, layer, p, g, a, offset, d, to, samples, wanted, how, lr):
+    """dW[o, c] += Σ_s d[s, o] x[s, c], db[o] += Σ_s d[s, o]; if wanted dx[s, c] = Σ_o d[s, o] W[o, c].
+
+    Or dW is written, or only a step W ← W − lr dW is taken: as ``how`` says.
+    """
     n, outputs = net[layer, C], net[layer, O]
+    if wanted:
+        for o in range(outputs):
+            offset[o] = o * n
+        product(a, to, n, samples, n, a, d, outputs, ONE, p, net[layer, W], offset, outputs, WRITE, lr)
     for s in range(samples):
         offset[s] = s * n
         add(a, d + s * outputs, g, net[layer, B], outputs)
-    add_product(g, net[layer, W], n, outputs, n, a, d, ONE, outputs, a, net[layer, X], offset, samples)
-    if wanted:
-        fill(a, to, ZERO, samples * n)
-        for o in range(outputs):
-            offset[o] = o * n
-        add_product(a, to, n, samples, n, a, d, outputs, ONE, p, net[layer, W], offset, outputs)
+    w = net[layer, W]
+    product(p if how == STEP else g, w, n, outputs, n, a, d, ONE, outputs, a, net[layer, X], offset, samples, how, lr)
 
 
 @_inner
@@ -160,9 +186,10 @@ def convolution(net, layer, p, a, offset, samples):
     for o in range(net[layer, O]):
         fill(a, y + o * image, p[net[layer, B] + o], image)
     for r in range(net[layer, P]):
-        add_product(
-            a, y + r * run, image, net[layer, O], run, p, net[layer, W], taps, ONE, a, x + r * wide, offset, taps
-        )
+        product(
+            a, y + r * run, image, net[layer, O], run, p, net[layer, W], taps, ONE, a, x + r * wide, offset, taps,
+            ADD, ZERO,
+        )  # fmt: skip
 
 
 @_inner
@@ -187,9 +214,9 @@ def convolution_back(net, layer, numbers, p, g, a, offset, d, to, samples, wante
         for i in range(net[layer, K]):
             for j in range(net[layer, L]):
                 w = net[layer, W] + i * net[layer, L] + j
-                add_product(
+                product(
                     a, padded + (r + i) * wide + j * samples, high * wide, net[layer, C], run,
-                    p, w, window, net[layer, C] * window, a, d + r * run, offset, outputs,
+                    p, w, window, net[layer, C] * window, a, d + r * run, offset, outputs, ADD, ZERO,
                 )  # fmt: skip
     if padded != to:
         copy_inner(net, layer, a, padded, to, samples, NO)
@@ -216,6 +243,17 @@ def pool(net, layer, a, where, d, to, samples, back):
                 else:
                     y = net[layer, Y] + out
                     largest(a, net[layer, X] + x, rows, columns, width * samples, samples, y, where, place, samples)
+
+
+@_inner
+def drop(net, layer, a, at, factors, begin, samples, size):
+    """Multiply numbers, or derivatives, of samples from ``begin`` on in a batch of this size by a dropout's factors."""
+    n, first = net[layer, C], net[layer, WHERE] * size
+    if net[layer, LAST]:
+        for f in range(n):
+            multiply(factors, first + f * size + begin, a, at + f * samples, samples)
+    else:
+        multiply(factors, first + begin * n, a, at, samples * n)
 
 
 @_inner
@@ -256,8 +294,8 @@ def head(numbers, a, samples, labels, values, batch, begin, weight):
 
 
 @_inner
-def forward(net, numbers, p, a, offset, where, samples):
-    """Compute the outputs of samples whose inputs are in the room."""
+def forward(net, numbers, p, a, offset, where, factors, begin, samples, size):
+    """Compute the outputs of samples whose inputs are in the room; a batch of size 0 is measured, without dropout."""
     for layer in range(len(net)):
         kind, x = net[layer, KIND], net[layer, X]
         if kind == LINEAR:
@@ -268,21 +306,27 @@ def forward(net, numbers, p, a, offset, where, samples):
             pool(net, layer, a, where, NO, NO, samples, NO)
         elif kind == RELU:
             rectify(a, x, net[layer, C] * samples)
+        elif kind == DROPOUT:
+            if size:
+                drop(net, layer, a, x, factors, begin, samples, size)
         else:
             transpose(a, x, net[layer, Y], net[layer, C], samples)
 
 
 @_inner
-def backward(net, numbers, p, g, a, offset, where, samples):
-    """Add the gradient of samples, given the derivatives by their outputs."""
+def backward(net, numbers, p, g, a, offset, where, factors, begin, samples, size, how, lr):
+    """Add the gradient of samples, given the derivatives by outputs; ``how`` is for the weights of linear layers."""
     d, other, first = numbers[D], numbers[OTHER], numbers[FIRST]
     for layer in range(len(net) - 1, first - 1, -1):
         kind = net[layer, KIND]
         if kind == RELU:
             rectify_back(a, net[layer, X], d, net[layer, C] * samples)
             continue
+        if kind == DROPOUT:
+            drop(net, layer, a, d, factors, begin, samples, size)
+            continue
         if kind == LINEAR:
-            linear_back(net, layer, p, g, a, offset, d, other, samples, layer > first)
+            linear_back(net, layer, p, g, a, offset, d, other, samples, layer > first, how, lr)
         elif kind == CONVOLUTION:
             convolution_back(net, layer, numbers, p, g, a, offset, d, other, samples, layer > first)
         elif kind == POOL:
@@ -322,21 +366,28 @@ def squared_length(g):
 
 
 @_inner
-def train(net, numbers, p, g, a, offset, where, x, raw, labels, values, scale, shift, batches, sizes, lr, move, out):
+def train(
+    net, numbers, p, g, a, offset, where, x, raw, labels, values, scale, shift, batches, sizes, lr, move, out, factors
+):
     """Take a step p ← p − lr g on each batch; return four numbers.
 
     The sum of the batches' losses, the length of the first gradient, the first loss, and the sum of squared losses.
 
     The samples are the rows of ``x``, or raw bytes, which are scaled. With one batch and ``move`` off only the
-    gradient is left in ``g``. With room for them in ``out`` only the network's outputs are written there.
+    gradient is left in ``g``. With room for them in ``out`` only the network's outputs are written there, without
+    dropout. The factors of a dropout are those of one batch.
     """
     total, square, first, squares, done = 0.0, 0.0, 0.0, 0.0, 0
     for t in range(len(sizes)):
-        fill(g, 0, ZERO, g.size)
+        at_once = move and t > 0 and sizes[t] <= numbers[FIT]  # weights can step as soon as their gradients are known
+        for layer in range(len(net)):  # linear weights are written
+            w, b = net[layer, W], net[layer, B]
+            start = b if net[layer, KIND] == LINEAR else w
+            fill(g, start, ZERO, b + net[layer, O] - start if net[layer, KIND] <= CONVOLUTION else NO)
         for begin in range(0, sizes[t], numbers[FIT]):
             samples = min(numbers[FIT], sizes[t] - begin)
             gather(numbers, a, x, raw, scale, shift, batches[t], begin, samples)
-            forward(net, numbers, p, a, offset, where, samples)
+            forward(net, numbers, p, a, offset, where, factors, begin, samples, 0 if out.size else sizes[t])
             if out.size:
                 for i in range(samples * numbers[OUTPUTS]):
                     out[done + i] = a[numbers[OUT] + i]
@@ -345,12 +396,16 @@ def train(net, numbers, p, g, a, offset, where, x, raw, labels, values, scale, s
             loss, squared = head(numbers, a, samples, labels, values, batches[t], begin, 1 / sizes[t])
             total += loss
             squares += squared
-            backward(net, numbers, p, g, a, offset, where, samples)
+            how = STEP if at_once else WRITE if begin == 0 else ADD
+            backward(net, numbers, p, g, a, offset, where, factors, begin, samples, sizes[t], how, lr)
         if t == 0:
             square, first = squared_length(g), total
         if move:
-            for i in range(g.size):
-                p[i] -= lr * g[i]
+            for layer in range(len(net)):
+                stepped, b = at_once and net[layer, KIND] == LINEAR, net[layer, B]
+                end = b + net[layer, O] if net[layer, KIND] <= CONVOLUTION else NO
+                for i in range(b if stepped else net[layer, W], end):
+                    p[i] -= lr * g[i]
     return total, math.sqrt(square), first, squares
 
 
@@ -367,6 +422,7 @@ def call(floats, integers, raw, sizes, lr):
         carray(raw[SAMPLES], (of_bytes, features)), carray(integers[LABELS], 1), carray(floats[VALUES], 1),
         carray(floats[SCALE], 1), carray(floats[SHIFT], 1), carray(integers[BATCHES], (steps, sizes[WIDTH])),
         carray(integers[SIZES], steps), lr, sizes[MOVE] != 0, carray(floats[OUTCOME], sizes[OUTCOMES]),
+        carray(floats[FACTORS], 1),
     )  # fmt: skip
 
 

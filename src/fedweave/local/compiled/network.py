@@ -10,12 +10,23 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedweave.core.records import Array, Layout
 from fedweave.core.roles import Solver
 from fedweave.core.settings import BadInput, is_foreign
 from fedweave.local.batches import Batches
-from fedweave.local.compiled.table import ACTIVATIONS, BATCHES, BLOCK, CLASSIFY, DIM, FEATURES, GRADIENT, LABELS
+from fedweave.local.compiled.table import (
+    ACTIVATIONS,
+    BATCHES,
+    BLOCK,
+    CLASSIFY,
+    DIM,
+    FACTORS,
+    FEATURES,
+    GRADIENT,
+    LABELS,
+)
 from fedweave.local.compiled.table import LARGEST, LAYERS, MODEL, MOVE, NET, NUMBERS, OF_BYTES, OFFSETS, ONES, OUTCOME
 from fedweave.local.compiled.table import OUTCOMES, OUTPUTS, SAMPLES, SCALE, SHIFT, SIZES, STEPS, VALUES, WIDTH
 from fedweave.local.compiled.table import Plan, chain_of, lay_out
@@ -56,7 +67,7 @@ class CompiledNetwork:
         labels = np.ascontiguousarray(labels, np.int64 if classify else np.float32)
         rows = NO_ROWS if self._x is None else self._x
         self._data = (rows, labels, NOTHING) if classify else (rows, NO_LABELS, labels)
-        self._block, self._now = (c_int64 * BLOCK)(), None
+        self._block, self._now, self._factors = (c_int64 * BLOCK)(), None, NOTHING
         self._fixed = {NET: plan.net, NUMBERS: plan.numbers, OFFSETS: offset, LARGEST: where, ACTIVATIONS: room}
         self._fixed |= {GRADIENT: self._gradient, SCALE: scaling[0], SHIFT: scaling[1]}  # kept: the block has addresses
         for slot, array in self._fixed.items():
@@ -94,23 +105,26 @@ class CompiledNetwork:
             return None
         if not (_labels_fit(samples.y, outputs[0]) if classify else outputs == (1,)):
             return None
-        plan = lay_out(chain, prod(shape), classify)
+        plan = lay_out(chain, shape, classify)
         return cls(plan, samples, layout.dim, shape) if plan.work <= WORK else None
 
     def draws_nothing(self, solver: Solver) -> bool:
-        """Return whether no code that may draw takes part: stored samples, and a solver of the library."""
-        return self._x is not None and not is_foreign(solver)
+        """Return whether nothing that may draw takes part: stored samples, a solver of the library, no dropout."""
+        return self._x is not None and not self.plan.dropouts and not is_foreign(solver)
 
     def train(self, y: Array, batches: Batches, solver: Solver, begin: Begin, lr: float, spread: Spread) -> Numbers:
         """Train the parameters ``y`` in place; return what is known of the losses and of the first gradient."""
-        if solver == PLAIN and not spread.wanted and self._x is not None:
+        plain = solver == PLAIN and not spread.wanted
+        if plain and self._x is not None and not self.plan.dropouts:
             return self._call(y, batches.where, batches.size, self._data, lr)
         parameters, start = torch.from_numpy(y), torch.from_numpy(y.copy())
         state, total, squares, first, first_loss = begin(parameters), 0.0, 0.0, 0.0, 0.0
         for t, (row, size) in enumerate(zip(batches.where, batches.size, strict=True)):
-            loss, length, _, squared = self._gradient_at(y, row[:size])
+            loss, length, _, squared = self._gradient_at(y, row[:size], lr if plain else None)
             total, squares = total + loss, squares + squared
             first, first_loss = (length, loss) if t == 0 else (first, first_loss)
+            if plain:
+                continue
             g = torch.from_numpy(self._gradient.copy())
             spread.add(g[None], t)
             d, state = solver.direction(state, g, parameters, start, lr, t)
@@ -119,14 +133,29 @@ class CompiledNetwork:
             y -= np.float32(lr) * d.numpy()  # as the kernel does it: multiplied, rounded, subtracted
         return total, first, first_loss, squares
 
-    def _gradient_at(self, y: Array, index: Array) -> Numbers:
-        """Compute the gradient on these samples; return the loss, the gradient's length and so on."""
+    def _gradient_at(self, y: Array, index: Array, lr: float | None = None) -> Numbers:
+        """Compute the gradient on these samples, with ``lr`` also the step; return the loss and so on."""
         if self._x is not None:
-            return self._call(y, index[None], np.array([index.size]), self._data)
+            self._draw(index.size)
+            return self._call(y, index[None], np.array([index.size]), self._data, lr)
         batch = self._samples.take(torch.from_numpy(index))  # lazy; collated ones have their own labels
         rows = self._rows(batch.x)
         data = rows, *self._answers(batch.y, len(rows))
-        return self._call(y, np.arange(len(rows))[None], np.array([len(rows)]), data)
+        self._draw(len(rows))
+        return self._call(y, np.arange(len(rows))[None], np.array([len(rows)]), data, lr)
+
+    def _draw(self, count: int) -> None:
+        """Draw the factors of dropout layers for a batch: from torch's generator, as the layers would one by one."""
+        if self._factors.size < count * self.plan.factors:
+            self._factors = np.empty(count * self.plan.factors, np.float32)
+            self._block[FACTORS] = _address(self._factors, REAL)
+        for p, shape, place, channels_last, samples_last in self.plan.dropouts:
+            order = torch.channels_last if channels_last else torch.contiguous_format
+            ones = torch.empty(count, *shape, dtype=torch.float32, memory_format=order).fill_(1)
+            drawn = F.dropout(ones, p)
+            drawn = (drawn.movedim(0, -1) if samples_last else drawn).numpy()
+            to = self._factors[count * place : count * (place + prod(shape))]
+            np.copyto(to.reshape(drawn.shape), drawn)
 
     def outputs(self, y: Array, x: Tensor) -> Tensor:
         """Return what the network with parameters ``y`` says of samples (n, outputs)."""

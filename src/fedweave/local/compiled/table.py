@@ -11,20 +11,20 @@ from torch import nn
 
 from fedweave.core.records import Array
 
-LINEAR, CONVOLUTION, POOL, RELU, SAMPLES_FIRST = range(5)  # kinds of layers
+LINEAR, CONVOLUTION, POOL, RELU, SAMPLES_FIRST, DROPOUT = range(6)  # kinds of layers, those with weights first
 # Columns of the table, one row per layer: the places of inputs, outputs, weights and biases; the shapes of inputs and
 # outputs (features are channels); size, padding and stride of windows; the places of padded inputs and of the positions
-# of largest ones.
-KIND, X, Y, W, B, C, H, V, O, P, Q, K, L, PAD_H, PAD_V, STEP_H, STEP_V, PADDED, WHERE = range(19)  # noqa: E741
-COLUMNS = 19
+# of largest ones, or of a dropout's factors; whether samples lie last there.
+KIND, X, Y, W, B, C, H, V, O, P, Q, K, L, PAD_H, PAD_V, STEP_H, STEP_V, PADDED, WHERE, LAST = range(20)  # noqa: E741
+COLUMNS = 20
 # Numbers of a network: its first layer with weights; samples that fit into the room; the place of the outputs, and how
 # many there are; the places of two rooms for derivatives, of one for padded ones and of ones; whether it classifies;
 # whether it begins with images.
 FIRST, FIT, OUT, OUTPUTS, D, OTHER, ROOM, ONES, CLASSIFY, IMAGES = range(10)
 # The block of a call: first the addresses of its arrays, then sizes and whether samples are bytes and the model moves.
 NET, NUMBERS, MODEL, GRADIENT, ACTIVATIONS, OFFSETS, LARGEST, SAMPLES, LABELS, VALUES, SCALE, SHIFT = range(12)
-BATCHES, SIZES, OUTCOME, LAYERS, DIM, FEATURES, OF_BYTES, STEPS, WIDTH, MOVE, OUTCOMES = range(12, 23)
-BLOCK = 23
+BATCHES, SIZES, OUTCOME, FACTORS, LAYERS, DIM, FEATURES, OF_BYTES, STEPS, WIDTH, MOVE, OUTCOMES = range(12, 24)
+BLOCK = 24
 
 CACHED = 2**18  # numbers of a step's activations and derivatives: 1 MB of float32 stays in a core's cache
 LEAST = 4  # samples that go through the layers together even if they need more room
@@ -42,13 +42,15 @@ class Layer(NamedTuple):
     work: int = 0  # multiplications of a sample
     padded: int = 0  # numbers of a padded sample
     run: int = 0  # pixels of a line of outputs
+    p: float = 0.0  # share that a dropout drops
+    shape: Shape = ()  # of its samples
 
 
 def chain_of(model: nn.Module, shape: Shape) -> tuple[list[Layer], Shape] | None:
     """Return the layers of ``model`` for such samples and the shape of its outputs; None for a layer not known here.
 
-    Known are Linear, Conv2d (stride 1), MaxPool2d, ReLU, Flatten and Identity in nested Sequentials, and no class of a
-    user's nor anything that is watched by hooks.
+    Known are Linear, Conv2d (stride 1), MaxPool2d, ReLU, Dropout, Flatten and Identity in nested Sequentials, and no
+    class of a user's nor anything that is watched by hooks.
     """
     found = list[Layer]()
     for name, module in model.named_modules(remove_duplicate=False):  # of nested sequences, in the order of their work
@@ -78,6 +80,8 @@ def _layer(name: str, module: nn.Module, shape: Shape) -> tuple[Layer | None, Sh
     names = f"{name}.weight".lstrip("."), f"{name}.bias".lstrip(".")  # a model that is one layer has no name
     if type(module) is nn.ReLU:
         return Layer({KIND: RELU, C: size}, size), shape
+    if type(module) is nn.Dropout:
+        return Layer({KIND: DROPOUT, C: size}, size, p=module.p, shape=shape), shape
     if type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
         turn = Layer({KIND: SAMPLES_FIRST, C: size}, size) if len(shape) == 3 else None
         return turn, (size,)
@@ -119,6 +123,16 @@ def _pair(value: int | tuple[int, ...]) -> tuple[int, ...]:
     return (value, value) if isinstance(value, int) else tuple(value)
 
 
+class Dropout(NamedTuple):
+    """What is drawn for a dropout layer."""
+
+    p: float  # share that is dropped
+    shape: Shape  # of a sample
+    place: int  # of its factors, for each sample of a batch
+    channels_last: bool  # how torch keeps such samples: it draws in the order of its memory
+    samples_last: bool  # how the kernels keep them
+
+
 class Plan(NamedTuple):
     """A network laid out for the kernels."""
 
@@ -128,13 +142,15 @@ class Plan(NamedTuple):
     where: int  # of the positions of largest ones
     offsets: int
     work: int  # multiplications of a sample
+    dropouts: tuple[Dropout, ...]
+    factors: int  # numbers that they draw for a sample
 
 
-def lay_out(chain: list[Layer], inputs: int, classify: bool) -> Plan:
+def lay_out(chain: list[Layer], shape: Shape, classify: bool) -> Plan:
     """Return a table in which every layer knows its places, for as many samples as fit into the room."""
-    images = any(layer.row[KIND] in (CONVOLUTION, POOL) for layer in chain)
+    inputs, images = prod(shape), any(layer.row[KIND] in (CONVOLUTION, POOL) for layer in chain)
     chain = [layer for layer in chain if images or layer.row[KIND] != SAMPLES_FIRST]
-    own = [0 if layer.row[KIND] == RELU else layer.outputs for layer in chain]  # ReLU writes over its inputs
+    own = [0 if layer.row[KIND] in (RELU, DROPOUT) else layer.outputs for layer in chain]  # over their inputs
     largest, padded = max(inputs, *(layer.outputs for layer in chain)), max(layer.padded for layer in chain)
     line = max(layer.run for layer in chain)
     sample = inputs + sum(own) + sum(layer.padded for layer in chain) + 2 * largest + padded + line
@@ -146,7 +162,10 @@ def lay_out(chain: list[Layer], inputs: int, classify: bool) -> Plan:
         end += fit * count
         return end - fit * count
 
-    x, parameters, where = take(inputs), 0, 0
+    x, parameters, where, factors, last = take(inputs), 0, 0, 0, images
+    # Torch keeps images channels last if a convolution's weights are seen to be.
+    channels_last = shape[0] > 1 and any(layer.row[KIND] == CONVOLUTION for layer in chain)
+    dropouts = list[Dropout]()
     for row, layer, size in zip(net, chain, own, strict=True):
         for column, value in layer.row.items():
             row[column] = value
@@ -155,6 +174,12 @@ def lay_out(chain: list[Layer], inputs: int, classify: bool) -> Plan:
         row[W], row[B], row[WHERE] = parameters, parameters + layer.parameters - layer.row.get(O, 0), where
         parameters += layer.parameters
         where += fit * layer.outputs if row[KIND] == POOL else 0
+        last = last and row[KIND] != SAMPLES_FIRST
+        channels_last |= row[KIND] == CONVOLUTION and prod(row[[C, K, L]].tolist()) > 1
+        if row[KIND] == DROPOUT:
+            row[WHERE], row[LAST] = factors, last
+            dropouts.append(Dropout(layer.p, layer.shape, factors, channels_last and len(layer.shape) == 3, last))
+            factors += layer.outputs
     numbers = np.zeros(10, np.int64)
     numbers[FIRST] = next(i for i, layer in enumerate(chain) if layer.names)  # what is before needs no derivative
     numbers[FIT], numbers[OUT], numbers[OUTPUTS] = fit, x, chain[-1].outputs
@@ -162,4 +187,5 @@ def lay_out(chain: list[Layer], inputs: int, classify: bool) -> Plan:
     numbers[CLASSIFY], numbers[IMAGES] = classify, images
     taps = max(int(row[C] * max(row[K] * row[L], 1)) for row in net)
     offsets = max(fit, taps, int(net[:, O].max()))
-    return Plan(net, numbers, end, where, offsets, sum(layer.work for layer in chain))
+    work = sum(layer.work for layer in chain)
+    return Plan(net, numbers, end, where, offsets, work, tuple(dropouts), factors)

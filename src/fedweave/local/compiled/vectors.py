@@ -134,7 +134,11 @@ def vector_function(write: Callable[..., None]) -> Value:
 
 
 def product_rows(rows: int, vectors: int, masked: bool) -> Value:
-    """Return a function that adds Σ_t w[r, t] x[t, v] to y[r, v], for so many rows and vectors of columns at once."""
+    """Return a function of sums Σ_t w[r, t] x[t, v], for so many rows and vectors of columns at once.
+
+    How 0: add them to y[r, v]; 1: write them there; 2: take a step there, y[r, v] − lr times them. A sum that is not
+    added begins at zero, so it has the bits of one that is added to zeros.
+    """
 
     def write(
         code: Code,
@@ -150,12 +154,18 @@ def product_rows(rows: int, vectors: int, masked: bool) -> Value:
         offset: Value,
         taps: Value,
         left: Value,
+        how: Value,
+        lr: Value,
     ) -> None:
         b = code.builder
 
         def block() -> None:
             places = [[code.place(y, y0, (y_row, r), v * LANES) for v in range(vectors)] for r in range(rows)]
-            sums = [[code.variable(FLOATS, code.load(place)) for place in row] for row in places]
+            sums = [[code.variable(FLOATS, ZEROS) for _ in row] for row in places]
+            pairs = [pair for row in zip(places, sums, strict=True) for pair in zip(*row, strict=True)]
+            with b.if_then(b.icmp_signed("==", how, LONG(0))):
+                for place, total in pairs:
+                    b.store(code.load(place), total)
             with cgutils.for_range(b, taps) as loop:
                 start = b.load(code.place(offset, loop.index))
                 xs = [code.load(code.place(x, x0, start, v * LANES)) for v in range(vectors)]
@@ -163,9 +173,12 @@ def product_rows(rows: int, vectors: int, masked: bool) -> Value:
                     weight = code.repeated(b.load(code.place(w, w0, (w_tap, loop.index), (w_row, r))))
                     for some, total in zip(xs, row, strict=True):
                         b.store(code.multiply_add(weight, some, b.load(total)), total)
-            for totals, row in zip(sums, places, strict=True):
-                for total, place in zip(totals, row, strict=True):
-                    code.store(b.load(total), place)
+            with b.if_then(b.icmp_signed("==", how, LONG(2))):
+                rate = code.repeated(lr)
+                for place, total in pairs:
+                    b.store(b.fsub(code.load(place), b.fmul(rate, b.load(total))), total)
+            for place, total in pairs:
+                code.store(b.load(total), place)
 
         if not masked:
             return block()
@@ -237,6 +250,17 @@ def add(code: Code, a: Value, source: Value, b: Value, target: Value, count: Val
     def body(at: Value) -> None:
         place = code.place(b, target, at)
         code.store(code.builder.fadd(code.load(place), code.load(code.place(a, source, at))), place)
+
+    code.each(count, body)
+
+
+@vector_function
+def multiply(code: Code, a: Value, source: Value, b: Value, target: Value, count: Value) -> None:
+    """(a, source, b, target, count): b ← b · a."""
+
+    def body(at: Value) -> None:
+        place = code.place(b, target, at)
+        code.store(code.builder.fmul(code.load(place), code.load(code.place(a, source, at))), place)
 
     code.each(count, body)
 

@@ -92,7 +92,6 @@ class TorchTrainer:
     @one_thread()
     def train(self, x: Array, jobs: Jobs) -> Trained:
         """Train one piece from the model ``x``, one client after another."""
-        self.flat.module.train()
         updates = np.empty((jobs.client.size, self.layout.dim), np.float32)
         plans = batches(self.seed, jobs, self.data.parts)
         rows = [self._train_one(of_one(x, jobs, i), jobs, i, plan, updates[i]) for i, plan in enumerate(plans)]
@@ -127,6 +126,7 @@ class TorchTrainer:
         index = torch.from_numpy(plan.where).to(self.device)
         flat, solver = self.flat, self.solver
         flat.load(x if jobs.starts is None else jobs.starts[i])
+        flat.module.train()
         y = flat.parameters
         g, first, first_loss, spread = None, float("nan"), float("nan"), Spread(jobs.measure)
         start, state = y.clone(), self._begin(y, jobs, i)
