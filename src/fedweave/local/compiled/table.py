@@ -175,7 +175,8 @@ def lay_out(chain: list[Layer], shape: Shape, classify: bool) -> Plan:
         parameters += layer.parameters
         where += fit * layer.outputs if row[KIND] == POOL else 0
         last = last and row[KIND] != SAMPLES_FIRST
-        channels_last |= row[KIND] == CONVOLUTION and prod(row[[C, K, L]].tolist()) > 1
+        if row[KIND] == CONVOLUTION:  # a single channel is in no such order, nor is what a 1 × 1 kernel makes of it
+            channels_last = prod(row[[C, K, L]].tolist()) > 1
         if row[KIND] == DROPOUT:
             row[WHERE], row[LAST] = factors, last
             dropouts.append(Dropout(layer.p, layer.shape, factors, channels_last and len(layer.shape) == 3, last))
