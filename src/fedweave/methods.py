@@ -44,7 +44,7 @@ from fedweave.sample import (
     UniformDraws,
     Weighted,
 )
-from fedweave.upload import DifferentialDropout
+from fedweave.upload import DifferentialDropout, Quantized
 
 RENAMED = {"fedmd": "fedavg_md"}  # names of 0.1, which still work and warn
 
@@ -77,6 +77,11 @@ def fedadam(per_round: int = 10, lr: float = 0.01) -> Method:
 def fedyogi(per_round: int = 10, lr: float = 0.01) -> Method:
     """FedAvg with Yogi on the server (Reddi et al.)."""
     return replace(fedavg(per_round), server=server.Yogi(lr), name="fedyogi")
+
+
+def fedpaq(per_round: int = 10, bits: int = 4) -> Method:
+    """FedPAQ: FedAvg with updates quantised to a few bits each, unbiased (Reisizadeh et al.)."""
+    return replace(fedavg(per_round), upload=Quantized(bits), name="fedpaq")
 
 
 def fedavg_is(per_round: int = 10) -> Method:

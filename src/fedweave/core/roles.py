@@ -184,6 +184,13 @@ class Upload(ABC):
         anything is allocated by what it claims.
         """
 
+    def relative_variance(self, model: ClientModel) -> float:
+        """Return ω of an unbiased codec, E‖decoded − u‖² ≤ ω ‖u‖² over the trained entries; 0 of any other.
+
+        Error feedback divides by 1 + ω what it decodes, so that nothing that clients keep grows without bound.
+        """
+        return 0.0
+
     def refreshes(self, round: int) -> bool:
         """Return whether every client takes the whole model after this round, and so forgets what it kept."""
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ from fedweave import models, tasks
 from fedweave.core import plugins
 from fedweave.core.options import Option, options_of, renamed_options
 from fedweave.core.records import MOST_STEPS
-from fedweave.core.roles import Pacing, System
+from fedweave.core.roles import Pacing, System, Upload
 from fedweave.core.settings import BadInput, PositiveFactor, settings, shown, undeclared
 from fedweave.data import Dataset, load
 from fedweave.data.partition import Partition
@@ -38,6 +38,7 @@ from fedweave.runs.start import Start, check_start
 from fedweave.system import names as systems
 from fedweave.tables.rows import Where
 from fedweave.tasks import Task
+from fedweave.upload import names as uploads
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Steps = Annotated[int, Field(gt=0, le=MOST_STEPS)]
@@ -160,6 +161,17 @@ class Experiment:
             aliases=("longest",),
         ),
     ] = 1000.0
+    upload: Annotated[
+        Upload | None,
+        or_text(Upload, uploads.parse, "topk:0.01", optional=True),
+        Option(
+            "Compress updates, with any method that sends whole ones: topk:0.01, randomk:0.1, quantized:4 (bits), "
+            "topk:0.01:4 (values of 4 bits), ef:topk:0.01 (with error feedback), or module:name.",
+            "FORM",
+            "ef:topk:0.01",
+            default="whole updates",
+        ),
+    ] = None
     pacing: Pacing | None = None  # when rounds end, instead of the method's own pacing
     deadline: Annotated[
         PositiveFloat | None,
@@ -280,12 +292,13 @@ class Experiment:
                 "The method has a pacing of its own, which 'deadline', 'answers' and 'over_selection' would replace: "
                 "give 'pacing' instead."
             )
+        problems += self._upload_problems()
         if self.target is not None and "test" not in self.evaluate:
             problems.append("'target' is reached on the test set: 'evaluate' must have test in it.")
         problems += without_effect(self)
         problems += [
             why
-            for part in (self.partition, self.system, self.pacing, self.adversary)
+            for part in (self.partition, self.system, self.upload, self.pacing, self.adversary)
             if part and (why := undeclared(part))
         ]
         if problems:
@@ -295,11 +308,25 @@ class Experiment:
     def _shorthand(self) -> Pacing:
         return Synchronous(deadline=self.deadline, answers=self.answers, over_selection=self.over_selection)
 
+    def _upload_problems(self) -> Sequence[str]:
+        """Return why the method cannot take the upload of this experiment, if so."""
+        if self.upload is None or undeclared(self.upload):
+            return ()
+        if not self.method.upload.identity:
+            own = type(self.method.upload).__name__
+            return [f"{self.method.name} has an upload of its own, {own}, which 'upload' would replace: leave it out."]
+        try:
+            replace(self.method, upload=self.upload)
+        except BadInput as e:
+            return e.problems
+        return ()
+
     @property
     def paced_method(self) -> Method:
-        """The method with the pacing of this experiment, if it gives one."""
-        given = self.pacing or (self._shorthand if self._shorthand != Synchronous() else None)
-        return self.method if given is None else replace(self.method, pacing=given)
+        """The method with the pacing and the upload of this experiment, if it gives any."""
+        pacing = self.pacing or (self._shorthand if self._shorthand != Synchronous() else None)
+        given = {name: part for name, part in (("pacing", pacing), ("upload", self.upload)) if part is not None}
+        return replace(self.method, **given) if given else self.method
 
     @property
     def rules(self) -> Rules:
