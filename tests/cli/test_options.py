@@ -95,6 +95,8 @@ def test_the_command_line_and_python_have_the_same_defaults():
         ("start", "model.onnx", ["--start", ".safetensors, .pt or .pth", "'model.onnx'"]),
         ("start", "nowhere.pt", ["--start", "no start file", "nowhere.pt"]),
         ("adversary", "sign-flip:2", ["--adversary", "less than or equal to 1", "'2'"]),
+        ("upload", "topk:2", ["--upload", "less than or equal to 1", "'2'"]),
+        ("upload", "ef:quantized:9", ["--upload", "less than or equal to 8", "'9'"]),
         ("ronds", "3", ["'--ronds'", "Did you mean 'rounds'?"]),
     ],
 )
@@ -122,7 +124,7 @@ WRONG = {
     "pool": "spark", "max_length_ratio": "0", "deadline": "soon", "over_selection": "0.5", "answers": "0",
     "min_answers": "-1", "failures": "ignore", "quarantine": "0", "audit": "maybe", "task": "regresion",
     "evaluate": "trian", "client_eval": "0",
-    "start": "model.onnx", "adversary": "sign-flop:0.2",
+    "start": "model.onnx", "adversary": "sign-flop:0.2", "upload": "topc:0.1",
 }  # fmt: skip
 
 

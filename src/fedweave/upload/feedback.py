@@ -69,8 +69,9 @@ class ErrorFeedback(Upload):
     def decode(self, payload: Buffer, model: ClientModel) -> tuple[Array, Array | None]:
         update, sent = self.inner.decode(payload, model)
         if omega := self.inner.relative_variance(model):
-            update = np.array(update)
-            update[: model.layout.parameters] /= update.dtype.type(1 + omega)  # buffers are sent as they are
+            update, trained = np.array(update), model.layout.parameters
+            with np.errstate(invalid="ignore"):  # what is not finite is for admission to refuse
+                update[:trained] /= update.dtype.type(1 + omega)  # buffers are sent as they are
         return update, sent
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
