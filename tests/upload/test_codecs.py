@@ -201,17 +201,19 @@ def philox(key, blocks):
 @pytest.mark.parametrize("dim", [2, 37, 64, 1000])
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.8, 1.0])
 def test_positions_are_those_of_the_published_generator_whatever_numpy_is_there(dim, share):
-    """The rule by hand: words of 32 bits in order, leading bits, as many words at a time as positions are missing."""
-    count = max(1, round(share * dim))
-    seed, few = 2**64 - 12345, min(count, dim - count)
-    halves = iter([h for word in philox(seed, 8 * dim) for h in (word & 2**32 - 1, word >> 32)])
-    drawn = set()
-    while len(drawn) < few:
-        missing = few - len(drawn)
-        words = [next(halves) for _ in range(missing + missing % 2)][:missing]  # whole words of 64 bits are taken
-        drawn |= {w >> 32 - (dim - 1).bit_length() for w in words} & set(range(dim))
-    expected = drawn if few == count else set(range(dim)) - drawn
-    assert random_positions(seed, dim, count).tolist() == sorted(expected)
+    """The rule by hand, on lists: the smallest bytes, and of those with the next one some in the same way."""
+    count, seed = max(1, round(share * dim)), 2**64 - 12345
+    words, taken, candidates = iter(philox(seed, dim)), set(), list(range(dim))
+    while len(taken) < count:
+        content = b"".join(next(words).to_bytes(8, "little") for _ in range(-(-len(candidates) // 8)))
+        by_byte = [[c for c, key in zip(candidates, content, strict=False) if key == byte] for byte in range(256)]
+        candidates = []
+        for group in by_byte:
+            if len(taken) + len(group) > count:
+                candidates = group
+                break
+            taken.update(group)
+    assert random_positions(seed, dim, count).tolist() == sorted(taken)
 
 
 # All of them

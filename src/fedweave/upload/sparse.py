@@ -135,15 +135,22 @@ def random_positions(seed: int, dim: int, count: int) -> Array:
     """Return ``count`` of ``dim`` positions (count,), increasing, every such set equally likely.
 
     They follow from the raw output of Philox with the seed as its key, which is the same in every version of NumPy:
-    its words of 32 bits (64 beyond 2³² positions), lower half first. The leading bits of a word, as many as the last
-    position has, name a position; beyond the last they count for nothing. As many words as positions are missing are
-    taken at a time, until none is. Of more than half of all positions, those that stay out are drawn.
+    each position gets a byte, those with the smallest bytes are taken, and among those with the byte at which there
+    would be too many the rest is drawn in the same way. Words of 64 bits give eight bytes, the lowest first; each draw
+    begins with a new word.
     """
-    missing = few = min(count, dim - count)
-    bits, width = (dim - 1).bit_length(), 32 if dim <= 2**32 else 64
-    drawn, source = np.zeros(1 << bits, bool), rng_for(seed, 0, Stream.UPLOAD).bit_generator
-    while missing:
-        words = source.random_raw(-(-missing * width // 64)).astype("<u8", copy=False).view(f"<u{width // 8}")
-        drawn[words[:missing] >> (width - bits)] = True
-        missing = few - np.count_nonzero(drawn[:dim])
-    return np.flatnonzero(drawn[:dim] if few == count else ~drawn[:dim])
+    return np.flatnonzero(_draw(rng_for(seed, 0, Stream.UPLOAD).bit_generator, dim, count))
+
+
+def _draw(source: np.random.BitGenerator, dim: int, count: int) -> Array:
+    """Return which positions are drawn (dim,) bool."""
+    keys = source.random_raw(-(-dim // 8)).astype("<u8", copy=False).view(np.uint8)[:dim]
+    up_to = np.bincount(keys, minlength=256).cumsum()  # positions with a byte of at most this
+    last = int(np.searchsorted(up_to, count, side="right"))  # the byte at which there would be too many
+    if last == 256:  # all of them
+        return np.ones(dim, bool)
+    drawn, missing = keys < last, count - (int(up_to[last - 1]) if last else 0)
+    if missing:
+        equal = np.flatnonzero(keys == last)
+        drawn[equal[_draw(source, equal.size, missing)]] = True
+    return drawn
