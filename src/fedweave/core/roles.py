@@ -184,12 +184,13 @@ class Upload(ABC):
         anything is allocated by what it claims.
         """
 
-    def relative_variance(self, model: ClientModel) -> float:
-        """Return ω of an unbiased codec, E‖decoded − u‖² ≤ ω ‖u‖² over the trained entries; 0 of any other.
+    def contraction(self) -> Upload:
+        """Return this codec as ``ErrorFeedback`` uses it.
 
-        Error feedback divides by 1 + ω what it decodes, so that nothing that clients keep grows without bound.
+        It need not be right on average, but what it leaves out must be shorter than the update, or what clients keep
+        would grow without bound. Codecs that enlarge what they send say here how not to.
         """
-        return 0.0
+        return self
 
     def refreshes(self, round: int) -> bool:
         """Return whether every client takes the whole model after this round, and so forgets what it kept."""

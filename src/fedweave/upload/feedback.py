@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -20,10 +21,9 @@ class ErrorFeedback(Upload):
     """The inner codec on u + e, where e is what the client's last answers left out (Seide et al.; Stich et al.).
 
     With p = u + e the client sends C(p) and keeps e ← p − C(p): what is sent plus what is kept is the update plus what
-    was kept before. That holds exactly for entries that are sent as they are or not at all, and else to the rounding
-    of one subtraction. C is the inner codec over 1 + ω (``relative_variance``): an unbiased one is thereby a
-    contraction, E‖Q(p)/(1 + ω) − p‖² ≤ ω/(1 + ω) ‖p‖², and what is kept stays bounded; by itself RandomK of a tenth
-    would make it nine times as large each time.
+    was kept before. In float32 that is exact for entries that are sent as they are or not at all, and else to the
+    rounding of one subtraction. C is the inner codec's ``contraction``: RandomK without the factor d/k (with it, a
+    share of a tenth would make e three times as long each time), and quantised values rounded to the nearest.
 
     e changes when the answer is received. If it is lost, that round's update is lost as without error feedback, and e
     stays. Clients begin at the server's model, and the download is the whole model.
@@ -62,17 +62,16 @@ class ErrorFeedback(Upload):
         model: ClientModel,
     ) -> Parcel:
         wanted = update if kept is None else update + kept
-        payload = self.inner.encode(wanted, x, start, budget, None, rng, model).payload
-        with np.errstate(invalid="ignore"):  # an update that is not finite is refused
+        payload = self._codec.encode(wanted, x, start, budget, None, rng, model).payload
+        with np.errstate(invalid="ignore"):  # what is not finite is for admission to refuse
             return Parcel(payload, wanted - self.decode(payload, model)[0])
 
     def decode(self, payload: Buffer, model: ClientModel) -> tuple[Array, Array | None]:
-        update, sent = self.inner.decode(payload, model)
-        if omega := self.inner.relative_variance(model):
-            update, trained = np.array(update), model.layout.parameters
-            with np.errstate(invalid="ignore"):  # what is not finite is for admission to refuse
-                update[:trained] /= update.dtype.type(1 + omega)  # buffers are sent as they are
-        return update, sent
+        return self._codec.decode(payload, model)
+
+    @cached_property
+    def _codec(self) -> Upload:
+        return self.inner.contraction()
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
         return self.inner.learn(state, view, cohort, replies)

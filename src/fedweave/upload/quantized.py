@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -12,7 +12,6 @@ from fedweave.core.records import Array
 from fedweave.core.roles import Buffer, Upload
 from fedweave.core.settings import BadInput, settings
 from fedweave.upload.bits import pack, packed_size, unpack
-from fedweave.upload.codec import ClientModel
 from fedweave.upload.compressor import Compressor, as_bytes, as_numbers
 
 CHUNK = 1 << 15  # entries that are quantised at a time, so that they stay in the cache
@@ -28,25 +27,24 @@ class Quantized(Compressor, Upload):
     both E‖Q(v) − v‖² ≤ min(B/s², √B/s) ‖v‖² with B entries in a bucket (Lemma 3.1, whose proof needs no more than a
     norm between the largest magnitude and the length).
 
+    ``rounding`` "nearest" is not right on average, but never further from v than 0 is. In ``ErrorFeedback`` it is that,
+    with the norm "max": the largest entry of each bucket is then sent as it is, so ‖Q(v) − v‖² ≤ (1 − 1/B) ‖v‖².
+
     Codes have ``bits`` bits each instead of the paper's Elias codes, so that the size is known beforehand.
     """
 
     bits: Annotated[int, Field(ge=2, le=8)] = 4
     bucket: PositiveInt = 512
     norm: Literal["max", "l2"] = "max"
+    rounding: Literal["random", "nearest"] = "random"
 
     @property
     def levels(self) -> int:
         """Number s of steps from zero to the norm."""
         return 2 ** (self.bits - 1) - 1
 
-    def relative_variance(self, model: ClientModel) -> float:
-        return self.variance_of(model.layout.parameters)
-
-    def variance_of(self, dim: int) -> float:
-        """Return the bound of Lemma 3.1 on E‖Q(v) − v‖²/‖v‖² of a vector (dim,)."""
-        b, s = min(self.bucket, dim), self.levels
-        return min(b / s**2, sqrt(b) / s)
+    def contraction(self) -> Quantized:
+        return replace(self, norm="max", rounding="nearest")
 
     def compressed_size(self, dim: int, itemsize: int) -> int:
         return itemsize * -(-dim // self.bucket) + packed_size(dim, self.bits)
@@ -96,6 +94,8 @@ class Quantized(Compressor, Upload):
             rows, norm = np.where(fine[:, None], rows, kind(0)), np.where(fine, norm, kind(0))
         exact = rows / np.where(norm > 0, norm, kind(1))[:, None]
         exact *= kind(s)
+        if self.rounding == "nearest":
+            return (np.rint(exact) + kind(s)).astype(np.uint8)
         low = np.floor(exact)
         exact -= low
         up = rng.random(rows.shape, dtype=np.float32) < exact

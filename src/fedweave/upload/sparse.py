@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -13,7 +14,6 @@ from fedweave.core.records import Array
 from fedweave.core.roles import Buffer, Upload
 from fedweave.core.settings import settings
 from fedweave.upload.bits import pack_positions, positions_size, unpack_positions
-from fedweave.upload.codec import ClientModel
 from fedweave.upload.compressor import Compressor, as_bytes, as_numbers
 from fedweave.upload.quantized import Quantized
 
@@ -51,8 +51,8 @@ class _Sparse(Compressor):
         self.values.expand(payload, found)
         return found
 
-    def _quantised_variance(self, dim: int) -> float:
-        return 0.0 if self.values is None else self.values.variance_of(self.count(dim))
+    def _contracted(self) -> Quantized | None:
+        return None if self.values is None else self.values.contraction()
 
 
 @settings
@@ -67,8 +67,8 @@ class TopK(_Sparse, Upload):
     share: Share = 0.01
     values: Quantized | None = None
 
-    def relative_variance(self, model: ClientModel) -> float:
-        return self._quantised_variance(model.layout.parameters)
+    def contraction(self) -> TopK:
+        return replace(self, values=self._contracted())
 
     def places_size(self, dim: int) -> int:
         return positions_size(dim, self.count(dim))
@@ -89,15 +89,16 @@ class RandomK(_Sparse, Upload):
     """A share of the entries, drawn anew each time and multiplied by d/k, so that E Q(u) = u.
 
     E‖Q(u) − u‖² = (d/k − 1) ‖u‖². The entries follow from a seed of eight bytes, drawn at the client's address, and
-    are not sent (``random_positions``). With ``values=Quantized(4)`` the values travel quantised.
+    are not sent (``random_positions``). With ``values=Quantized(4)`` the values travel quantised. Without ``unbiased``,
+    and in ``ErrorFeedback``, they are not multiplied, and E‖Q(u) − u‖² = (1 − k/d) ‖u‖².
     """
 
     share: Share = 0.1
     values: Quantized | None = None
+    unbiased: bool = True
 
-    def relative_variance(self, model: ClientModel) -> float:
-        dim = model.layout.parameters
-        return dim / self.count(dim) * (1 + self._quantised_variance(dim)) - 1
+    def contraction(self) -> RandomK:
+        return replace(self, values=self._contracted(), unbiased=False)
 
     def places_size(self, dim: int) -> int:
         return SEED
@@ -105,8 +106,9 @@ class RandomK(_Sparse, Upload):
     def compress(self, values: Array, rng: np.random.Generator) -> bytes:
         k, seed = self.count(values.size), int(rng.bit_generator.random_raw())
         sent = values[random_positions(seed, values.size, k)]
-        with np.errstate(over="ignore"):
-            sent *= values.dtype.type(values.size / k)
+        if self.unbiased:
+            with np.errstate(over="ignore"):
+                sent *= values.dtype.type(values.size / k)
         if not np.isfinite(values).all():  # admission must see it, whatever was drawn
             sent[:] = np.nan
         return self._pack_values(sent, rng) + seed.to_bytes(SEED, "little")
