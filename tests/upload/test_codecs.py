@@ -3,8 +3,10 @@
 What is decoded here comes from bytes, as the server reads it.
 """
 
+import re
 from itertools import combinations, product
 from math import ceil, sqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from fedweave.core.settings import BadInput
 from fedweave.upload import ErrorFeedback, Quantized, RandomK, TopK, sparse
 from fedweave.upload.bits import positions_size
 from fedweave.upload.codec import ClientModel
+from fedweave.upload.names import parse
 from fedweave.upload.sparse import largest, random_positions
 
 V = np.array([3.0, -1.3, 0.25, 1.9], np.float32)
@@ -255,7 +258,6 @@ def test_every_payload_has_the_size_that_was_told_beforehand(codec, dtype):
 
 
 def test_sizes_by_hand():
-    """A million parameters: what the guide's table says."""
     of = model(10**6)
     assert TopK(0.01).size(of, None) == 40_000 + ceil((10_000 + (10**6 - 1 >> 6)) / 8) + 10_000 * 6 // 8 == 50_703
     assert TopK(0.5).size(of, None) == 2_000_000 + 125_000
@@ -265,6 +267,17 @@ def test_sizes_by_hand():
     assert Quantized(4).size(of, None) == 4 * 1954 + 500_000
     assert Quantized(2).size(of, None) == 4 * 1954 + 250_000
     assert ErrorFeedback(TopK(0.01)).size(of, None) == 50_703
+
+
+def test_the_guide_has_the_bytes_of_a_million_parameters():
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    rows = re.findall(r"^\| `([a-z]+:[\d.:]+)` \| `(.+?)` \|.*\| ([\d,]+) \| ([\d.]+) % \|$", guide, re.MULTILINE)
+    assert len(rows) == 9
+    for form, part, size, percent in rows:
+        codec = parse(form)
+        assert codec == eval(part, {"TopK": TopK, "RandomK": RandomK, "Quantized": Quantized})
+        assert codec.size(model(10**6), None) == int(size.replace(",", ""))
+        assert f"{int(size.replace(',', '')) / 40_000:.2f}" == percent
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
