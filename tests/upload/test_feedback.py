@@ -96,6 +96,14 @@ def test_in_float32_the_account_is_exact_but_for_the_rounding_of_a_difference(in
         kept = after
 
 
+def test_nothing_is_kept_of_entries_that_a_client_has_for_the_first_time():
+    update, of, rng = np.linspace(-1, 1, 22, dtype=np.float32), client_model(20), np.random.default_rng(0)
+    kept = np.where(np.arange(22) < 10, np.float32(5), np.float32(np.nan))
+    payload, after = ErrorFeedback(TopK(0.5)).encode(update, update, update, None, kept, rng, of)
+    found = ErrorFeedback(TopK(0.5)).decode(payload, of)[0]
+    assert np.array_equal(found + after, update + np.where(np.arange(22) < 10, np.float32(5), np.float32(0)))
+
+
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
 def test_what_is_kept_stays_bounded(inner):
     """With E‖p − C(p)‖² ≤ (1 − δ) ‖p‖² and ‖u‖ ≤ 1 the root mean square of e is below √(1−δ)/(1 − √(1−δ))."""

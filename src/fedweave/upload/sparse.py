@@ -59,9 +59,9 @@ class _Sparse(Compressor):
 class TopK(_Sparse, Upload):
     """The share of the entries that is largest in magnitude; of equal ones the first.
 
-    What it leaves out is at most (1 − k/d) ‖u‖² (Stich et al., Sparsified SGD with memory), but always the
-    same small entries: alone it does not lead to the optimum, in ``ErrorFeedback`` it does. With
-    ``values=Quantized(4)`` the values travel quantised.
+    What it leaves out is at most (1 − k/d) ‖u‖² (Stich et al., Sparsified SGD with memory), but always the same small
+    entries: alone it does not lead to the optimum, in ``ErrorFeedback`` it does. With ``values=Quantized(4)`` the
+    values travel quantised.
     """
 
     share: Share = 0.01
