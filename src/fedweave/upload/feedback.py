@@ -61,7 +61,8 @@ class ErrorFeedback(Upload):
         rng: np.random.Generator,
         model: ClientModel,
     ) -> Parcel:
-        wanted = update if kept is None else update + np.nan_to_num(kept)  # nan: of entries that are new to the client
+        new = None if kept is None else np.isnan(kept)  # entries that the client's model did not have before
+        wanted = update if kept is None else update + np.where(new, kept.dtype.type(0), kept)
         payload = self._codec.encode(wanted, x, start, budget, None, rng, model).payload
         with np.errstate(invalid="ignore"):  # what is not finite is for admission to refuse
             return Parcel(payload, wanted - self.decode(payload, model)[0])
