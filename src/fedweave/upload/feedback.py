@@ -61,8 +61,9 @@ class ErrorFeedback(Upload):
         rng: np.random.Generator,
         model: ClientModel,
     ) -> Parcel:
-        new = None if kept is None else np.isnan(kept)  # entries that the client's model did not have before
-        wanted = update if kept is None else update + np.where(new, kept.dtype.type(0), kept)
+        wanted = update
+        if kept is not None:  # nan: of entries that the client's model did not have before
+            wanted = update + np.where(np.isnan(kept), kept.dtype.type(0), kept)
         payload = self._codec.encode(wanted, x, start, budget, None, rng, model).payload
         with np.errstate(invalid="ignore"):  # what is not finite is for admission to refuse
             return Parcel(payload, wanted - self.decode(payload, model)[0])
