@@ -83,6 +83,14 @@ def test_an_own_upload_gives_the_same_bits_in_workers_and_over_flower(upload):
     )
 
 
+@pytest.mark.parametrize("wrap", [lambda inner: inner, fw.upload.ErrorFeedback], ids=["alone", "with feedback"])
+def test_an_own_top_k_is_the_librarys_top_k(wrap):
+    """Both send the same entries, with other positions in their messages; error feedback takes either."""
+    runs = [fw.run(experiment(rounds=3, upload=wrap(codec(0.2)))) for codec in (TopK, fw.upload.TopK)]
+    assert runs[0].summary["digest"] == runs[1].summary["digest"]
+    assert runs[0].summary["bytes_up"] > runs[1].summary["bytes_up"]
+
+
 @pytest.mark.parametrize("upload", UPLOADS.values(), ids=UPLOADS)
 def test_bytes_up_are_those_of_the_payload(upload):
     given = experiment(fw.Method(fw.sample.Everyone(), upload=upload), rounds=2)

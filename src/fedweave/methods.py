@@ -54,7 +54,7 @@ from fedweave.sample import (
     UniformDraws,
     Weighted,
 )
-from fedweave.upload import DifferentialDropout
+from fedweave.upload import DifferentialDropout, Quantized
 
 RENAMED = {"fedmd": "fedavg_md"}  # names of 0.1, which still work and warn
 
@@ -80,7 +80,7 @@ GROUPS = {  # what methods cure, and which do; every method is in one group, `fe
     ),
     "bytes": (
         "messages that are too large",
-        "feddd feddd_acs feddd_random feddd_max feddd_delta feddd_ordered latency_dropout",
+        "feddd feddd_acs feddd_random feddd_max feddd_delta feddd_ordered latency_dropout fedpaq",
     ),
     "trust": ("clients that attack, and privacy", "fedavg_median fedavg_trimmed fedacs_private"),
 }
@@ -119,6 +119,11 @@ def fedyogi(per_round: int = 10, lr: float = 0.01) -> Method:
 def fedexp(per_round: int = 10, epsilon: float = 1e-3) -> Method:
     """FedExP: FedAvg with a longer server step where the updates point apart (Jhunjhunwala et al.)."""
     return replace(fedavg(per_round), aggregator=Extrapolated(Mean(), epsilon), name="fedexp")
+
+
+def fedpaq(per_round: int = 10, bits: int = 4) -> Method:
+    """FedPAQ: FedAvg with updates quantised to a few bits each, unbiased (Reisizadeh et al.)."""
+    return replace(fedavg(per_round), upload=Quantized(bits), name="fedpaq")
 
 
 def fedavg_is(per_round: int = 10) -> Method:

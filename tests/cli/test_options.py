@@ -98,6 +98,8 @@ def test_the_command_line_and_python_have_the_same_defaults():
         ("pacing", "buffered:5:x", ["--pacing", "'buffer' parameter", "whole number", "'x'"]),
         ("pacing", "buffered:5:6", ["--pacing", "at most the concurrency, 5", "6"]),
         ("adversary", "sign-flip:2", ["--adversary", "less than or equal to 1", "'2'"]),
+        ("upload", "topk:2", ["--upload", "less than or equal to 1", "'2'"]),
+        ("upload", "ef:quantized:9", ["--upload", "less than or equal to 8", "'9'"]),
         ("ronds", "3", ["'--ronds'", "Did you mean 'rounds'?"]),
     ],
 )
@@ -125,7 +127,7 @@ WRONG = {
     "pool": "spark", "max_length_ratio": "0", "deadline": "soon", "over_selection": "0.5", "answers": "0",
     "min_answers": "-1", "failures": "ignore", "quarantine": "0", "audit": "maybe", "task": "regresion",
     "evaluate": "trian", "client_eval": "0",
-    "start": "model.onnx", "adversary": "sign-flop:0.2", "roll": "-1", "pacing": "buffered:5",
+    "start": "model.onnx", "adversary": "sign-flop:0.2", "roll": "-1", "pacing": "buffered:5", "upload": "topc:0.1",
 }  # fmt: skip
 
 

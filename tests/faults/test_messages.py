@@ -30,7 +30,7 @@ from fedweave.fleet.wire.request import (
 )
 from fedweave.fleet.wire.seal import check_seal, sealed
 from fedweave.fleet.wire.tensors import NUMPY, Tensors, Unfit, packed
-from fedweave.upload import DifferentialDropout
+from fedweave.upload import DifferentialDropout, ErrorFeedback, Quantized, RandomK, TopK
 from fedweave.upload.channels import channels_of
 from fedweave.upload.codec import ClientModel
 from fedweave.upload.wire import decode, encode
@@ -281,6 +281,33 @@ def test_rubbish_as_a_partial_update():
         assert not update[~channels.spread(kept)].any()
         taken += 1
     assert taken
+
+
+CODECS = {
+    "top-k": ErrorFeedback(TopK(0.3)),
+    "quantised top-k": TopK(0.4, Quantized(3)),
+    "random": RandomK(0.5),
+    "quantised": Quantized(4, bucket=4),
+}
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_rubbish_as_the_payload_of_a_codec(name):
+    """Read as the server does: what has the right length and is a payload gives an update, all else one short line."""
+    upload, out = CODECS[name], np.zeros(LAYOUT.dim, np.float32)
+    expected = Expected(upload, ClientModel(LAYOUT), None)
+    rng, said, taken = np.random.default_rng(1), set(), 0
+    valid = bytes(upload.encode(X, X, X, None, None, rng, ClientModel(LAYOUT)).payload)
+    for n, content in enumerate(rubbish(len(name), valid)):
+        content = content if n % 4 else rng.bytes(len(valid))
+        try:
+            read_answer(answer(ABOUT, TENSORS, X, content), TENSORS, X, out, MOST, expected)
+            taken += 1
+        except Unfit as e:
+            said.add(str(e))
+    assert taken
+    assert said
+    assert all(line.isprintable() and len(line) < 300 and "Error" not in line for line in said)
 
 
 LARGE = Layout(names=("w",), shapes=((500, 500),), parameters=250_000)  # a megabyte

@@ -10,7 +10,7 @@ import pytest
 
 import fedweave as fw
 import worlds
-from fedweave import aggregate, sample
+from fedweave import aggregate, sample, upload
 from fedweave.core.records import MOST_STEPS
 from fedweave.core.roles import Aggregator, Pacing, Sampler, ServerOptimizer, System, Upload
 from fedweave.core.spec import kinds
@@ -26,6 +26,8 @@ METHODS = {name: parse(name, 3) for name in method_names()} | {
     "fixed": fw.Method(sample.Fixed((1 / CLIENTS,) * CLIENTS, 3)),
     "models": fw.Method(sample.Uniform(3), aggregator=aggregate.Models()),
     "refreshed": fw.Method(sample.Uniform(3), aggregator=aggregate.VarpRefreshed()),
+    "top_k": fw.Method(sample.Uniform(3), upload=upload.ErrorFeedback(upload.TopK(0.05, upload.Quantized(3)))),
+    "random_k": fw.Method(sample.Uniform(3), upload=upload.RandomK(0.2)),
     "deadline": fw.Method(sample.Uniform(3), pacing=Synchronous(deadline=0.3, over_selection=1.5)),
 }
 

@@ -12,7 +12,7 @@ from fedweave.core.returned import check_vector
 from fedweave.core.roles import Parcel, Upload
 from fedweave.local.trainer import Jobs, Trained, Trainer, attempt, of_each, of_one
 from fedweave.round.memories import memory_changes
-from fedweave.upload.codec import ClientModel, check_parcel
+from fedweave.upload.codec import ClientModel, check_decoded, check_parcel
 
 
 class Kept(NamedTuple):
@@ -50,19 +50,8 @@ def participate(
     """
     starts = None if kept is None or not kept.there.any() else _starts(trainer, x, jobs, upload, kept)
     trained = attempt(trainer, x, jobs if starts is None else jobs._replace(starts=starts), skip)
-    change = None
-    if jobs.memory is not None and jobs.share is not None:
-        change = memory_changes(
-            trainer.solver,
-            trained.updates,
-            trainer.layout.parameters,
-            None if jobs.broadcast is None else of_each(jobs.broadcast, jobs),
-            jobs.steps,
-            jobs.share,
-            float(jobs.lr[0]),  # clients of one piece have the same
-        )
     if upload.identity:
-        return Answers(trained, None, change)
+        return Answers(trained, None, _memory_change(trainer, jobs, trained.updates))
     parcels = list[Parcel]()
     for i, client in enumerate(jobs.client.tolist()):
         model, given = trainer.models.of(client, int(jobs.dispatch[i])), of_one(x, jobs, i)
@@ -77,17 +66,53 @@ def participate(
             model=model,
         )
         parcels.append(check_parcel(parcel, upload, model, share))
-    return Answers(trained, parcels, change)
+    if jobs.memory is None:
+        return Answers(trained, parcels, None)
+    known = trained.updates if trainer.solver.uploads_memory else _decoded(trainer, jobs, upload, parcels, x)
+    return Answers(trained, parcels, _memory_change(trainer, jobs, known))
 
 
-def _starts(trainer: Trainer, x: Array, jobs: Jobs, upload: Upload, kept: Kept) -> Array:
-    """Return where each client begins (c, D)."""
-    starts = np.array(np.broadcast_to(of_each(x, jobs), (jobs.client.size, x.shape[-1])))
+def _memory_change(trainer: Trainer, jobs: Jobs, updates: Array) -> Array | None:
+    """Return what each client adds to its memory after these updates (c, D), if it has one."""
+    if jobs.memory is None or jobs.share is None:
+        return None
+    return memory_changes(
+        trainer.solver,
+        updates,
+        trainer.layout.parameters,
+        None if jobs.broadcast is None else of_each(jobs.broadcast, jobs),
+        jobs.steps,
+        jobs.share,
+        float(jobs.lr[0]),  # clients of one piece have the same
+    )
+
+
+def _decoded(trainer: Trainer, jobs: Jobs, upload: Upload, parcels: list[Parcel], x: Array) -> Array:
+    """Return the updates as the server will read them (c, D).
+
+    A memory that the server follows from the updates (FedDyn) must be that of these: with the true ones clients and
+    server would go apart by all that a codec ever left out. One that is uploaded (SCAFFOLD) is known to both.
+    """
+    updates = np.zeros((jobs.client.size, x.shape[-1]), x.dtype)
+    for i, client in enumerate(jobs.client.tolist()):
+        model = trainer.models.of(client, int(jobs.dispatch[i]))
+        part, _ = check_decoded(upload.decode(parcels[i].payload, model), upload, model)
+        updates[i] = model.whole(part, x.shape[-1], rest=0)
+    return updates
+
+
+def _starts(trainer: Trainer, x: Array, jobs: Jobs, upload: Upload, kept: Kept) -> Array | None:
+    """Return where each client begins (c, D); None if all begin at the model."""
+    starts = None
     for i, client in enumerate(jobs.client.tolist()):
         model = trainer.models.of(client, int(jobs.dispatch[i]))
         if (own := _of(model, kept, i)) is not None:
-            start = check_vector(upload.start(model.of(of_one(x, jobs, i)), own), model.layout.dim, upload, "start")
-            starts[i, ... if model.where is None else model.where] = start
+            begin = model.of(of_one(x, jobs, i))
+            start = check_vector(upload.start(begin, own), model.layout.dim, upload, "start")
+            if start is not begin:
+                if starts is None:
+                    starts = np.array(np.broadcast_to(of_each(x, jobs), (jobs.client.size, x.shape[-1])))
+                starts[i, ... if model.where is None else model.where] = start
     return starts
 
 

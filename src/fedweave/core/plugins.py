@@ -35,7 +35,7 @@ def is_plugin(text: Any) -> bool:
 def plugin_text(kind: str, text: str) -> str | None:
     """Return the ``module:name`` that a text is or that a package offers under it for this kind; None if neither.
 
-    ``kind`` is methods, data, models, partitions, systems or tasks.
+    ``kind`` is methods, data, models, partitions, systems, tasks or uploads.
     """
     return text if is_plugin(text) else offered(kind).get(text)
 

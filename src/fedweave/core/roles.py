@@ -190,6 +190,14 @@ class Upload(ABC):
         anything is allocated by what it claims.
         """
 
+    def contraction(self) -> Upload:
+        """Return this codec as ``ErrorFeedback`` uses it.
+
+        It need not be right on average, but what it leaves out must be shorter than the update, or what clients keep
+        would grow without bound. Codecs that enlarge what they send say here how not to.
+        """
+        return self
+
     def refreshes(self, round: int) -> bool:
         """Return whether every client takes the whole model after this round, and so forgets what it kept."""
         return False

@@ -216,7 +216,7 @@ class Strategy(FlowerStrategy):
         self._asker = Asker(self._tensors, solver, local.seed, local.terms, strangers, upload)
         if self._needs:
             terms = replace(local.terms, connected=local.terms.connected or local.clients)
-            self._places = Roster(grid, terms, self._clock, self._needs, 0 if upload.keeps else None)
+            self._places = Roster(grid, terms, self._clock, self._needs, 0 if upload.masks else None)
         else:
             self._places = Places(grid, local.terms, self._clock, local.clients)
         self._places.gather()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ from fedweave import models, tasks
 from fedweave.core import plugins
 from fedweave.core.options import Option, options_of, renamed_options
 from fedweave.core.records import MOST_STEPS
-from fedweave.core.roles import Pacing, System
+from fedweave.core.roles import Pacing, System, Upload
 from fedweave.core.settings import BadInput, PositiveFactor, settings, shown, undeclared
 from fedweave.data import Dataset, load
 from fedweave.data.partition import Partition
@@ -40,6 +40,7 @@ from fedweave.system import names as systems
 from fedweave.system.layers import layers_of
 from fedweave.tables.rows import Where
 from fedweave.tasks import Task
+from fedweave.upload import names as uploads
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Steps = Annotated[int, Field(gt=0, le=MOST_STEPS)]
@@ -173,6 +174,17 @@ class Experiment:
             group=RULES,
         ),
     ] = None
+    upload: Annotated[
+        Upload | None,
+        or_text(Upload, uploads.parse, "topk:0.01", optional=True),
+        Option(
+            "Compress updates, with any method that sends whole ones: topk:0.01, randomk:0.1, quantized:4 (bits), "
+            "topk:0.01:4 (values of 4 bits), ef:topk:0.01 (with error feedback), or module:name.",
+            "FORM",
+            "ef:topk:0.01",
+            default="whole updates",
+        ),
+    ] = None
     deadline: Annotated[
         PositiveFloat | None,
         Option("Simulated seconds after which a round ends.", "SECONDS", "5", default="waits for all", group=RULES),
@@ -303,22 +315,13 @@ class Experiment:
                 "The method has a pacing of its own, which 'deadline', 'answers' and 'over_selection' would replace: "
                 "give 'pacing' instead."
             )
-        try:
-            overlaps = self.paced_method.pacing.overlaps
-        except BadInput as misfit:
-            problems += misfit.problems
-        else:
-            if overlaps and self.calibrate:
-                problems.append(
-                    "Rounds that overlap cannot be calibrated, because their answers begin with different models: "
-                    "leave 'calibrate' out, or use the pacing Synchronous()."
-                )
+        problems += self._method_problems()
         if self.target is not None and "test" not in self.evaluate:
             problems.append("'target' is reached on the test set: 'evaluate' must have test in it.")
         problems += without_effect(self)
         problems += [
             why
-            for part in (self.partition, *layers_of(self.system), self.pacing, self.adversary)
+            for part in (self.partition, *layers_of(self.system), self.upload, self.pacing, self.adversary)
             if part and (why := undeclared(part))
         ]
         if problems:
@@ -328,11 +331,28 @@ class Experiment:
     def _shorthand(self) -> Pacing:
         return Synchronous(deadline=self.deadline, answers=self.answers, over_selection=self.over_selection)
 
+    def _method_problems(self) -> Sequence[str]:
+        """Return why the method cannot take the upload or the pacing of this experiment, if so."""
+        if self.upload is not None and not self.method.upload.identity:
+            own = type(self.method.upload).__name__
+            return [f"{self.method.name} has an upload of its own, {own}, which 'upload' would replace: leave it out."]
+        if any(part and undeclared(part) for part in (self.upload, self.pacing)):
+            return ()
+        try:
+            overlaps = self.paced_method.pacing.overlaps
+        except BadInput as misfit:
+            return misfit.problems
+        if overlaps and self.calibrate:
+            why = "Rounds that overlap cannot be calibrated, because their answers begin with different models"
+            return [f"{why}: leave 'calibrate' out, or use the pacing Synchronous()."]
+        return ()
+
     @property
     def paced_method(self) -> Method:
-        """The method with the pacing of this experiment, if it gives one."""
-        given = self.pacing or (self._shorthand if self._shorthand != Synchronous() else None)
-        return self.method if given is None else replace(self.method, pacing=given)
+        """The method with the pacing and the upload of this experiment, if it gives any."""
+        pacing = self.pacing or (self._shorthand if self._shorthand != Synchronous() else None)
+        given = {name: part for name, part in (("pacing", pacing), ("upload", self.upload)) if part is not None}
+        return replace(self.method, **given) if given else self.method
 
     @property
     def rules(self) -> Rules:

@@ -109,7 +109,8 @@ def prepare(
     experiment: Experiment, grid: Grid, terms: Terms, clock: Clock, samples: Sequence[int] | None = None
 ) -> Session:
     """Wait for the fleet, and set up the experiment on it; ``samples`` are those of a fleet that was here before."""
-    refuse_oracle(experiment.method)
+    method = experiment.paced_method
+    refuse_oracle(method)
     if experiment.true_gradients:
         raise BadInput("A real fleet does not tell its true gradients: --true-gradients is for the simulator.")
     if "train" in experiment.evaluate:
@@ -125,7 +126,7 @@ def prepare(
     model, start_values = started(model, experiment.start)
     if name == "quadratic" and not own:
         raise BadInput("The quadratic model is solved in closed form, in the simulator only: a fleet needs a network.")
-    if experiment.paced_method.pacing != Synchronous() or experiment.min_answers:
+    if method.pacing != Synchronous() or experiment.min_answers:
         raise BadInput(
             "How long a real fleet is waited for, and for how many, is said by Terms, not by the Experiment."
         )
@@ -133,15 +134,13 @@ def prepare(
         raise BadInput("Sub-models are for the simulator: every client of a real fleet trains the whole model.")
     task = experiment.task or default_for(data.y)
     x, constants = first_vector(name, model, data, experiment.seed, task)
-    roster = Roster(grid, terms, clock, classes=data.classes if experiment.method.upload.keeps else None)
+    roster = Roster(grid, terms, clock, classes=data.classes if method.upload.masks else None)
     roster.samples = np.array(samples or [], np.int64)
     roster.gather()
     measured = experiment.system if isinstance(experiment.system, Measured) else None
     device, why = choose_device(experiment.device)
-    bench = torch_simulator(
-        model, _test_only(data), experiment.method.solver, experiment.seed, Workers(1), device, task=task
-    )
-    method = replace(experiment.method, sampler=ask_more(experiment.method.sampler, terms.over_selection))
+    bench = torch_simulator(model, _test_only(data), method.solver, experiment.seed, Workers(1), device, task=task)
+    method = replace(method, sampler=ask_more(method.sampler, terms.over_selection))
     layout, seed = bench.layout, experiment.seed
     engine = FlowerEngine(grid, roster, layout, method, seed, bench.evaluate, terms, measured, clock)
 
