@@ -17,7 +17,7 @@ import worlds
 from fedweave.core.records import ClientContext
 from fedweave.core.settings import BadInput
 from fedweave.engine.links import draw_arrivals
-from fedweave.engine.pool import zygote
+from fedweave.engine.pool import worker, worker_main, zygote
 from fedweave.engine.pool.choose import choose_pool
 from fedweave.engine.pool.mailbox import LARGE, pack
 from fedweave.engine.pool.processes import Workers
@@ -104,6 +104,31 @@ def test_a_round_is_cut_alike_for_any_number_of_workers(model, monkeypatch):
     assert len(one) > 2
     assert sorted(client for some in one for client in some) == list(range(N))
     assert others == [one, one]
+
+
+def test_what_a_rounds_clients_share_is_pickled_once(two, monkeypatch):
+    engine, x = torch_simulator(small, data(), SGD(), 0, two), initial_vector(small())
+    train(engine, 1, x)
+    done = []
+
+    def packed(value, **how):
+        done.append(value)
+        return worker.packed(value, **how)
+
+    monkeypatch.setattr("fedweave.engine.pool.processes.packed", packed)
+    train(engine, 2, x)
+    assert len(done) == 1
+
+
+@pytest.mark.parametrize("library", [object(), None])
+def test_another_c_library_keeps_no_memory(library, monkeypatch):
+    def found(_name):
+        if library is None:
+            raise OSError("no such library")
+        return library
+
+    monkeypatch.setattr(worker_main, "CDLL", found)
+    worker_main._keep_freed_memory()
 
 
 def test_the_large_model_is_large():
