@@ -8,18 +8,22 @@ from typing import Literal
 from fedweave import server
 from fedweave.aggregate import (
     AU,
+    AWE,
     MGDA,
+    MIFA,
     Anonymous,
     Aware,
     Cached,
     Consistent,
     DynMean,
+    Extrapolated,
     InverseProbability,
     LinkAware,
     Mean,
     Mixing,
     Nova,
     Private,
+    PushPull,
     Robust,
     Scaffold,
     Stale,
@@ -27,7 +31,7 @@ from fedweave.aggregate import (
     VarpReuse,
 )
 from fedweave.core.options import warn_renamed
-from fedweave.local.solvers import ControlVariate, Dyn, Prox
+from fedweave.local.solvers import ControlVariate, Dyn, Prox, Tracking
 from fedweave.method import Method
 from fedweave.pacing import Buffered
 from fedweave.sample import (
@@ -81,6 +85,11 @@ def fedadam(per_round: int = 10, lr: float = 0.01) -> Method:
 def fedyogi(per_round: int = 10, lr: float = 0.01) -> Method:
     """FedAvg with Yogi on the server (Reddi et al.)."""
     return replace(fedavg(per_round), server=server.Yogi(lr), name="fedyogi")
+
+
+def fedexp(per_round: int = 10, epsilon: float = 1e-3) -> Method:
+    """FedExP: FedAvg with a longer server step where the updates point apart (Jhunjhunwala et al.)."""
+    return replace(fedavg(per_round), aggregator=Extrapolated(Mean(), epsilon), name="fedexp")
 
 
 def fedavg_is(per_round: int = 10) -> Method:
@@ -177,6 +186,21 @@ def fedvarp_reuse(per_round: int = 10) -> Method:
 def fedau(per_round: int = 10, cutoff: int = 50) -> Method:
     """FedAU: weights learned from the clients' intervals between answers (Wang and Ji)."""
     return Method(Weighted(per_round), aggregator=AU(cutoff), name="fedau")
+
+
+def mifa(per_round: int = 10) -> Method:
+    """MIFA: the mean of all clients' latest updates, after a first round with all clients (Gu et al.)."""
+    return Method(FirstEveryone(Uniform(per_round)), aggregator=MIFA(), name="mifa")
+
+
+def fedawe(per_round: int = 10, lr: float = 1.0) -> Method:
+    """FedAWE: updates count once for each round of absence; clients go on from their own models (Xiang et al.)."""
+    return Method(Uniform(per_round), aggregator=AWE(lr), name="fedawe")
+
+
+def focus(per_round: int = 10, lr: float = 1.0) -> Method:
+    """FOCUS: tracked gradients make it exact whoever takes part and however often (Ying et al.)."""
+    return Method(Uniform(per_round), Tracking(), PushPull(), server.Descent(lr), name="focus")
 
 
 def fedos(per_round: int = 10) -> Method:

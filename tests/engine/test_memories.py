@@ -12,7 +12,7 @@ from fedweave import methods
 from fedweave.core.records import NO_CONTEXT, ClientContext
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.torch_simulator import torch_simulator
-from fedweave.local.solvers import SGD, ControlVariate, Dyn
+from fedweave.local.solvers import SGD, ControlVariate, Dyn, Tracking
 from fedweave.local.torch.flat_module import build_module, initial_vector
 from fedweave.round import first_state, run_round
 from fedweave.tables.rows import Rows
@@ -62,10 +62,24 @@ def test_what_is_recalled_bends_the_first_step_entry_by_entry(model):
     assert plain.memory_change is None
 
 
+@pytest.mark.parametrize("model", [dense, normed])
+def test_tracked_gradients_send_the_last_of_several_steps(model):
+    """A control variate without c walks along the same g − m_i; what its last step adds is what FOCUS sends."""
+    _, layout = train(model, SGD(), NO_CONTEXT, steps=1)
+    has, *_ = told(layout.dim, layout.parameters)
+    silent, p = has._replace(broadcast=np.zeros(layout.dim, np.float32)), layout.parameters
+    two, three = (train(model, ControlVariate(), silent, steps=steps)[0].updates for steps in (2, 3))
+    tracked, _ = train(model, Tracking(), has, steps=3)
+    assert np.allclose(tracked.updates[:, :p], (three - two)[:, :p], atol=1e-6)
+    assert np.abs(two[:, :p]).max(axis=1).min() > 0.01, "the steps before it are not sent"
+    assert np.array_equal(tracked.updates[:, p:], three[:, p:]), "running averages of the whole walk"
+    assert np.allclose(tracked.memory_change[:, :p], -tracked.updates[:, :p] / LR, rtol=1e-5)
+    assert not tracked.memory_change[:, p:].any()
+
+
 def test_one_and_two_workers_give_the_same_bits():
-    cases = [
-        (model, solver) for model in (dense, normed) for solver in (ControlVariate(SGD(momentum=0.5)), Dyn(0.1, "data"))
-    ]
+    solvers = ControlVariate(SGD(momentum=0.5)), Dyn(0.1, "data"), Tracking()
+    cases = [(model, solver) for model in (dense, normed) for solver in solvers]
     found = []
     for count in (1, 2):
         with Workers(count) as workers:
@@ -89,9 +103,13 @@ def test_a_lost_reply_changes_no_memory_and_no_other_reply():
     assert (lossy.bytes_up == 2 * 4 * dense_dim).all()
 
 
-def test_running_averages_follow_the_mean_under_feddyn():
+@pytest.mark.parametrize(
+    ("method", "kept"),
+    [(methods.feddyn(N, alpha=0.1), "moved"), (methods.focus(N), "tracked")],
+    ids=["feddyn", "focus"],
+)
+def test_running_averages_follow_the_mean(method, kept):
     """x_b ← mean y_b: were they corrected like parameters, a variance could become negative."""
-    method = methods.feddyn(N, alpha=0.1)
     engine = torch_simulator(normed, data(), method.solver, 0, Workers(1))
     state = first_state(method, initial_vector(build_module(normed, 0)), population(), engine.layout.parameters)
     p = engine.layout.parameters
@@ -99,7 +117,7 @@ def test_running_averages_follow_the_mean_under_feddyn():
         before = state
         state, happened = run_round(method, state, population(), engine, LR, 0)
         assert np.allclose(state.x[p:], before.x[p:] + happened.replies.updates[:, p:].mean(0), atol=1e-6)
-        assert not state.aggregator["moved"][p:].any()
+        assert not state.aggregator[kept][p:].any()
         assert np.abs(state.x[:p] - before.x[:p] - happened.replies.updates[:, :p].mean(0)).max() > 1e-4
 
 

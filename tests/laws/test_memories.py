@@ -1,4 +1,4 @@
-"""Clients that remember: SCAFFOLD and FedDyn as their papers write them, and nothing is learned from lost replies."""
+"""Clients that remember: SCAFFOLD, FedDyn and FOCUS as their papers write them; lost replies teach nothing."""
 
 from dataclasses import replace
 
@@ -7,11 +7,11 @@ import pytest
 
 import fedweave as fw
 from fedweave import methods
-from fedweave.aggregate import DynMean, Mean, Nova, Scaffold
+from fedweave.aggregate import DynMean, Mean, Nova, PushPull, Scaffold
 from fedweave.core.roles import ServerOptimizer
 from fedweave.core.settings import settings
 from fedweave.local.quadratic import Quadratics
-from fedweave.local.solvers import SGD, ControlVariate, Dyn, Prox
+from fedweave.local.solvers import SGD, ControlVariate, Dyn, Prox, Tracking
 from fedweave.method import Method
 from fedweave.round import first_state, run_round
 from fedweave.sample import Everyone, Uniform
@@ -78,6 +78,27 @@ def feddyn_by_the_paper(q, seen, steps, lr, alpha):
         yield x, own, h
 
 
+def focus_by_the_paper(q, seen, steps, lr, weight):
+    """Algorithm 1 of FOCUS, which sums over clients; here with N ω_i for each, 1 if they are equal.
+
+    y_i starts at zero and gathers differences of gradients; x_i moves before the next gradient, not after the last.
+    """
+    x, y, last = np.zeros(D), np.zeros(D), np.zeros((N, D))
+    for ids, heard in seen:
+        push = np.zeros(D)
+        for m in ids[heard]:
+            own, tracked = x.copy(), np.zeros(D)
+            for _ in range(steps[m]):
+                own -= lr * tracked
+                new = gradient(m, own, q)
+                tracked, last[m] = tracked + new - last[m], new
+            push += N * weight[m] * tracked
+        if heard.any():
+            y = y + push
+            x = x - lr * y
+        yield x, last, y
+
+
 def test_scaffold_is_the_papers_algorithm_when_replies_are_lost():
     run = list(rounds(methods.scaffold(3, lr=0.8), world(loss=0.3), 40))
     seen = [(h.cohort.ids, h.replies.received) for _, h in run]
@@ -96,6 +117,71 @@ def test_feddyn_is_the_papers_algorithm_when_replies_are_lost():
         assert np.allclose(state.x, x, atol=1e-11)
         assert np.allclose(state.aggregator["moved"], -h / 0.3, atol=1e-11)
         assert np.allclose(state.clients["memory"][np.arange(N)], own, atol=1e-11)
+
+
+@pytest.mark.parametrize("weight", [np.full(N, 1 / N), np.arange(1, N + 1) / 36])
+def test_focus_is_the_papers_algorithm_when_replies_are_lost(weight):
+    method = replace(methods.focus(2), aggregator=PushPull("clients"))
+    run = list(rounds(method, world(loss=0.5, weight=weight), 40, lr=LR / N))
+    seen = [(h.cohort.ids, h.replies.received) for _, h in run]
+    assert {int(r.sum()) for _, r in seen} >= {0, 1, 2}, "rounds in which nobody is heard too"
+    by_hand = focus_by_the_paper(problem(), seen, STEPS, LR / N, weight)
+    for (state, _), (x, last, y) in zip(run, by_hand, strict=True):
+        assert np.allclose(state.x, x, atol=1e-12)
+        assert np.allclose(state.clients["memory"][np.arange(N)], last, atol=1e-12)
+        assert np.allclose(state.aggregator["tracked"], y / N, atol=1e-12)
+        assert np.allclose(state.aggregator["tracked"], state.clients["memory"].combine(weight), atol=1e-12)
+
+
+def test_focus_in_its_usual_unit_steps_as_far_as_fedavg():
+    """With one gradient for all clients a round moves η times their mean number of steps, as FedAvg's does."""
+    flat = Quadratics(np.ones((N, D)), np.tile(1e-9 * np.eye(D), (N, 1, 1)))  # the gradient hardly changes on the way
+    everyone = Method(Everyone(), Tracking(), PushPull())
+    (focus, _), *_ = rounds(everyone, world(), 1, quadratics=flat)
+    (fedavg, _), *_ = rounds(Method(Everyone()), world(), 1, quadratics=flat)
+    assert np.allclose(focus.x, fedavg.x, rtol=1e-6, atol=0)
+
+
+PATTERNS = {  # who is there in round r
+    "one after another": lambda r: np.arange(N) == r % N,
+    "half of them seldom": lambda r: (np.arange(N) < N // 2) | (r % 7 == 0),
+    "more and more seldom": lambda r: (r % (np.arange(N) + 1) == 0) | (np.arange(N) == 0),
+    "by day and night": lambda r: (np.arange(N) < N // 2) == (r // 5 % 2 == 0),
+}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_focus_settles_at_the_optimum_whoever_takes_part(pattern):
+    """Uneven work, unequal weights, arbitrary fixed patterns of participation; FedAvg stays away from it."""
+    q, population, best = problem(), world(weight=UNEQUAL), problem().minimiser(UNEQUAL)
+    away = {}
+    for name, method in (("focus", replace(methods.focus(N), sampler=Everyone())), ("fedavg", Method(Everyone()))):
+        engine = quadratic_simulator(q, method.solver, 0, population.weight)
+        state = first_state(method, np.zeros(D), population, D)
+        for r in range(1, 801 if name == "focus" else 201):
+            there = replace(population, available=PATTERNS[pattern](r))
+            state, _ = run_round(method, state, there, engine, 0.012, 0)
+        away[name] = np.linalg.norm(state.x - best)
+    assert away["focus"] < 1e-7
+    assert away["fedavg"] > 0.03
+
+
+def test_focus_settles_at_the_optimum_over_lossy_links():
+    *_, (state, _) = rounds(methods.focus(3), world(0.3, UNEQUAL), 900, lr=0.02)
+    assert np.linalg.norm(state.x - problem().minimiser(UNEQUAL)) < 1e-7
+
+
+def test_what_focus_tracks_comes_closer_to_the_gradient_by_less_the_longer_clients_walk():
+    """m ← m + (I − ηH)^(T−1) (∇f(x) − m) on quadratics: a long walk ends where the gradient is m already."""
+    q, x = problem(), np.zeros(D)
+    for state, happened in rounds(methods.focus(4), world(0.2), 12):
+        before = happened.assignment.context.memory
+        for m in happened.cohort.ids[happened.replies.received].tolist():
+            reach = np.linalg.matrix_power(np.eye(D) - LR * q.curvature[m], STEPS[m] - 1)
+            old = before[np.array([m])][0]
+            new = old + reach @ (gradient(m, x, q) - old)
+            assert np.allclose(state.clients["memory"][np.array([m])][0], new, atol=1e-12)
+        x = state.x
 
 
 @pytest.mark.parametrize("weights", ["equal", "data"])
@@ -168,6 +254,7 @@ def test_effort_is_that_of_what_is_bent():
     assert np.allclose(ControlVariate().effort(steps, LR), steps)
     assert np.allclose(ControlVariate(SGD(momentum=0.9)).effort(steps, LR), SGD(momentum=0.9).effort(steps, LR))
     assert np.allclose(Dyn(0.3).effort(steps, LR), Prox(0.3).effort(steps, LR))
+    assert np.array_equal(Tracking().effort(steps, LR), np.ones(29)), "one gradient is sent, however many were met"
 
 
 @settings
@@ -216,8 +303,9 @@ def test_who_remembers_must_be_outermost(outer):
 
 
 def test_bytes_count_what_is_sent():
-    """SCAFFOLD's clients get and send a control variate beside the model; FedDyn's keep theirs to themselves."""
-    for method, times in ((methods.fedavg(3), 1), (methods.scaffold(3), 2), (methods.feddyn(3), 1)):
+    """SCAFFOLD's clients get and send a control variate beside the model; others send one vector each way."""
+    once = methods.fedavg(3), methods.feddyn(3), methods.focus(3), methods.fedawe(3)
+    for method, times in ((methods.scaffold(3), 2), *((method, 1) for method in once)):
         (_, happened), *_ = rounds(method, world(loss=0.5), 1)
         assert happened.replies.bytes_up.tolist() == [times * 8 * D] * 3, "lost or not"
         assert happened.bytes_down == 3 * times * 8 * D
@@ -232,3 +320,12 @@ def test_fednova_as_fedawares_code_has_it():
     (renorm, _), *_ = rounds(methods.fednova_renorm(3), same, 1)
     (fedavg, _), *_ = rounds(methods.fedavg(3), same, 1)
     assert np.allclose(renorm.x, fedavg.x, atol=1e-14)
+
+
+def test_focus_sends_whole_updates():
+    @settings
+    class Both(PushPull):
+        masks = True
+
+    with pytest.raises(fw.BadInput, match=r"Tracking remember what they sent, .* Use Everything\(\) as upload"):
+        replace(methods.focus(3), upload=fw.upload.DifferentialDropout(), aggregator=Both())

@@ -1,4 +1,4 @@
-"""Aggregators for clients with memories: SCAFFOLD and FedDyn."""
+"""Aggregators for clients with memories: SCAFFOLD, FedDyn and FOCUS."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedweave.aggregate.linear import weigh
+from fedweave.aggregate.linear import Mean, weigh
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
 from fedweave.core.roles import Aggregator
 from fedweave.core.settings import settings
@@ -59,3 +59,36 @@ class DynMean(Aggregator):
         fresh[view.layout.parameters :] = 0
         moved = state["moved"] + fresh
         return weigh(w / w.sum(), replies) + moved, {"moved": moved}
+
+
+@settings
+class PushPull(Aggregator):
+    """−η s Σ_i ω_i m_i, where m_i is the gradient that client i sent last, zero before its first (FOCUS, Ying et al.).
+
+    The server keeps the sum alone, y ← y + Σ_received ω_i (m_i^new − m_i), and steps along it, so that a client counts
+    between its answers too, whoever takes part and however often: it rests where Σ ω_i ∇f_i = 0. The paper has s = N
+    ("clients"): its learning rate must shrink as clients are added. With "steps", s is the mean number of local steps,
+    so that a round is as long as one of FedAvg with the same learning rate. A round without answers makes no step, as
+    in the authors' code.
+    """
+
+    step: Literal["steps", "clients"] = "steps"
+    memory_kind: ClassVar[str] = "tracked gradients"
+
+    def init(self, population: Population, dim: int) -> State:
+        return {"tracked": np.zeros(dim, np.float32)}  # y
+
+    def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
+        mean, _ = Mean().combine({}, view, cohort, replies)
+        if not replies.received.any():
+            return mean, state
+        parameters = view.layout.parameters
+        tracked = state["tracked"] - weigh(view.population.weight[cohort.ids] / view.lr, replies)
+        tracked[parameters:] = 0
+        direction = (-view.lr * self.step_length(view, view.population.weight)) * tracked
+        direction[parameters:] = mean[parameters:]  # buffers are not trained: they follow the mean
+        return direction, {"tracked": tracked}
+
+    def step_length(self, view: View, law: Array) -> float:
+        p = view.population
+        return float(p.size if self.step == "clients" else p.weight @ p.steps)

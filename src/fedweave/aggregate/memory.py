@@ -1,4 +1,4 @@
-"""Aggregators that remember each client's last update: FedVARP in three variants."""
+"""Aggregators that remember each client's last update: FedVARP in three variants, and MIFA."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedweave.aggregate.linear import weigh
+from fedweave.aggregate.linear import Mean, weigh
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
 from fedweave.core.roles import Aggregator
 from fedweave.core.settings import settings
@@ -85,3 +85,30 @@ class VarpReuse(Aggregator):
 
     def coefficients(self, view: View, law: Array) -> Array:
         return law / law.sum()
+
+
+@settings
+class MIFA(Aggregator):
+    """η Σ_j ω_j G_j, where G_j = u_j/η of the last round in which client j answered (MIFA, Gu et al. 2021, Alg. 1).
+
+    ``VarpRefreshed`` in units of the gradient: where the learning rate changes, what is remembered follows the new one.
+    The paper assumes that every client takes part in the first round; one that was never heard counts as zero. Buffers
+    are not remembered: they follow the mean of this round.
+    """
+
+    precision: Precision = "float32"
+
+    def init(self, population: Population, dim: int) -> State:
+        return {"last": Rows.zeros(population.size, dim, self.precision)}  # G_j
+
+    def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
+        lr, parameters = replies.updates.dtype.type(view.lr), view.layout.parameters
+        after = _refresh(state["last"], cohort, replies._replace(updates=replies.updates / lr))
+        direction = lr * after["last"].combine(view.population.weight)
+        if parameters < direction.size:
+            direction[parameters:] = Mean().combine({}, view, cohort, replies)[0][parameters:]
+        return direction, after
+
+    def coefficients(self, view: View, law: Array) -> Array:
+        """The coefficients once every client that is ever asked has answered."""
+        return view.population.weight * (law > 0)

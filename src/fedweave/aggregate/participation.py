@@ -1,14 +1,15 @@
-"""FedAU (Wang and Ji): weigh a client by its mean interval between answers, learned during training."""
+"""Aggregators that go by how long a client was absent: FedAU and FedAWE."""
 
 from __future__ import annotations
 
 import numpy as np
 from pydantic import PositiveInt
 
-from fedweave.aggregate.linear import weigh
+from fedweave.aggregate.linear import TINY, weigh
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
 from fedweave.core.roles import Aggregator
-from fedweave.core.settings import settings
+from fedweave.core.settings import PositiveFactor, settings
+from fedweave.tables.rows import Precision, Rows
 
 
 @settings
@@ -42,3 +43,59 @@ class AU(Aggregator):
     def step_length(self, view: View, law: Array) -> float:
         """FedAvg's, as in the paper, because the true one is hard to compute."""
         return float(view.population.weight @ (view.population.arrival_rate * view.effort))
+
+
+@settings
+class AWE(Aggregator):
+    """x ← Σ ω_i (x_i + η_g (t − τ_i) u_i) / Σ ω_i over the received updates (FedAWE, Xiang et al. 2024, Algorithm 1).
+
+    A client begins at its own model x_i: the global one after the round τ_i in which it last answered, the initial one
+    before. Its update u_i from there counts once for each round since, which makes up for its absence, and the mean
+    over the models x_i of whoever takes part is gossip: it keeps Σ ω_i x_i, so that no law of participation must be
+    known. (The paper has equal weights; with ω the objective is Σ ω_i f_i.) With everyone there it is FedAvg.
+
+    The server keeps the x_i, N × D numbers, and sends each client its own; the paper's clients receive the new model at
+    the end of the round and keep it themselves. Buffers are not multiplied.
+    """
+
+    lr: PositiveFactor = 1.0  # η_g
+    precision: Precision = "float32"  # of the models of absent clients
+
+    def init(self, population: Population, dim: int) -> State:
+        n = population.size
+        return {
+            "own": Rows.zeros(n, dim, self.precision),  # x_i, of clients that were heard but not in the last round
+            "first": np.zeros(dim, np.float32),  # the initial model, once somebody was heard
+            "current": np.zeros(n, bool),  # who was heard in the last round: its model is the global one
+            "last": np.zeros(n, np.int64),  # τ_i, 0: never heard
+        }
+
+    def models(self, state: State, x: Array, ids: Array) -> Array | None:
+        last, current = state["last"], state["current"][ids]
+        if current.all() or not last.any():
+            return None
+        own = np.where((last[ids] > 0)[:, None], state["own"][ids], state["first"])
+        return np.where(current[:, None], x, own).astype(x.dtype, copy=False)
+
+    def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
+        x, ids, received, last = view.x, cohort.ids, replies.received, state["last"].copy()
+        echo = np.ones((ids.size, x.size), x.dtype)
+        echo[:, : view.layout.parameters] = self.lr * (view.round - last[ids])[:, None]
+        own = self.models(state, x, ids)
+        moved = echo * replies.updates + (0 if own is None else own - x)
+        w = view.population.weight[ids] * cohort.count * received
+        direction = weigh(w / max(w.sum(), TINY), replies._replace(updates=moved))
+        answered = np.zeros(last.size, bool)
+        answered[ids[received]] = True
+        absent = np.flatnonzero(state["current"] & ~answered)  # their model is that of the end of their last round
+        after = {
+            "own": state["own"].replaced(absent, np.broadcast_to(x, (absent.size, x.size))),
+            "first": state["first"] if last.any() else x.copy(),
+            "current": answered,
+        }
+        last[answered] = view.round
+        return direction, {**after, "last": last}
+
+    def coefficients(self, view: View, law: Array) -> Array:
+        """The coefficients over time, to first order in the learning rate: absences are made up for."""
+        return self.lr * view.population.weight * (law > 0)

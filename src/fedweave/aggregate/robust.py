@@ -51,6 +51,9 @@ class Robust(Aggregator):
     def broadcast(self, state: State) -> Array | None:
         return self.aggregator.broadcast(state)
 
+    def models(self, state: State, x: Array, ids: Array) -> Array | None:
+        return self.aggregator.models(state, x, ids)
+
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         received = replies.updates[replies.received]
         if self.clip is not None:

@@ -10,7 +10,7 @@ from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array
 from fedweave.core.returned import check_vector
 from fedweave.core.roles import Parcel, Upload
-from fedweave.local.trainer import Jobs, Trained, Trainer, attempt, of_each, of_one
+from fedweave.local.trainer import Jobs, Trained, Trainer, attempt, joined, of_each, of_one
 from fedweave.round.memories import memory_changes
 from fedweave.upload.codec import ClientModel, check_parcel
 
@@ -48,6 +48,8 @@ def participate(
     Where clients begin with different versions of the model, ``x`` is a stack of them (``local.trainer.of_each``).
     ``skip``: a client whose training raises an exception is left out, instead of ending the run.
     """
+    if jobs.models is not None:
+        return _each_from_its_own(trainer, jobs, upload, budget, kept, skip)
     starts = None if kept is None or not kept.there.any() else _starts(trainer, x, jobs, upload, kept)
     trained = attempt(trainer, x, jobs if starts is None else jobs._replace(starts=starts), skip)
     change = None
@@ -78,6 +80,25 @@ def participate(
         )
         parcels.append(check_parcel(parcel, upload, model, share))
     return Answers(trained, parcels, change)
+
+
+def _each_from_its_own(
+    trainer: Trainer, jobs: Jobs, upload: Upload, budget: Array | None, kept: Kept | None, skip: bool
+) -> Answers:
+    """Have each client participate by itself, from the model that it was sent."""
+    assert jobs.models is not None
+    found = list[Answers]()
+    for i, own in enumerate(jobs.models):
+        row, sent = slice(i, i + 1), None if jobs.broadcast is None else of_one(jobs.broadcast, jobs, i)
+        alone = jobs.take([i])._replace(models=None, version=None, broadcast=sent)
+        some = None if budget is None else budget[row], None if kept is None else kept.take(row)
+        found.append(participate(trainer, own, alone, upload, *some, skip))
+    trained, parcels, changes = zip(*found, strict=True)
+    return Answers(
+        trained=joined(trained),
+        parcels=None if upload.identity else [parcel for one in parcels for parcel in one],
+        memory_change=None if changes[0] is None else np.concatenate(changes),
+    )
 
 
 def _starts(trainer: Trainer, x: Array, jobs: Jobs, upload: Upload, kept: Kept) -> Array:

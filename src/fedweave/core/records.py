@@ -137,6 +137,7 @@ class ClientContext(NamedTuple):
     measure: bool = False  # whether clients measure the variance of their gradients on the way
     kept: Table | None = None  # (N, …) what each client's upload kept after its last participation
     budget: Array | None = None  # (k,) what the upload allocates to each of the cohort; None: nothing to allocate
+    models: Callable[[Array], Array | None] | None = None  # ids -> the models (k, D) they are sent; None: all the same
 
 
 NO_CONTEXT = ClientContext()
@@ -256,6 +257,10 @@ class Assignment:
     def lr(self) -> float:
         """The clients' learning rate, calibrated if the experiment says so."""
         return self.view.lr
+
+    def own_models(self, ids: Array) -> Array | None:
+        """Return the model (k, D) that each of these clients starts from; None: all start from ``x``."""
+        return None if self.context.models is None else self.context.models(ids)
 
 
 class ServerState(NamedTuple):

@@ -59,13 +59,14 @@ class Solver(ABC):
     The arrays are NumPy or torch, one client (D,) or several (c, D); use only operators on them. ``y`` is
     changed in place after each step: a solver that remembers it must copy it.
 
-    A solver may keep one vector per client from one participation to the next. It then begins with ``recall`` and says
-    with ``learned`` what to add to the vector, which takes effect when the answer is received: a lost one changes
-    nothing.
+    A solver may keep one vector per client from one participation to the next. It then begins with
+    ``begin_with_memory`` and says with ``memory_change`` what to add to the vector, which takes effect when the answer
+    is received: a lost one changes nothing.
     """
 
     memory_kind: ClassVar[str] = ""  # what clients keep, in words; the aggregator must expect the same
     uploads_memory: ClassVar[bool] = False  # whether they send the server how it changed
+    sends_last_step: ClassVar[bool] = False  # whether the update is the last local step alone, not the whole walk
 
     @abstractmethod
     def begin(self, y: Any) -> tuple[Any, ...]:
@@ -257,6 +258,13 @@ class Aggregator(ABC):
 
     def broadcast(self, state: State) -> Array | None:
         """Return the vector (D,) that clients get with the model, if any."""
+        return None
+
+    def models(self, state: State, x: Array, ids: Array) -> Array | None:
+        """Return the model (k, D) that each of these clients is sent, if not all are sent the server's ``x``.
+
+        A client's update is its displacement from the model that it was sent.
+        """
         return None
 
     @abstractmethod

@@ -246,6 +246,7 @@ def _jobs(assignment: Assignment, ids: Array, rows: Array) -> Jobs:
         broadcast=None if context.memory is None else context.broadcast,
         share=None if context.memory is None else relative_weights(ids, p),
         measure=context.measure,
+        models=assignment.own_models(ids),
         version=version,
     )
 

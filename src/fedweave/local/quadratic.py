@@ -133,6 +133,9 @@ class QuadraticTrainer:
             state = tuple(s[:n] for s in state)
             origin = x if x.ndim == 1 else x[:n]
             d, state = self.solver.direction(state, self.gradients(y[:n], who[:n]), y[:n], origin, lr, t)
+            if self.solver.sends_last_step:  # of those that end now
+                end = np.count_nonzero(steps > t + 1)
+                y[end:n] = x if x.ndim == 1 else x[end:n]
             y[:n] -= lr * d
         updates = np.empty_like(y)
         updates[order] = y - x

@@ -1,15 +1,17 @@
 """How a client walks: SGD with its usual extras, Adam, and what bends the gradient of either.
 
-The proximal pull (FedProx) forgets everything after a participation; control variates (SCAFFOLD) and dynamic
-regularisation (FedDyn) keep a vector at each client.
+The proximal pull (FedProx) forgets everything after a participation; control variates (SCAFFOLD), dynamic
+regularisation (FedDyn) and tracked gradients (FOCUS) keep a vector at each client.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
+from fedweave.core.records import Array
 from fedweave.core.roles import Solver
 from fedweave.core.settings import NonNegativeFactor, PositiveFactor, settings
 
@@ -159,3 +161,36 @@ class Dyn(Solver):
 
     def memory_change(self, u: Any, sent: Any, reach: Any, share: Any) -> Any:
         return -self._alpha(share) * u
+
+
+@settings
+class Tracking(Solver):
+    """y ← y − η (g − m_i), and the last g − m_i is sent; then m_i ← that last g (FOCUS, Ying et al. 2025).
+
+    The paper starts with y_i = 0, adds ∇f_i(x_k) − ∇f_i(x_{k−1}) in every local step k and moves by −η y_i before the
+    next one, where ∇f_i(x_{−1}) is the last gradient of the client's last participation. The sum telescopes to g − m_i.
+    So T local steps move T − 1 times, and the gradient of the T-th is sent as the displacement −η (g − m_i) from x. At
+    the optimum m_i = ∇f_i and clients stand still, however many steps they do. (As in the paper's Algorithm 1 and in
+    the authors' code, BichengYing/FedASL.)
+    """
+
+    memory_kind: ClassVar[str] = "tracked gradients"
+    sends_last_step: ClassVar[bool] = True
+
+    def begin(self, y: Any) -> tuple[Any, ...]:
+        return (0 * y,)
+
+    def begin_with_memory(self, y: Any, memory: Any, sent: Any, share: Any) -> tuple[Any, ...]:
+        return (memory,)
+
+    def direction(
+        self, state: tuple[Any, ...], g: Any, y: Any, x: Any, lr: float, t: int
+    ) -> tuple[Any, tuple[Any, ...]]:
+        return g - state[0], state
+
+    def memory_change(self, u: Any, sent: Any, reach: Any, share: Any) -> Any:
+        return -u / reach
+
+    def effort(self, steps: Array, lr: float) -> Array:
+        """Return ones: only one gradient is sent."""
+        return np.ones(steps.shape)

@@ -31,6 +31,7 @@ class Jobs(NamedTuple):
     broadcast: Array | None = None  # (D,) the vector that the aggregator sends with the model
     share: Array | None = None  # (c,) N ω_i, the client's weight over the mean one; None: all equal
     starts: Array | None = None  # (c, D) where each begins; None: all at the model
+    models: Array | None = None  # (c, D) the model that each is sent; None: all the same
     measure: bool = False  # whether to measure the variance of the gradients on the way
     version: Array | None = None  # (c,) each one's row where model and broadcast are stacks (v, D); None: one for all
 
@@ -44,7 +45,7 @@ class Jobs(NamedTuple):
 
 
 ALL_ROWS = slice(None)  # a piece with all jobs, in their order
-PER_CLIENT = ("client", "steps", "batch_size", "dispatch", "lr", "memory", "share", "starts", "version")
+PER_CLIENT = ("client", "steps", "batch_size", "dispatch", "lr", "memory", "share", "starts", "models", "version")
 
 
 def of_each(x: Array, jobs: Jobs) -> Array:
@@ -153,7 +154,12 @@ def attempt(trainer: Trainer, x: Array, jobs: Jobs, skip: bool) -> Trained:
             raise
         if len(clients) == 1:
             return _failed(x, clients[0], error)
-    *columns, failed = zip(*(attempt(trainer, x, jobs.take([i]), skip) for i in range(len(clients))), strict=True)
+    return joined([attempt(trainer, x, jobs.take([i]), skip) for i in range(len(clients))])
+
+
+def joined(several: Sequence[Trained]) -> Trained:
+    """Return several pieces of clients as one."""
+    *columns, failed = zip(*several, strict=True)
     return Trained(*(np.concatenate(column) for column in columns), failed=tuple(f for some in failed for f in some))
 
 

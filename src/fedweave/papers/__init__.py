@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedweave.core.settings import BadInput, choice
-from fedweave.papers.common.ledger import PAPERS, claims
+from fedweave.papers.common.ledger import SECTIONS, claims
 
 if TYPE_CHECKING:
     from fedweave.papers.common.judge import Judged
@@ -36,7 +36,7 @@ REFUSE = "Reproducing papers needs {}. Install it with: pip install 'fedweave[pa
 def studies() -> Mapping[str, Study]:
     """Return every figure and table by name, paper by paper."""
     try:
-        modules = [import_module(f"fedweave.papers.{paper}") for paper in PAPERS]
+        modules = [import_module(f"fedweave.papers.{section}") for section in SECTIONS]
     except ImportError as e:
         raise BadInput(REFUSE.format(e.name)) from None
     return {study.name: study for module in modules for study in getattr(module, "STUDIES", ())}

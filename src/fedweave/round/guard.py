@@ -59,6 +59,15 @@ class GuardedAggregator(NamedTuple):
     def broadcast(self, state: State) -> Array | None:
         return self.part.broadcast(read_only_state(state))
 
+    def models(self, state: State, x: Array, ids: Array) -> Array | None:
+        found = self.part.models(read_only_state(state), read_only(x), ids)
+        if found is None:
+            return None
+        if not isinstance(found, np.ndarray) or found.shape != (ids.size, x.size) or found.dtype.kind != "f":
+            wanted = f"one model for each client, numbers of shape {(ids.size, x.size)}, or None"
+            raise BadInput(f"{type(self.part).__name__}.models must return {wanted}. It returned {kind_of(found)}.")
+        return found
+
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         found = self.part.combine(read_only_state(state), view, cohort, read_only_replies(replies))
         direction, state = check_pair(found, self.part, "combine", "the direction and the state")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from fedweave.core.flights import NO_FLIGHTS
@@ -41,6 +43,7 @@ def client_context(method: Method, state: ServerState) -> ClientContext:
         memory=clients.get("memory"),
         measure="variance" in parts.sampler.required_fields(),
         kept=clients.get("kept"),
+        models=partial(parts.aggregator.models, state.aggregator, state.x),
     )
 
 

@@ -87,7 +87,7 @@ class Asker:
         """Return a message to each client of the cohort; ``nodes`` says where they are."""
         assignment, population, context = q.assignment, q.assignment.population, q.assignment.context
         ids, round, life = assignment.cohort.ids, assignment.round, seconds + LIFE
-        share = relative_weights(ids, population)
+        share, own = relative_weights(ids, population), assignment.own_models(ids)
         common = {} if context.broadcast is None else {"sent": self.tensors.record(context.broadcast)}
         messages = []
         for row, client in enumerate(ids.tolist()):
@@ -112,7 +112,8 @@ class Asker:
             if self._strangers:
                 batch_size, epochs = self._strangers
                 request = request._replace(client=ANYONE, steps=0, batch_size=batch_size, epochs=epochs)
-            content = ask(request, model, extras, config)  # one record for all, so that Flower sends its arrays once
+            sent = model if own is None else self.tensors.record(own[row], model)
+            content = ask(request, sent, extras, config)  # one record for all, so that Flower sends its arrays once
             messages.append(Message(content, nodes[client], MessageType.TRAIN, group_id=str(round), ttl=life))
         return messages
 
@@ -172,7 +173,8 @@ class Box:
         ids, context, x = assignment.cohort.ids, assignment.context, assignment.x
         k, shape = ids.size, (ids.size, x.size)
         self._round, self._epochs, self._measure = assignment.round, epochs, context.measure
-        self._tensors, self._x, self._most_samples = tensors, x, most_samples
+        self._tensors, self._most_samples, own = tensors, most_samples, assignment.own_models(ids)
+        self._models = [x] * k if own is None else own  # what each was sent
         self.ids, self.received, self.answered = ids, np.zeros(k, bool), np.zeros(k, bool)
         self._updates, self._update = Spool(shape, x.dtype), np.empty_like(x)  # all, and the one that is being read
         self.sent = np.zeros(shape, bool) if upload.masks else None  # which entries came
@@ -198,7 +200,7 @@ class Box:
         try:
             check_seal(reply.content, self._round, client if self._epochs is None else ANYONE)
             about = read_answer(
-                reply.content, self._tensors, self._x, self._update, self._most_samples, self._expected(row)
+                reply.content, self._tensors, self._models[row], self._update, self._most_samples, self._expected(row)
             )
             if self._measure and self._epochs is None and np.isnan(about.variance):
                 raise Unfit("does not report the variance that it was asked for")

@@ -144,6 +144,8 @@ class TorchTrainer:
                 with torch.no_grad():
                     spread.add(g[None], t)
                     d, state = solver.direction(state, g, y, start, lr, t)
+                    if solver.sends_last_step and t == steps - 1:
+                        y.copy_(start)
                     y.sub_(d, alpha=lr)
                     total += loss
                     squares += squared

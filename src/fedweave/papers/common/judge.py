@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedweave.core.records import Array
-from fedweave.papers.common.ledger import PAPERS, Claim
+from fedweave.papers.common.ledger import PAPERS, SECTIONS, Claim
 from fedweave.statistics import LEVEL, Difference, benjamini_hochberg, holm, paired_difference
 
 Verdict = Literal["confirmed", "contradicted", "undecided", "not run"]
@@ -202,7 +202,7 @@ def settle(judged: Sequence[Judged]) -> list[Judged]:
     p = [min(j.p_right, j.p_wrong) for j in primary]
     padded = holm(p + [1.0] * (len(PAPERS) - len(p)))
     settled = short | {id(j): _decide(j, q) for j, q in zip(primary, padded, strict=False)}
-    for paper, beyond in product(PAPERS, (False, True)):
+    for paper, beyond in product(SECTIONS, (False, True)):
         others = [j for j in tested if not j.claim.primary and (j.claim.paper, j.claim.beyond) == (paper, beyond)]
         adjusted = benjamini_hochberg([min(j.p_right, j.p_wrong) for j in others])
         settled |= {id(j): _decide(j, q) for j, q in zip(others, adjusted, strict=True)}

@@ -1,7 +1,7 @@
 """The ledger: every quantitative or ordinal claim of the papers, written down before it is tried.
 
-One file per paper in ``papers/ledger``; ``frozen.json`` holds the digest of each claim and the day it was frozen. A
-claim that changes afterwards is a new claim, with a reason.
+One file per paper in ``papers/ledger``, and one for questions that no single paper asks. ``frozen.json`` holds the
+digest of each claim and the day it was frozen. A claim that changes afterwards is a new claim, with a reason.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 LEDGER = Path(__file__).parents[1] / "ledger"
 PAPERS = ("fedacs", "fedaware", "latency", "delta", "feddd")
+SECTIONS = (*PAPERS, "beyond")  # of the ledger and of the items; "beyond" has no primary claim
 Kind = Literal["greater", "less", "equal", "rising", "falling", "value", "above", "below", "holds"]
 
 
@@ -65,7 +66,7 @@ class Claim:
 def claims() -> Mapping[str, Claim]:
     """Return all claims by id, paper by paper, in order of importance."""
     found: dict[str, Claim] = {}
-    for paper in PAPERS:
+    for paper in SECTIONS:
         for entry in _entries(paper):
             claim = Claim(**{**entry, "others": tuple(entry.get("others", ()))})
             if claim.id in found or claim.paper != paper:
