@@ -136,7 +136,12 @@ def arms(world: World) -> Callable[[Scale], Mapping[str, Experiment]]:
             batch_size=size.batch,
         )
         return {
-            name: replace(base, method=method, rounds=-int(-size.participations // least))
+            name: replace(
+                base,
+                method=method,
+                rounds=-int(-size.participations // least),
+                evaluate_every=max(int(PER_ROUND // least), 1),  # as often for as many participations
+            )
             for name, (method, least) in selections(world.deadline, size.clients).items()
         }
 
@@ -171,19 +176,20 @@ def settings(world: World) -> Callable[[Scale], Mapping[str, Any]]:
 
 
 def within_budget(record: Record, reference: Record) -> Record:
-    """Return the rounds of a run within the participations of the reference, accuracies averaged over the last of them.
+    """Return the evaluated rounds of a run within the participations of the reference, with steady accuracies.
 
-    The average of a round is over those that end within the 50 participations before its end, itself included; so no
-    arm finds the target by chance because it evaluates more often.
+    The accuracy of a round is the mean over those that end within the 50 participations before its end, itself
+    included, so that no arm finds the target by chance because it evaluates more often; "each" is its own.
     """
     used = np.cumsum(record.rounds["asked"])
-    n = int(np.searchsorted(used, reference.rounds["asked"].sum(), side="right"))
-    rounds = {name: column[:n] for name, column in record.rounds.items()}
+    within = used <= reference.rounds["asked"].sum()
+    evaluated = within & np.isfinite(record.rounds["accuracy"])
+    rounds, used = {name: column[evaluated] for name, column in record.rounds.items()}, used[evaluated]
     sent = (rounds["bytes_up"] + rounds["bytes_down"]) / 1e6
-    steady = _averaged(rounds["accuracy"], used[:n])
-    clients = record.clients["round"] <= n
+    steady = _averaged(rounds["accuracy"], used)
+    clients = record.clients["round"] <= within.sum()
     return Record(
-        {**rounds, "accuracy": steady, "participations": used[:n], BYTES: sent},
+        {**rounds, "accuracy": steady, "each": rounds["accuracy"], "participations": used, BYTES: sent},
         {name: column[clients] for name, column in record.clients.items()},
         record.values,
     )
@@ -217,7 +223,7 @@ def final(record: Record, reference: Record) -> float:
     """Return the mean accuracy of the last tenth of the participations."""
     rounds = within_budget(record, reference).rounds
     used = rounds["participations"]
-    return float(record.rounds["accuracy"][: used.size][used > 0.9 * used[-1]].mean())
+    return float(rounds["each"][used > 0.9 * used[-1]].mean())
 
 
 MEASURES = {
