@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -235,15 +235,15 @@ MEASURES = {
 }
 
 
-def over(title: str, x: str, log: Literal["", "x"] = "") -> Make:
-    """Return a panel of the accuracies within the budget over a column."""
+def over(title: str, x: str) -> Make:
+    """Return a panel of the accuracies within the budget over the logarithm of a column."""
 
     def make(records: Records) -> Panel:
         cut = {
             arm: [within_budget(run, other) for run, other in zip(runs, records["synchronous"], strict=True)]
             for arm, runs in records.items()
         }
-        return curves(title, "accuracy", x, log=log)(cut)
+        return curves(title, "accuracy", x, log="x")(cut)
 
     return make
 
@@ -271,9 +271,8 @@ NOTES = (
         f"{CONCURRENCIES[-1] - BUFFER} models and answers, of fedbuff, {CONCURRENCIES[-1]}."
     ),
     (
-        "The target was fixed beforehand by a pilot of synchronous rounds alone, which reach it after a quarter to a "
-        "third of the participations. The deadline is the 80 % quantile of a participation's seconds, from the world's "
-        "law."
+        "The target was fixed beforehand, by a pilot of synchronous rounds alone. The deadline is the 80 % quantile of "
+        "a participation's seconds, from the world's law."
     ),
     (
         "FedBuff's buffer is half of what a synchronous round asks: with 10 at a time it keeps as many clients busy "
@@ -291,7 +290,7 @@ def study(name: str, world: World) -> Study:
         seeds={"smoke": 2, "laptop": 10, "paper": 10},
         measures=MEASURES,
         panels=(
-            over("Accuracy over time", "clock", log="x"),
+            over("Accuracy over time", "clock"),
             over("Accuracy over bytes", BYTES),
             bars_of("seconds to the target", f"Time to {SHOWN}", "Simulated time, s"),
             bars_of("MB to the target", f"Bytes to {SHOWN}", BYTES),
