@@ -134,7 +134,7 @@ def test_a_client_of_ones_own_may_report_what_a_method_needs():
     assert result.train_metrics_clientapp[3]["received"] >= 1
 
 
-@pytest.mark.parametrize("method", [fw.methods.scaffold, fw.methods.feddyn, fw.methods.fedprox])
+@pytest.mark.parametrize("method", [fw.methods.scaffold, fw.methods.feddyn, fw.methods.focus, fw.methods.fedprox])
 def test_with_our_clients_every_method_gives_the_simulators_bits(method):
     same = experiment(method(3), rounds=3, epochs=1, steps=None, batch_size=20, lr=0.05)
     name, model = model_factory(same, digits())
@@ -146,6 +146,21 @@ def test_with_our_clients_every_method_gives_the_simulators_bits(method):
     tensors.read(result.arrays, x)
     assert np.array_equal(x, fw.run(same).x), name
     assert 0 <= result.evaluate_metrics_clientapp[3]["accuracy"] <= 1
+
+
+def test_clients_of_ones_own_go_on_from_their_own_models_under_fedawe():
+    """They send whole models; the server knows where each began, and counts its step once for a round of absence."""
+    seen = []
+    strategy = flower.Strategy(fw.methods.fedawe(2), fraction_evaluate=0, clock=VirtualClock())
+    result = start(strategy, 8, flower.LocalGrid(plain(seen), N))
+    own, last, x = np.zeros(N), np.zeros(N), 0.0
+    for r in range(1, 9):
+        ids = np.array([client for client, config in seen if config["server-round"] == r])
+        arrived = own[ids] + (r - last[ids]) * [pull(c) for c in ids]
+        x = SAMPLES[ids] @ arrived / SAMPLES[ids].sum()
+        own[ids], last[ids] = x, r
+    assert len(set(last)) > 2
+    assert result.arrays["b"].numpy() == pytest.approx(x, rel=1e-5)
 
 
 def test_our_clients_also_serve_methods_that_need_but_numbers_of_them():

@@ -74,7 +74,7 @@ def test_interrupted_and_resumed_is_uninterrupted(name, tiny, tmp_path):
     assert (np.diff(resumed.rounds["wall_seconds"]) > 0).all()
 
 
-@pytest.mark.parametrize("name", ["fedvarp", "fedvarp_reuse", "scaffold", "feddyn"])
+@pytest.mark.parametrize("name", ["fedvarp", "fedvarp_reuse", "scaffold", "feddyn", "focus", "fedawe"])
 @pytest.mark.parametrize(("tables", "later"), [("disk", "disk"), ("disk", "ram"), ("ram", "disk")])
 def test_where_tables_are_kept_changes_no_bit(name, tables, later, tiny, tmp_path):
     experiment = tiny(getattr(methods, name)(3))
