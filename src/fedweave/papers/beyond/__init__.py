@@ -1,5 +1,5 @@
 """Questions that no single paper asks."""
 
-from fedweave.papers.beyond import participation
+from fedweave.papers.beyond import asynchronous, participation
 
-STUDIES = (participation.PARTICIPATION,)
+STUDIES = (participation.PARTICIPATION, *asynchronous.STUDIES)

@@ -10,7 +10,7 @@ from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from fedweave.papers.common.panels import Bar, Line, Panel
-from fedweave.report.svg import INK, Ink, canvas, inks, simplify, to_svg
+from fedweave.report.svg import INK, MUTED, Ink, canvas, inks, simplify, to_svg
 from fedweave.statistics import paired_difference
 
 SHARES = ("accuracy", "share", "success")  # shown in per cent
@@ -65,7 +65,7 @@ def _draw_line(axes: Axes, line: Line, ink: Ink, scale: float, points: bool) -> 
 
 
 def _draw_bars(axes: Axes, bars: Sequence[Bar], scale: float) -> None:
-    """Draw means with their t intervals, and published numbers as diamonds."""
+    """Draw means with their t intervals, and published numbers as diamonds; say where there is no number."""
     for i, bar in enumerate(bars):
         seen = scale * bar.values[np.isfinite(bar.values)]
         if seen.size:
@@ -74,6 +74,8 @@ def _draw_bars(axes: Axes, bars: Sequence[Bar], scale: float) -> None:
             if seen.size > 1:
                 low, high = spread.interval
                 axes.plot([i, i], [low, high], color=INK, linewidth=1.1)
+        else:
+            axes.text(i, 0.02, "none", transform=axes.get_xaxis_transform(), ha="center", color=MUTED, fontsize=7)
         if bar.published is not None:
             axes.plot(i, scale * bar.published, marker="D", color="#d55e00", markersize=5, linestyle="none")
     turn = 35 if sum(len(bar.name) for bar in bars) > 40 else 0

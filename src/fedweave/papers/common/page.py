@@ -16,6 +16,7 @@ VERDICTS = """
 .verdict { font-weight: 600; } .confirmed { color: #0a7d4f; } .contradicted { color: #b3261e; }
 @media (prefers-color-scheme: dark) { .confirmed { color: #5fd39a; } .contradicted { color: #ff8a80; } }
 .claims td, .claims th { white-space: normal; text-align: left; } .claims td:first-child { min-width: 18rem; }
+.claims td:last-child { min-width: 16rem; }
 """
 
 

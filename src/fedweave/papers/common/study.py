@@ -170,7 +170,8 @@ class Outcome:
 
     def named(self, column: str) -> str:
         """Return what is shown as a column's name; beside a calibrated one, all have one learning rate."""
-        return "one learning rate for all" if column == "paper" and self.study.columns else COLUMNS[column]
+        alike = self.study.columns or self.study.name.startswith("beyond/")  # nobody published the latter
+        return "one learning rate for all" if column == "paper" and alike else COLUMNS[column]
 
     def panels(self, column: str = "paper") -> list[Panel]:
         """Return what is drawn."""
