@@ -49,7 +49,7 @@ class AU(Aggregator):
 
 @settings
 class AWE(Aggregator):
-    """x ← Σ ω_i (x_i + η_g (t − τ_i) u_i) / Σ ω_i over the received updates (FedAWE, Xiang et al. 2024, Algorithm 1).
+    """x ← Σ ω_i (x_i + η_g (t − τ_i) u_i) / Σ ω_i over the received updates (FedAWE, Xiang et al. 2024).
 
     A client begins at its own model x_i: the global one after the round τ_i in which it last answered, the initial one
     before. Its update u_i from there counts once for each round since, which makes up for its absence, and the mean

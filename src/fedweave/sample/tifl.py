@@ -27,7 +27,7 @@ class Tiers(Sampler):
     is the worst.
     A server has no test set of each tier: a tier is as good as its clients' last training losses, weighted by samples,
     and one that was never heard is the worst. The paper itself could not be had: the rule of p follows public
-    implementations, which differ in D; this form leaves no tier without a chance.
+    implementations, which differ in D; this form leaves no tier without a chance. ``interval`` 10 is our choice.
     """
 
     per_round: PositiveInt
