@@ -114,7 +114,7 @@ def selections(deadline: float, clients: int) -> dict[str, tuple[Method, float]]
         "over-selection": (fedavg(Synchronous(over_selection=1.3), mean), 1.3 * PER_ROUND),
         "semi-synchronous": (fedavg(Synchronous(deadline, late="discount"), Stale(mean)), 0.95 * PER_ROUND),
         **{f"fedbuff, {c}": (methods.fedbuff(c, BUFFER), BUFFER) for c in CONCURRENCIES},
-        "latency-optimal": (methods.latency_optimal(PER_ROUND), PER_ROUND / 1.5),
+        "latency-optimal": (methods.latency_optimal(PER_ROUND), PER_ROUND / 1.2),
         "feddd": (methods.feddd(), clients),
         "feddd, 10": (Method(plain, upload=DifferentialDropout(), name="feddd"), PER_ROUND),
     }
