@@ -23,9 +23,10 @@ from fedweave.store.run_folder import RunFolder
 from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, digits, experiment, fate_of, interrupted, reasons, run
 
 ORACLES = {"feddelta": "Delta", "fedis": "IS"}  # the methods of the zoo that only a simulator can run
+ASYNCHRONOUS = {"fedbuff", "fedasync", "ca2fl"}  # likewise
 
 
-@pytest.mark.parametrize("name", sorted(set(method_names()) - set(ORACLES)))
+@pytest.mark.parametrize("name", sorted(set(method_names()) - set(ORACLES) - ASYNCHRONOUS))
 def test_every_method_gives_the_simulators_bits_over_lossy_links(name):
     same = experiment(getattr(fw.methods, name)(3), system=fw.system.Dynamic(), rounds=4, steps=None)
     fleet = flower.LocalGrid(app(), CLIENTS, fate=fate_of(same), bytes=True)
