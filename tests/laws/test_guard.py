@@ -16,6 +16,7 @@ from fedweave.core.roles import Aggregator, Pacing, Sampler, ServerOptimizer, Sy
 from fedweave.core.spec import kinds
 from fedweave.method import Method
 from fedweave.pacing import Synchronous
+from fedweave.papers.beyond.participation import Absent
 from fedweave.round.guard import Guarded, guarded
 from fedweave.round.read_only import read_only_record
 from fedweave.runs.method_names import method_names, parse
@@ -92,6 +93,7 @@ WORLDS = [
     *(fw.system.Latency.heavy_tailed(), fw.system.Wireless(fading=True), fw.system.Shannon(fading=True)),
     fw.system.Dynamic(slow_work=(1, MOST_STEPS), fast_work=(MOST_STEPS, MOST_STEPS), step_seconds=1e9),
     fw.system.Measured(),
+    Absent(),
 ]
 
 

@@ -21,7 +21,8 @@ class Extrapolated(Aggregator):
     of an overparameterised model, ‖d‖² is far less than their mean square and the step is long; it is never shorter
     than d. For weights with another total W than one (lost answers, unequal laws) the rule is that of their mean: the
     numerator has W Σ w_i ‖u_i‖². Buffers follow d itself. The paper evaluates the mean of the last two models, because
-    long steps make them oscillate; here, as everywhere, the last one is evaluated.
+    long steps make them oscillate; here, as everywhere, the last one is evaluated. The authors' code has M ε for ε
+    (Divyansh03/FedExP).
     """
 
     aggregator: Aggregator

@@ -92,8 +92,8 @@ class MIFA(Aggregator):
     """η Σ_j ω_j G_j, where G_j = u_j/η of the last round in which client j answered (MIFA, Gu et al. 2021, Alg. 1).
 
     ``VarpRefreshed`` in units of the gradient: where the learning rate changes, what is remembered follows the new one.
-    The paper assumes that every client takes part in the first round; one that was never heard counts as zero. Buffers
-    are not remembered: they follow the mean of this round.
+    The paper assumes that every client takes part in the first round; one that was never heard counts as zero, as in
+    the authors' variant that does not wait (hmgxr128/MIFA_code). Buffers are not remembered: they follow the mean.
     """
 
     precision: Precision = "float32"

@@ -55,7 +55,8 @@ class AWE(Aggregator):
     known. (The paper has equal weights; with ω the objective is Σ ω_i f_i.) With everyone there it is FedAvg.
 
     The server keeps the x_i, N × D numbers, and sends each client its own; the paper's clients receive the new model at
-    the end of the round and keep it themselves. Buffers are not multiplied.
+    the end of the round and keep it themselves. Buffers are not multiplied. (The formulas were read in the authors'
+    code, mingxiang12/FedAWE.)
     """
 
     lr: PositiveFactor = 1.0  # η_g

@@ -170,8 +170,9 @@ class Tracking(Solver):
     The paper starts with y_i = 0, adds ∇f_i(x_k) − ∇f_i(x_{k−1}) in every local step k and moves by −η y_i before the
     next one, where ∇f_i(x_{−1}) is the last gradient of the client's last participation. The sum telescopes to g − m_i.
     So T local steps move T − 1 times, and the gradient of the T-th is sent as the displacement −η (g − m_i) from x. At
-    the optimum m_i = ∇f_i and clients stand still, however many steps they do. (As in the paper's Algorithm 1 and in
-    the authors' code, BichengYing/FedASL.)
+    the optimum m_i = ∇f_i and clients stand still, however many steps they do. On quadratics only (I − ηH)^(T−1) of the
+    gap between m_i and ∇f_i(x) is closed: long walks slow FOCUS down. (The formulas are those of the authors' code,
+    BichengYing/FedASL; the paper's own listing was not at hand.)
     """
 
     memory_kind: ClassVar[str] = "tracked gradients"
