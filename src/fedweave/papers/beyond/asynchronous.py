@@ -158,7 +158,7 @@ def settings(world: World) -> Callable[[Scale], Mapping[str, Any]]:
             "training images": size.images,
             "test images": size.test,
             "clients": size.clients,
-            "participation": f"{PER_ROUND} clients a round; see the notes for the others",
+            "participation": f"{PER_ROUND} clients a round",
             "client sizes": f"Dirichlet({ALPHA}) labels",
             "world": f"{OURS}{world.about}",
             "deadline": f"{world.deadline:g} s",
@@ -168,7 +168,7 @@ def settings(world: World) -> Callable[[Scale], Mapping[str, Any]]:
             "batch": size.batch,
             "steps an epoch": math.ceil(size.images / size.clients / size.batch),
             "learning rate": LR,
-            "tuning": "none: one learning rate for all arms",
+            "tuning": "none",
             "target": f"{SHOWN} test accuracy",
         }
 
