@@ -114,7 +114,7 @@ def selections(deadline: float, clients: int) -> dict[str, tuple[Method, float]]
         "over-selection": (fedavg(Synchronous(over_selection=1.3), mean), 1.3 * PER_ROUND),
         "semi-synchronous": (fedavg(Synchronous(deadline, late="discount"), Stale(mean)), 0.95 * PER_ROUND),
         **{f"fedbuff, {c}": (methods.fedbuff(c, BUFFER), BUFFER) for c in CONCURRENCIES},
-        "latency-optimal": (methods.latency_optimal(PER_ROUND), PER_ROUND / 1.5),
+        "latency-optimal": (methods.latency_optimal(PER_ROUND), PER_ROUND / 1.2),
         "feddd": (methods.feddd(), clients),
         "feddd, 10": (Method(plain, upload=DifferentialDropout(), name="feddd"), PER_ROUND),
     }
@@ -158,7 +158,7 @@ def settings(world: World) -> Callable[[Scale], Mapping[str, Any]]:
             "training images": size.images,
             "test images": size.test,
             "clients": size.clients,
-            "participation": f"{PER_ROUND} clients a round; see the notes for the others",
+            "participation": f"{PER_ROUND} clients a round",
             "client sizes": f"Dirichlet({ALPHA}) labels",
             "world": f"{OURS}{world.about}",
             "deadline": f"{world.deadline:g} s",
@@ -168,7 +168,7 @@ def settings(world: World) -> Callable[[Scale], Mapping[str, Any]]:
             "batch": size.batch,
             "steps an epoch": math.ceil(size.images / size.clients / size.batch),
             "learning rate": LR,
-            "tuning": "none: one learning rate for all arms",
+            "tuning": "none",
             "target": f"{SHOWN} test accuracy",
         }
 
