@@ -93,7 +93,8 @@ class MIFA(Aggregator):
 
     ``VarpRefreshed`` in units of the gradient: where the learning rate changes, what is remembered follows the new one.
     The paper assumes that every client takes part in the first round; one that was never heard counts as zero, as in
-    the authors' variant that does not wait (hmgxr128/MIFA_code, where the formula was read). Buffers are not remembered: they follow the mean.
+    the authors' variant that does not wait (hmgxr128/MIFA_code, where the formula was read). Buffers are not
+    remembered: they follow the mean.
     """
 
     precision: Precision = "float32"
