@@ -94,6 +94,9 @@ def test_the_command_line_and_python_have_the_same_defaults():
         ("tables", "tape", ["--tables", "'ram' or 'disk'", "'tape'"]),
         ("start", "model.onnx", ["--start", ".safetensors, .pt or .pth", "'model.onnx'"]),
         ("start", "nowhere.pt", ["--start", "no start file", "nowhere.pt"]),
+        ("pacing", "buffered:5", ["--pacing", "buffered:CONCURRENCY:BUFFER", "'buffered:5'"]),
+        ("pacing", "buffered:5:x", ["--pacing", "'buffer' parameter", "whole number", "'x'"]),
+        ("pacing", "buffered:5:6", ["--pacing", "at most the concurrency, 5", "6"]),
         ("adversary", "sign-flip:2", ["--adversary", "less than or equal to 1", "'2'"]),
         ("ronds", "3", ["'--ronds'", "Did you mean 'rounds'?"]),
     ],
@@ -122,7 +125,7 @@ WRONG = {
     "pool": "spark", "max_length_ratio": "0", "deadline": "soon", "over_selection": "0.5", "answers": "0",
     "min_answers": "-1", "failures": "ignore", "quarantine": "0", "audit": "maybe", "task": "regresion",
     "evaluate": "trian", "client_eval": "0",
-    "start": "model.onnx", "adversary": "sign-flop:0.2",
+    "start": "model.onnx", "adversary": "sign-flop:0.2", "pacing": "buffered:5",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import fedweave as fw
 from fedweave import methods
-from fedweave.core.roles import Aggregator, Sampler, ServerOptimizer, Solver, System, Upload
+from fedweave.core.roles import Aggregator, Pacing, Sampler, ServerOptimizer, Solver, System, Upload
 from fedweave.core.settings import BadInput
 from fedweave.core.spec import build, change, describe, kinds
 from fedweave.data.partition import Partition
@@ -16,10 +16,10 @@ from fedweave.method import Method
 from fedweave.runs.method_names import method_names
 from fedweave.runs.plain import from_plain, to_plain
 
-ROLES = [Sampler, Solver, Upload, Aggregator, ServerOptimizer, System, Partition]
+ROLES = [Sampler, Solver, Upload, Aggregator, ServerOptimizer, Pacing, System, Partition]
 SMALL = {  # what parameters without a default are given
     "per_round": 3, "clients": 4, "probability": (0.25, 0.5, 0.25), "alpha": 0.3, "low": 2,
-    "size": 3, "cohort": 3,
+    "size": 3, "cohort": 3, "concurrency": 3, "buffer": 2,
 }  # fmt: skip
 
 
@@ -28,7 +28,13 @@ def make(tmp_path):
     """Return a maker of parts from the defaults and small arguments."""
     trace = tmp_path / "t.csv"
     trace.write_text("client,steps\n0,1\n")
-    given = {**SMALL, "path": trace, "sampler": fw.sample.Uniform(3), "aggregator": fw.aggregate.Mean()}
+    given = {
+        **SMALL,
+        "path": trace,
+        "sampler": fw.sample.Uniform(3),
+        "aggregator": fw.aggregate.Mean(),
+        "inner": fw.aggregate.Mean(),
+    }
 
     def part(cls):
         parameters = inspect.signature(cls).parameters.values()

@@ -19,6 +19,7 @@ from fedweave.local.solvers import Prox
 from fedweave.pacing import Buffered, Synchronous
 from fedweave.round import first_state, run_round
 from fedweave.runs.method_names import method_names, parse
+from fedweave.sample.fixed import empty_cohort
 
 N, D, LR = 9, 4, 0.1
 PROBLEM = Quadratics.random(N, D)
@@ -248,7 +249,9 @@ class Enumerated(Sampler):
 
     def draw(self, state, view, rng):
         p = view.population
-        free, chances = np.flatnonzero(p.available), p.weight[p.available] / p.weight[p.available].sum()
+        free, chances = np.flatnonzero(p.available), p.weight[p.available] / max(p.weight[p.available].sum(), 1e-300)
+        if not free.size:
+            return empty_cohort()
         if self.replacement:
             who = [free[CHOOSE[0](chances)] for _ in range(self.per_round)]
             ids, count = np.unique(who, return_counts=True)
