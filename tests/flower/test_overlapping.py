@@ -10,12 +10,14 @@ from fedweave import flower
 from fedweave.core.flights import TOO_STALE, flights_of
 from fedweave.core.roles import OverlappingEngine
 from fedweave.engine.links import draw_arrivals
+from fedweave.fleet.server import mail, shelf
 from fedweave.fleet.server.app import prepare
 from fedweave.fleet.server.terms import Terms, VirtualClock
 from fedweave.pacing import Buffered, Synchronous
 from fedweave.round import run_round
 from fedweave.runs.session import nominal_population
 from fedweave.store.run_folder import RunFolder
+from fedweave.tables import spool
 from flower.rehearsal import BAD, CLIENTS, SlowGrid, app, asked_in, experiment, interrupted, reasons, run, share
 
 # Whole seconds, redrawn for each dispatch, so that looks at whole seconds see every answer when it comes.
@@ -171,6 +173,20 @@ def test_repeated_and_reordered_answers_change_nothing(name, tmp_path):
     assert_same_run(found, fw.run(same))
     assert fleet.repeated > 40
     assert not [why for _, why in reasons(tmp_path / "run") if "app failed" not in why and "gone" not in why]
+
+
+def test_answers_that_wait_in_a_file_change_nothing(monkeypatch):
+    """No array of an answer stays in memory until its round ends, and answers are pulled one at a time."""
+    same, clock, stored = lossy(METHODS["control variates"], system=fw.system.Latency((1, 9))), VirtualClock(), []
+    clean = run(same, Timed(clock, same), Terms(poll_seconds=0.01), clock)
+    monkeypatch.setattr(spool, "LARGE", 0)
+    monkeypatch.setattr(mail, "PULLED", 1)
+    monkeypatch.setattr(shelf, "HELD", 0)
+    store = shelf.Shelf._store
+    monkeypatch.setattr(shelf.Shelf, "_store", lambda self, array: stored.append(len(array.data)) or store(self, array))
+    clock = VirtualClock()
+    assert_same_run(run(same, Timed(clock, same), Terms(poll_seconds=0.01), clock), clean)
+    assert sum(stored) > clean.x.nbytes * clean.rounds["received"].sum()
 
 
 def test_an_answer_to_another_dispatch_is_refused_and_its_seat_filled(tmp_path):

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from fedweave.core.flights import STALE, TOO_STALE, Flights, Landing
 from fedweave.core.records import Array, Assignment, Failures, Replies
 from fedweave.fleet.server.questions import Box, some_of
+from fedweave.fleet.server.shelf import Shelf
 from fedweave.fleet.server.terms import Clock
 from fedweave.tables.spool import Spool
 
@@ -47,8 +48,8 @@ class Posts:
     def __init__(self, grid: Grid, clock: Clock, limit: float, at_a_time: int):
         """Pull at most so many answers at a time."""
         self._grid, self._clock, self._at_a_time, self.limit = grid, clock, at_a_time, limit
-        self._asked: dict[int, Post] = {}  # by client, as all of these
-        self._replies: dict[int, tuple[Message, float]] = {}
+        self._asked: dict[int, Post] = {}  # by client
+        self._shelf = Shelf()
 
     def send(self, assignment: Assignment, messages: Sequence[Message], to: Array) -> None:
         """Send these rows of an assignment their messages; those for whom there is none are lost at once."""
@@ -58,14 +59,14 @@ class Posts:
 
     def look(self, clients: Array) -> bool:
         """Look for answers of these clients until some have come, and return whether any have."""
-        waiting = {p.name: c for c in clients.tolist() if (p := self._asked[c]).name and c not in self._replies}
+        waiting = {p.name: c for c in clients.tolist() if (p := self._asked[c]).name and c not in self._shelf}
         names = list(waiting)
         for begin in range(0, len(names), self._at_a_time):
             came = list(self._grid.pull_messages(names[begin : begin + self._at_a_time]))
             for reply in came:
                 client = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if client is not None:  # else it was answered twice
-                    self._replies[client] = reply, self._clock.now() - self._asked[client].at
+                    self._shelf.put(client, reply, self._clock.now() - self._asked[client].at)
             if came:
                 return True
         return False
@@ -74,16 +75,18 @@ class Posts:
         """Return what has become of these clients' questions, those that were asked ``limit`` before ``now`` lost."""
         arrived, lost, seconds = np.zeros(clients.size, bool), np.zeros(clients.size, bool), np.zeros(clients.size)
         for i, client in enumerate(clients.tolist()):
-            post, found = self._asked[client], self._replies.get(client)
-            arrived[i] = found is not None and not found[0].has_error()
-            lost[i] = found is not None and found[0].has_error()
-            lost[i] |= found is None and (not post.name or now >= post.at + self.limit)
-            seconds[i] = found[1] if found is not None else now - post.at if lost[i] else np.inf
+            post, found = self._asked[client], self._shelf.look(client)
+            if found is not None:
+                lost[i], seconds[i] = found
+                arrived[i] = not lost[i]
+            else:
+                lost[i] = not post.name or now >= post.at + self.limit
+                seconds[i] = now - post.at if lost[i] else np.inf
         return Come(arrived, lost, seconds)
 
     def next_limit(self, clients: Array) -> float:
         """Return when the next of these clients that has not answered is given up."""
-        waiting = [self._asked[c].at for c in clients.tolist() if c not in self._replies]
+        waiting = [self._asked[c].at for c in clients.tolist() if c not in self._shelf]
         return min(waiting, default=np.inf) + self.limit
 
     def land(self, landing: Landing) -> Iterator[tuple[Array, Assignment, Iterator[Outcome]]]:
@@ -96,13 +99,13 @@ class Posts:
         for number in np.unique(flights.dispatch):
             rows = np.flatnonzero(flights.dispatch == number)
             asked = some_of(posts[rows[0]].assignment, np.array([posts[row].row for row in rows]))
-            yield rows, asked, (self._outcome(flights.take(row), posts[row]) for row in rows)
+            yield rows, asked, (self._outcome(flights, row, posts[row]) for row in rows.tolist())
 
-    def _outcome(self, flight: Flights, post: Post) -> Outcome:
-        if (found := self._replies.pop(int(flight.client), None)) is not None:
+    def _outcome(self, flights: Flights, row: int, post: Post) -> Outcome:
+        if (found := self._shelf.take(int(flights.client[row]))) is not None:
             return found
-        if flight.fate == STALE:
-            return TOO_STALE, float(flight.seconds)
+        if flights.fate[row] == STALE:
+            return TOO_STALE, float(flights.seconds[row])
         return (f"did not answer within {self.limit:g} s", self.limit) if post.name else (NOT_ASKED, 0.0)
 
 
