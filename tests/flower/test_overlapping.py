@@ -150,6 +150,32 @@ def test_a_fleet_that_is_gone_ends_the_run_and_moves_nothing():
     )
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_every_run_ends_whatever_a_fleet_does(seed):
+    """Answers lost in every way, on time and too late, nodes that come and go: each wait has an end."""
+    rng, clock, limit = np.random.default_rng(seed), VirtualClock(), 10.0
+    pacing = [
+        Buffered(5, 3, timeout=limit),
+        Buffered(3, 1, timeout=limit, most_staleness=0),
+        Synchronous(deadline=4, late="discount"),
+    ][seed % 3]
+
+    def fate(client, message):
+        if not asked_in(message):
+            return ""
+        node = fleet.nodes[int(rng.integers(CLIENTS))]
+        fleet.online = fleet.online ^ {node} if len(fleet.online) > 2 else set(fleet.nodes)
+        return ("", "", "raises", "dead", "silent")[rng.integers(5)]
+
+    fleet = SlowGrid(clock, lambda c: float(rng.uniform(0, 1.5 * limit)), app(), CLIENTS, fate=fate)
+    same = experiment(paced(fw.methods.fedavg(4), pacing), rounds=10)
+    found = run(same, fleet, Terms(answer_seconds=limit, poll_seconds=1), clock)
+    assert found.rounds["round"].tolist() == list(range(1, 11))
+    assert found.rounds["seconds"].max() <= CLIENTS * limit, "a round waits for each client at most once"
+    pairs = list(zip(found.clients["round"], found.clients["client"], strict=True))
+    assert len(set(pairs)) == len(pairs), "nobody lands twice in a round"
+
+
 class Repeating(Timed):
     """A fleet whose answers come twice at once, again with whatever comes later, and in any order."""
 
@@ -261,6 +287,9 @@ def test_a_server_killed_in_mid_flight_goes_on_to_the_same_model(name, moment, t
         zip(*map(np.ndarray.tolist, (flights.client, flights.dispatch)), strict=True)
     )
     assert_same_run(found, fw.run(same), COLUMNS[:-1])  # seconds count from the last question
+    asked = len(restarted.asked)
+    assert run(same, restarted, LOOKS, again, out=folder).summary == found.summary
+    assert len(restarted.asked) == asked, "a finished run asks nobody"
 
 
 def test_a_client_that_was_under_way_and_is_not_back_is_given_up(tmp_path):

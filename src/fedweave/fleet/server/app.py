@@ -210,7 +210,7 @@ def _recall(session: Session, store: RunFolder) -> None:
 def _ask_again(session: Session, state: ServerState) -> None:
     """Ask those again who were under way when the server stopped: what they answered it is gone with it."""
     engine, method = session.engine, session.method
-    if isinstance(engine, FlowerEngine) and method.pacing.overlaps:
+    if isinstance(engine, FlowerEngine) and method.pacing.overlaps and state.round < session.experiment.rounds:
         engine.resume(state.clock, under_way(method, state, session.base, engine, session.experiment.seed))
 
 

@@ -120,6 +120,7 @@ class FlowerEngine:
         flight ends when it is given up, so no waiting is for ever.
         """
         clients, since, begin = flights.client, self._since, self._run_clock
+        end = since + (until - begin)  # on the server's clock, so that sleeping until then gets there
         while True:
             now = self._clock.now()
             any_came, self._run_clock = self._posts.look(clients), begin + now - since
@@ -128,11 +129,11 @@ class FlowerEngine:
                 over = come.lost.any() or flights.drawn[come.arrived].sum() >= enough
             else:
                 over = self._closes(come, flights.dispatch == self._newest, now - since)
-            if over or come.ended.all() or self._run_clock >= until:
+            if over or come.ended.all() or now >= end:
                 return Ended(come.ended, come.lost, self._run_clock)
             if not any_came:
-                next_event = min(until - self._run_clock, self._posts.next_limit(clients) - now)
-                self._clock.sleep(min(self._terms.poll_seconds, next_event))
+                next_event = min(end, self._posts.next_limit(clients[~come.ended]))
+                self._clock.sleep(min(self._terms.poll_seconds, next_event - now))
 
     def _closes(self, come: Come, newest: Array, elapsed: float) -> bool:
         """Return whether the pacing closes the round now; if nobody could be asked, with the first that ends."""

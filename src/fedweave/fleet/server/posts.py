@@ -85,9 +85,8 @@ class Posts:
         return Come(arrived, lost, seconds)
 
     def next_limit(self, clients: Array) -> float:
-        """Return when the next of these clients that has not answered is given up."""
-        waiting = [self._asked[c].at for c in clients.tolist() if c not in self._shelf]
-        return min(waiting, default=np.inf) + self.limit
+        """Return when the next of these clients is given up; there is at least one."""
+        return min(self._asked[c].at for c in clients.tolist()) + self.limit
 
     def land(self, landing: Landing) -> Iterator[tuple[Array, Assignment, Iterator[Outcome]]]:
         """Yield rows of a landing that were asked together, what, and what became of each; none is under way any more.

@@ -64,6 +64,8 @@ class VirtualClock(Clock):
         return self.time
 
     def sleep(self, seconds: float) -> None:
+        if seconds < 0:
+            raise ValueError("sleep length must be non-negative")  # as time.sleep says
         self.time += seconds
 
 
