@@ -10,6 +10,11 @@ of the ratio fedweave / bare. Use: python benchmarks/rounds.py [--turns 7] [--wo
 and weights included, in W1 and in one run. They draw without replacement here, so that all sides train as many clients;
 a turn is one round of each, in another order every turn.
 
+--pacing: asynchronous rounds against synchronous ones in a world with heavy-tailed seconds, W1: as many clients train
+in a round of either, but those of an asynchronous one began with several versions of the model. A turn is one round of
+each; with one worker processor time is told as well. Then the server's work per absorb, without training and in
+processor time, with 10⁵ of 2·10⁵ clients under way, 1000 landing.
+
 --lazy: W1 with the images in a lazy data set that returns stored ones, against the same images as arrays; turns alike.
 """
 
@@ -17,7 +22,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,8 +33,13 @@ from works import WORKS, bare_loop, environment, fedweave_round, made_data, seco
 
 from fedweave import methods
 from fedweave.aggregate import InverseProbability
+from fedweave.core.records import Assignment, Population, Replies
 from fedweave.engine.pool.processes import Workers
+from fedweave.engine.simulator import Simulator
+from fedweave.local.quadratic import Quadratics, QuadraticTrainer
 from fedweave.method import Method
+from fedweave.pacing import Buffered
+from fedweave.round import first_state, run_round
 from fedweave.sample import PracticalDelta, PracticalIS
 
 
@@ -91,27 +103,75 @@ def lazy(turns: int, workers: int) -> dict[str, Any]:
     return contest({"arrays": {}, "lazy": {"lazy": True}}, turns, workers)
 
 
+def pacing(turns: int, workers: int) -> dict[str, Any]:
+    """Return medians over ``turns`` of synchronous and asynchronous rounds, ratios, and the server's work."""
+    work = WORKS["W1"]
+    latency, k = np.random.default_rng(0).lognormal(size=work.clients), work.sampled
+    method = methods.fedavg(k)
+    sides = {
+        "synchronous": {"method": method, "latency": latency},
+        "asynchronous": {"method": replace(method, pacing=Buffered(3 * k, k)), "latency": latency},
+    }
+    return contest(sides, turns, workers) | crowd(turns)
+
+
+def crowd(turns: int, clients: int = 200_000, under_way: int = 100_000, buffer: int = 1000) -> dict[str, Any]:
+    """Return the processor milliseconds of the server per absorb, all but training, with so many under way."""
+    rng, method = np.random.default_rng(0), methods.fedbuff(under_way, buffer).widened
+    weight = np.full(clients, 1 / clients)
+    world = Population(
+        weight=weight,
+        samples=np.full(clients, 10),
+        steps=np.full(clients, 5),
+        batch_size=np.full(clients, 10),
+        loss_rate=np.zeros(clients),
+        latency=rng.lognormal(size=clients),
+        available=np.ones(clients, bool),
+    )
+    engine = Simulator(QuadraticTrainer(Quadratics.random(clients, 10), method.solver, 0, weight))
+    state, train, training, taken = first_state(method, np.zeros(10), world, 10), engine.train, [0.0], list[float]()
+
+    def timed(assignment: Assignment) -> Replies:
+        begin = time.process_time()
+        replies = train(assignment)
+        training[0] += time.process_time() - begin
+        return replies
+
+    engine.train = timed
+    for _ in range(turns + 2):
+        begin, training[0] = time.process_time(), 0.0
+        state, _ = run_round(method, state, world, engine, 0.05, 0)
+        taken.append(time.process_time() - begin - training[0])
+    return {"under_way": under_way, "landing": buffer, "server_ms": float(np.median(taken[2:]) * 1e3)}
+
+
 def contest(sides: dict[str, dict[str, Any]], turns: int, workers: int) -> dict[str, Any]:
     """Return medians over ``turns`` of rounds of W1 with these settings, and ratios to the first."""
     work = WORKS["W1"]
     x, y = made_data(work)
     taken: dict[str, list[float]] = {name: [] for name in sides}
+    busy: dict[str, list[float]] = {name: [] for name in sides}
     with ExitStack() as stack:  # each has its own processes: changing hands would cost more than what is measured
         rounds = {
             n: fedweave_round(work, x, y, stack.enter_context(Workers(workers)), **how) for n, how in sides.items()
         }
         for turn in range(turns + 2):  # the first two warm up
             names = list(rounds)
-            first = turn % len(names)
-            for name in names[first:] + names[:first]:
+            begins = turn % len(names)
+            for name in names[begins:] + names[:begins]:
+                begin = time.process_time()
                 taken[name].append(seconds(rounds[name], 1))
-    base = np.array(taken[next(iter(sides))][2:])
+                busy[name].append(time.process_time() - begin)
+    first = next(iter(sides))
+    base = np.array(taken[first][2:])
     figures: dict[str, Any] = {"work": "W1", "turns": turns, "workers": workers}
     for name, values in taken.items():
         ratio = np.array(values[2:]) / base
         figures[f"{name}_s"] = float(np.median(values[2:]))
         figures[f"{name}_ratio"] = float(np.median(ratio))
         figures[f"{name}_quartiles"] = np.quantile(ratio, [0.25, 0.75]).round(3).tolist()
+        if workers == 1:  # what others do on this machine does not count
+            figures[f"{name}_processor_ratio"] = float(np.median(busy[name][2:]) / np.median(busy[first][2:]))
     return figures
 
 
@@ -122,6 +182,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--samplers", action="store_true", help="practical samplers against uniform, W1")
+    parser.add_argument("--pacing", action="store_true", help="asynchronous against synchronous rounds, W1")
     parser.add_argument("--lazy", action="store_true", help="a lazy data set against arrays, W1")
     parser.add_argument("--against-peers", action="store_true", help="other libraries too, W1 and W2")
     options = parser.parse_args()
@@ -129,7 +190,7 @@ def main() -> None:
     if options.against_peers:
         against_peers(options.work or ["W1", "W2"], options.turns, options.workers)
         return
-    for chosen, side in ((options.samplers, samplers), (options.lazy, lazy)):
+    for chosen, side in ((options.samplers, samplers), (options.pacing, pacing), (options.lazy, lazy)):
         if chosen:
             print(json.dumps(side(options.turns, options.workers)), flush=True)
             return

@@ -143,7 +143,13 @@ class Stored:
 
 
 def fedweave_round(
-    work: Work, x: Array, y: Array, workers: Pool, method: Method | None = None, lazy: bool = False
+    work: Work,
+    x: Array,
+    y: Array,
+    workers: Pool,
+    method: Method | None = None,
+    lazy: bool = False,
+    latency: Array | None = None,
 ) -> Callable[[], Array]:
     """Return one round of a method, everything in it: sampling, training, admission, aggregation, step, learning.
 
@@ -154,7 +160,7 @@ def fedweave_round(
     flat_x, flat_y = x.reshape(-1, *work.shape), y.reshape(-1, *y.shape[2:])
     inputs: Any = Items(Stored(flat_x, flat_y)) if lazy else flat_x
     data = ClientData(x=inputs, y=flat_y, test_x=inputs[:1], test_y=flat_y[:1], mean=(), std=(), parts=parts)
-    method = method or methods.fedavg(work.sampled)
+    method = (method or methods.fedavg(work.sampled)).widened
     model = work.factory
     engine = torch_simulator(model, data, method.solver, 0, workers)
     one = np.ones(n)
@@ -164,7 +170,7 @@ def fedweave_round(
         steps=work.steps,
         batch_size=np.full(n, work.batch),
         loss_rate=0 * one,
-        latency=one,
+        latency=one if latency is None else latency,
         available=one > 0,
     )
     state = first_state(method, initial_vector(model()), population, engine.layout.parameters)

@@ -228,6 +228,7 @@ def test_help_tells_every_option_and_a_default_that_changes_nothing_when_it_is_t
             "model",
             "task",
             "epochs",
+            "pacing",
             "deadline",
             "answers",
             "quarantine",

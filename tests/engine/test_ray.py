@@ -87,6 +87,7 @@ METHODS = {
     "scaffold": (fw.methods.scaffold(4), {}),
     "feddd": (fw.methods.feddd(4), {"submodels": (1.0, 0.5)}),
     "stacked, with variances": (fw.methods.fedpracdelta(4), {"model": "mlp"}),
+    "asynchronous": (fw.methods.scaffold(4), {"pacing": "buffered:5:2", "rounds": 4}),  # several versions in one call
     "calibrated, with gradients": (fw.methods.fedacs(4), {"calibrate": True, "true_gradients": True}),
 }
 

@@ -51,9 +51,11 @@ RUNS: dict[str, tuple[str, dict[str, str]]] = {  # what each one puts at stake i
     "latency": ("latency_optimal", {**WORLD, "rounds": "8"}),
     "delta": ("fedpracdelta", WORLD),
     "dropout": ("feddd", {**WORLD, "system": "wireless", "tables": "disk"}),
+    "buffered": ("scaffold", {**WORLD, "pacing": "buffered:5:2:2"}),  # who is under way
     "workers": ("fedyogi", {**WORLD, "data": "digits", "workers": "2"}),  # evaluated beside the next round
 }
-CHOSEN = list(RUNS) if THOROUGH else ["scaffold", "aware"]
+CHOSEN = list(RUNS) if THOROUGH else ["scaffold", "aware", "buffered"]
+STRUCK = list(RUNS) if THOROUGH else ["aware", "buffered"]  # which has what scaffold has, and more
 
 
 class Zygote:

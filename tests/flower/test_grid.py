@@ -23,8 +23,6 @@ from fedweave.store.run_folder import RunFolder
 from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, digits, experiment, fate_of, interrupted, reasons, run
 
 ORACLES = {"feddelta": "Delta", "fedis": "IS"}  # the methods of the zoo that only a simulator can run
-
-
 SYNCHRONOUS = [name for name in method_names() if not parse(name, 3).pacing.overlaps]  # others: test_overlapping.py
 
 

@@ -8,7 +8,6 @@ import pytest
 import fedweave as fw
 from fedweave import flower
 from fedweave.core.flights import TOO_STALE, flights_of
-from fedweave.core.roles import OverlappingEngine
 from fedweave.engine.links import draw_arrivals
 from fedweave.fleet.server import mail, shelf
 from fedweave.fleet.server.app import prepare
@@ -337,7 +336,6 @@ def test_the_visits_of_an_overlapping_fleet_are_measured():
     )
     same = experiment(paced(fw.methods.fedavg(6), Buffered(6, 2)), system=fw.system.Measured())
     session = prepare(same, fleet, Terms(poll_seconds=1), clock)
-    assert isinstance(session.engine, OverlappingEngine)
     state = session.start
     for _ in range(6):
         state, _ = run_round(session.method, state, session.world, session.engine, 0.05, 0)

@@ -16,10 +16,13 @@ from fedweave.core.roles import Sampler
 from fedweave.engine.simulator import Simulator
 from fedweave.local.quadratic import Quadratics, QuadraticTrainer
 from fedweave.local.solvers import Prox
+from fedweave.local.trainer import of_each, of_one
 from fedweave.pacing import Buffered, Synchronous
 from fedweave.round import first_state, run_round
+from fedweave.round.memories import commit_memories
 from fedweave.runs.method_names import method_names, parse
 from fedweave.sample.fixed import empty_cohort
+from fedweave.tables.rows import Rows
 
 N, D, LR = 9, 4, 0.1
 PROBLEM = Quadratics.random(N, D)
@@ -353,3 +356,63 @@ def test_lost_answers_cost_all_clients_the_same_share():
     share = mean / TINY.weight
     assert np.allclose(share, share[0], atol=1e-14)
     assert 0.6 < share[0] < 1
+
+
+# What a client trains with when it lands is what it was sent
+
+
+class Recording(QuadraticTrainer):
+    """A trainer that takes down with what each client of each dispatch trains."""
+
+    def train(self, x, jobs):
+        models = np.broadcast_to(of_each(x, jobs), (jobs.client.size, D))
+        self.most = max(getattr(self, "most", 0), 1 if x.ndim == 1 else len(x))
+        for i, key in enumerate(zip(jobs.client.tolist(), jobs.dispatch.tolist(), strict=True)):
+            sent = None if jobs.broadcast is None else of_one(jobs.broadcast, jobs, i)
+            start = models[i] if jobs.starts is None else jobs.starts[i]
+            rows = (models[i], start, sent, None if jobs.memory is None else jobs.memory[i], jobs.steps[i])
+            self.trained[key] = [None if row is None else np.asarray(row).tobytes() for row in rows]
+        return super().train(x, jobs)
+
+
+class Remembering(Simulator):
+    """A simulator that takes down what each client of each dispatch is sent, and has at home."""
+
+    def send(self, assignment):
+        context, p, x = assignment.context, assignment.population, assignment.x
+        for client in assignment.cohort.ids.tolist():
+            one = np.array([client])
+            memory = None if context.memory is None else context.memory[one][0]
+            start = x
+            if context.kept is not None and context.kept.written[client]:
+                own = context.kept[one][0]
+                start = x if np.isnan(own).all() else np.where(np.isnan(own), x, own)
+            rows = (x, start, context.broadcast, memory, p.steps[client])
+            self.asked[client, assignment.dispatch] = [None if r is None else np.asarray(r).tobytes() for r in rows]
+        return super().send(assignment)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddd_acs", "fedbuff"])
+def test_a_client_trains_with_what_it_was_sent_however_late_it_lands(name):
+    """The model and the broadcast of its version; its own memory; what it keeps, also when others are refreshed."""
+    method = replace(parse(name, 3), pacing=Buffered(6, 2)).widened
+    if name == "feddd_acs":
+        method = replace(method, upload=replace(method.upload, refresh=2))
+    trainer = Recording(PROBLEM, method.solver, 0, WEIGHT)
+    engine = Remembering(trainer, method.upload)
+    trainer.trained, engine.asked = {}, {}
+    state = first_state(method, np.full(D, 2.0), lognormal(1), D)
+    for _ in range(25):
+        state, _ = run_round(method, state, lognormal, engine, LR, 0)
+    assert trainer.most > 1  # several versions in one call
+    assert len(trainer.trained) >= 40
+    for key, rows in trainer.trained.items():
+        assert rows == engine.asked[key]
+
+
+def test_a_refresh_leaves_those_under_way_what_they_keep():
+    table = Rows.zeros(5, 2).replaced(np.array([1, 2, 4]), np.arange(6.0).reshape(3, 2))
+    cohort, replies = worlds.cohort([1]), worlds.replies(np.ones((1, 2)), kept=np.full((1, 2), 9.0))
+    after = commit_memories({"kept": table}, cohort, replies, True, np.array([0, 2]))["kept"]
+    assert after.written.tolist() == [False, False, True, False, False]
+    assert after[np.array([2])].tolist() == [[2.0, 3.0]]

@@ -1,4 +1,8 @@
-"""Aggregators for answers that began with an older model: less weight the older it was, mixing of models, caches."""
+"""Aggregators for answers that began with an older model: less weight the older it was, mixing of models, caches.
+
+FedBuff (Nguyen et al. 2022), FedAsync (Xie, Koyejo and Gupta, arXiv:1903.03934) and CA²FL (Wang et al., ICLR 2024). The
+texts of these papers were not at hand: the rules are as later papers and two public implementations state them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ Form = Literal["polynomial", "hinge", "constant"]
 
 
 def staleness_weight(staleness: Array, form: Form, exponent: float, grace: int) -> Array:
-    """Return s(τ) of FedAsync (Xie, Koyejo and Gupta, section 5.2), 1 for τ = 0; a = ``exponent``, b = ``grace``.
+    """Return s(τ) of FedAsync, 1 for τ = 0; a = ``exponent``, b = ``grace``.
 
     "polynomial": (1 + τ)^−a. "hinge": 1 up to τ = b, then 1/(a (τ − b) + 1). "constant": 1.
     """

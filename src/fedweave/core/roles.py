@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -350,7 +350,6 @@ class Engine(Prober, Protocol):
         ...
 
 
-@runtime_checkable
 class OverlappingEngine(Engine, Protocol):
     """An engine whose rounds may overlap: clients are asked at one time, and answer at another."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from fedweave.core.records import Population, ServerState
 from fedweave.core.returned import read_only_error
@@ -55,11 +56,11 @@ def _overlapping(
     rules: Rules,
 ) -> tuple[ServerState, Round]:
     """Do a round whose answers were asked for at different times; the others stay under way."""
-    if not isinstance(engine, OverlappingEngine):
+    if not hasattr(engine, "wait"):
         who = f"{type(engine).__name__} waits for all of a round before the next"
         raise BadInput(f"{who}: use the pacing Synchronous() with it.")
     where = (lambda number: world) if isinstance(world, Population) else world
-    assignment, clock, flights = gather(method, state, where, engine, lr, seed, rules)
+    assignment, clock, flights = gather(method, state, where, cast(OverlappingEngine, engine), lr, seed, rules)
     replies = with_staleness(method, state, assignment, engine.train(assignment))
     after, happened = absorb(method, state, assignment, replies, rules)
     return after._replace(clock=clock, flights=flights), happened

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedweave.core.flights import ARRIVES, LATE, LOST, STALE, Flights, Landing, Sent, flights_of
+from fedweave.core.flights import ARRIVES, LATE, LOST, NO_FLIGHTS, STALE, Flights, Landing, Sent, flights_of
 from fedweave.core.records import Array, Assignment, Cohort, Population, Replies, ServerState, State
 from fedweave.core.roles import OverlappingEngine, Pacing, Prober
 from fedweave.core.settings import BadInput
@@ -106,7 +106,7 @@ def _without_stale(flights: Flights, state: ServerState, pacing: Pacing) -> tupl
     """Return who stays under way, and those that are given up because too many versions have followed theirs."""
     old = state.round - flights.version > pacing.most_staleness
     if not old.any():
-        return flights, flights.take(np.zeros(0, np.int64))
+        return flights, NO_FLIGHTS
     dropped = flights.take(old)
     waited = state.clock - dropped.sent
     return flights.take(~old), dropped._replace(fate=np.full(waited.size, STALE), seconds=waited)
