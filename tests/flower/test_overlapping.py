@@ -1,5 +1,6 @@
 """Rounds that overlap on a fleet: the simulator's bits for the same arrivals, time-outs, repeats, a killed server."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -149,6 +150,17 @@ def test_a_fleet_that_is_gone_ends_the_run_and_moves_nothing():
     )
 
 
+def test_a_round_in_which_nobody_lands_is_abandoned():
+    """Momentum would move the model by itself; late answers count when they land."""
+    clock = VirtualClock()
+    fleet = SlowGrid(clock, lambda c: 5.0, app(), CLIENTS)
+    method = paced(fw.methods.fedavgm(3), Synchronous(deadline=2, late="discount"))
+    found = run(experiment(method, rounds=4), fleet, Terms(poll_seconds=1), clock)
+    assert found.rounds["received"].tolist() == [0, 0, 3, 3], "all six are under way in rounds 2 and 3"
+    assert found.rounds["clock"].tolist() == [2, 4, 5, 7]
+    assert found.rounds["abandoned"].tolist() == [1, 1, 0, 0]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_every_run_ends_whatever_a_fleet_does(seed):
     """Answers lost in every way, on time and too late, nodes that come and go: each wait has an end."""
@@ -240,12 +252,13 @@ def test_an_answer_to_another_dispatch_is_refused_and_its_seat_filled(tmp_path):
     assert [int(why.rpartition(" ")[2]) for why in said] == number[1 : theirs.size]
 
 
-def stop_at(fleet, clock, time):
-    """Kill the server when it looks for answers at that time."""
+def stop_at(fleet, clock, time, folder, left):
+    """Stop the server when it looks for answers at that time; ``left`` is what its folder is then, as after a kill."""
     pull = fleet.pull_messages
 
     def killed(names):
         if clock.now() >= time:
+            shutil.copytree(folder, left)
             raise KeyboardInterrupt
         return pull(names)
 
@@ -269,9 +282,9 @@ def test_a_server_killed_in_mid_flight_goes_on_to_the_same_model(name, moment, t
     same, folder, clock = lossy(METHODS[name]), tmp_path / "run", VirtualClock()
     after = [state.clock for state, _ in fw.rounds(same) if flights_of(state.flights).client.size and state.round < 8]
     fleet = Timed(clock, same)
-    stop_at(fleet, clock, after[moment] + 0.5)  # in the middle of the next round
+    stop_at(fleet, clock, after[moment] + 0.5, tmp_path / "first", folder)  # in the middle of the next round
     with pytest.raises(fw.Interrupted):
-        run(same, fleet, LOOKS, clock, out=folder)
+        run(same, fleet, LOOKS, clock, out=tmp_path / "first")
     state = state_of(folder)
     flights, again = flights_of(state.flights), VirtualClock()
     again.time = state.clock  # as the answers arrived

@@ -150,7 +150,7 @@ class FlowerEngine:
             fill(box, outcomes)
             parts.append((rows, self._asker.replies(question, box)))
         received = np.concatenate([replies.received for _, replies in parts])
-        replies = merge(parts, self._asker.too_few(received))
+        replies = merge(parts, self._asker.too_few(received, max(received.size, 1)))  # none landed: too few
         return self._noted(assignment, replies._replace(bytes_down=landing.flights.bytes_down))
 
     def _world_seconds(self, q: Question) -> Array:

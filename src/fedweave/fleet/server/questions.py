@@ -143,11 +143,12 @@ class Asker:
         replies, refused = admit(replies, assignment.cohort, layout) if look else (replies, replies.failures.refused)
         self._keep_in_mind(q, replies)
         replies = replies if self._upload.identity else _with_kept(replies, self._upload, box.sent, assignment)
-        return replies._replace(failures=Failures(tuple(refused), tuple(box.failed), self.too_few(replies.received)))
+        abandoned = self.too_few(replies.received, replies.received.size)
+        return replies._replace(failures=Failures(tuple(refused), tuple(box.failed), abandoned))
 
-    def too_few(self, received: Array) -> str:
-        """Return why a round with these answers must not count; "" if there are enough."""
-        few, least = int(received.sum()), min(self._terms.min_answers, received.size)
+    def too_few(self, received: Array, most: int) -> str:
+        """Return why a round with these answers, of at most so many, must not count; "" if there are enough."""
+        few, least = int(received.sum()), min(self._terms.min_answers, most)
         return f"{few} of {received.size} clients answered, {least} must" if few < least else ""
 
     def _keep_in_mind(self, q: Question, replies: Replies) -> None:
