@@ -206,7 +206,7 @@ def test_an_answer_that_is_damaged_repeated_or_somebody_elses_is_refused(tmp_pat
     damaged = "client 2: its answer does not have the digest that it had when it was sent"
     assert reasons(tmp_path / "run") == [
         *((r, damaged) for r in (2, 3, 4)),
-        (5, "client 2: replayed: its answer is for round 1, this is 5"),
+        (5, "client 2: replayed: its answer is for dispatch 1, this is 5"),
         (6, "client 2: its answer is that of client 3"),
         (7, "client 2: sent its update without a seal; use the same release of fedweave on both sides"),
     ]

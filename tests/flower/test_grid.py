@@ -16,17 +16,17 @@ from fedweave.fleet.server.terms import Terms, VirtualClock
 from fedweave.fleet.wire.answer import size
 from fedweave.pacing import ask_more
 from fedweave.round import run_round
-from fedweave.runs.method_names import method_names
+from fedweave.runs.method_names import method_names, parse
 from fedweave.runs.session import prepare as simulated_session
 from fedweave.sample import Everyone, FirstEveryone, Uniform
 from fedweave.store.run_folder import RunFolder
 from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, digits, experiment, fate_of, interrupted, reasons, run
 
 ORACLES = {"feddelta": "Delta", "fedis": "IS"}  # the methods of the zoo that only a simulator can run
-ASYNCHRONOUS = {"fedbuff", "fedasync", "ca2fl"}  # likewise
+SYNCHRONOUS = [name for name in method_names() if not parse(name, 3).pacing.overlaps]  # others: test_overlapping.py
 
 
-@pytest.mark.parametrize("name", sorted(set(method_names()) - set(ORACLES) - ASYNCHRONOUS))
+@pytest.mark.parametrize("name", sorted(set(SYNCHRONOUS) - set(ORACLES)))
 def test_every_method_gives_the_simulators_bits_over_lossy_links(name):
     same = experiment(getattr(fw.methods, name)(3), system=fw.system.Dynamic(), rounds=4, steps=None)
     fleet = flower.LocalGrid(app(), CLIENTS, fate=fate_of(same), bytes=True)

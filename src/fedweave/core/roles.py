@@ -380,7 +380,8 @@ class OverlappingEngine(Engine, Protocol):
     def wait(self, flights: Flights, enough: float, until: float) -> Ended:
         """Return which flights have ended: when so many draws have landed or the first is lost, or at ``until``.
 
-        With ``enough`` infinite, ``until`` alone counts. There is at least one flight. ``train`` is then called with
-        those that have landed (``Assignment.landing``).
+        With ``enough`` infinite, ``until`` alone counts; an engine that does not know beforehand when answers come
+        closes the round as the pacing says (``Pacing.closing``) while they come. There is at least one flight.
+        ``train`` is then called with those that have landed (``Assignment.landing``).
         """
         ...

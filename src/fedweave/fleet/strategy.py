@@ -92,7 +92,10 @@ class Strategy(FlowerStrategy):
         )
         refuse_oracle(method)
         if method.pacing != Synchronous():
-            raise BadInput("A strategy waits as its flower.Terms say, not by the method's pacing: leave pacing out.")
+            raise BadInput(
+                "A strategy runs in Flower's own loop, in which a round ends before the next begins, as its "
+                f"flower.Terms say: leave pacing={method.pacing} out, or give the method to fedweave.flower.server."
+            )
         self.method = replace(method, sampler=ask_more(method.sampler, self.local.terms.over_selection))
         self._clock = clock or Clock()
         self._needs = needs(method)

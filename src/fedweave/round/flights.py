@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from fedweave.core.flights import ARRIVES, LATE, LOST, NO_FLIGHTS, STALE, Flights, Landing, Sent, flights_of
-from fedweave.core.records import Array, Assignment, Population, Replies, ServerState, State
-from fedweave.core.roles import OverlappingEngine, Pacing
+from fedweave.core.records import Array, Assignment, Cohort, Population, Replies, ServerState, State
+from fedweave.core.roles import OverlappingEngine, Pacing, Prober
 from fedweave.core.settings import BadInput
 from fedweave.method import Method
-from fedweave.round.memories import bytes_down
-from fedweave.round.plan import plan
+from fedweave.round.memories import bytes_down, client_context
+from fedweave.round.plan import plan, view_of
 from fedweave.round.read_only import read_only_record
 from fedweave.round.rules import NO_RULES, Rules, without_quarantined
 
@@ -85,6 +85,23 @@ def with_staleness(method: Method, state: ServerState, assignment: Assignment, r
     return replies._replace(drift=drift)
 
 
+def under_way(
+    method: Method, state: ServerState, population: Population, prober: Prober, seed: int
+) -> list[Assignment]:
+    """Return what was asked of those who are under way, dispatch by dispatch, for a server that has to ask again."""
+    flights, found = flights_of(state.flights), list[Assignment]()
+    context = client_context(method, state)
+    for number in np.unique(flights.dispatch).tolist():
+        rows = flights.take(flights.dispatch == number)
+        versions, budget = rows.version[:1], None if np.isnan(rows.budget).all() else rows.budget
+        sent = None if context.broadcast is None else _models(state, versions, "broadcast", context.broadcast)
+        view = view_of(method, state, _as_asked(population, rows, 0), prober, float(rows.lr[0]), seed, context)
+        view = replace(view, x=_models(state, versions, "x", state.x))
+        cohort = Cohort(ids=rows.client, count=rows.drawn, expected=rows.expected)
+        found.append(Assignment(view, cohort, context._replace(broadcast=sent, budget=budget), number))
+    return found
+
+
 def _without_stale(flights: Flights, state: ServerState, pacing: Pacing) -> tuple[Flights, Flights]:
     """Return who stays under way, and those that are given up because too many versions have followed theirs."""
     old = state.round - flights.version > pacing.most_staleness
@@ -143,9 +160,13 @@ def _departing(asked: Assignment, sent: Sent, version: int, clock: float, pacing
 
 
 def _closing(pacing: Pacing, clock: float, new: Flights, air: Flights) -> float:
-    """Return when the round closes at the latest; if nobody could be asked, at the next landing."""
-    closing = clock + pacing.closing(new.seconds, new.fate == ARRIVES)
-    return closing if new.client.size or pacing.refills else min(closing, float(air.due.min()))
+    """Return when the round closes at the latest; if nobody could be asked, at the next landing.
+
+    Answers of which nobody knows when they come do not close it: the engine looks after that (``wait``).
+    """
+    known, due = ~np.isnan(new.seconds), air.due[~np.isnan(air.due)]
+    closing = clock + pacing.closing(np.where(known, new.seconds, np.inf), known & (new.fate == ARRIVES))
+    return closing if new.client.size or pacing.refills else min(closing, float(due.min(initial=np.inf)))
 
 
 def _assignment(

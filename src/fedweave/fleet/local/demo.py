@@ -14,7 +14,7 @@ from fedweave.runs.results import Result
 from fedweave.store.run_folder import RunFolder
 
 KILL_ROUND = 2  # after one undisturbed round
-ASKS = re.compile(r"fedweave: round (\d+) asks clients ([\d ]+)")
+ASKS = re.compile(r"fedweave: round (\d+)(?:, dispatch \d+)? asks clients ([\d ]+)")
 OURS = re.compile(r"fedweave: (.*)")
 
 
@@ -51,7 +51,7 @@ def demonstrate(
         def line(text: str) -> None:
             if ours := OURS.search(text):
                 on_line(ours[1])
-            if (asks := ASKS.search(text)) and int(asks[1]) == KILL_ROUND:
+            if not killed and (asks := ASKS.search(text)) and int(asks[1]) == KILL_ROUND:
                 for client in [int(c) for c in asks[2].split()][:kill]:
                     fleet.kill(client)
                     killed.append(client)

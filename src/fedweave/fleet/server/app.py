@@ -15,7 +15,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
-from fedweave.core.records import Population
+from fedweave.core.records import Population, ServerState
 from fedweave.core.settings import BadInput
 from fedweave.data import Dataset
 from fedweave.engine.machine import processor, versions
@@ -24,11 +24,12 @@ from fedweave.engine.torch_simulator import torch_simulator
 from fedweave.fleet.server.engine import FlowerEngine
 from fedweave.fleet.server.questions import as_known
 from fedweave.fleet.server.roster import Roster
-from fedweave.fleet.server.terms import Clock, Terms, refuse_oracle
+from fedweave.fleet.server.terms import Clock, Terms, refuse_oracle, refuse_pacing
 from fedweave.local.client_data import ClientData
 from fedweave.local.torch.device import choose_device
-from fedweave.pacing import Synchronous, ask_more
+from fedweave.pacing import ask_more
 from fedweave.round import first_state
+from fedweave.round.flights import under_way
 from fedweave.runs.experiment import Experiment, load_data
 from fedweave.runs.factories import model_factory, own_model
 from fedweave.runs.loop import Watch, go_on
@@ -36,7 +37,7 @@ from fedweave.runs.own_models import first_vector
 from fedweave.runs.plain import to_plain
 from fedweave.runs.results import Result, score_of
 from fedweave.runs.same_run import different, mind_machine, refuse_another, refuse_another_start
-from fedweave.runs.session import Session, describe_model, describe_task, nominal_population
+from fedweave.runs.session import Session, describe_model, describe_task, nominal_population, refuse_foreign_state
 from fedweave.runs.start import started
 from fedweave.store.run_folder import RunFolder
 from fedweave.system.measured import Measured
@@ -100,7 +101,9 @@ def run(
     refuse_another_start(manifest, session.manifest)
     mind_machine(manifest, session.manifest)
     if state is not None:
+        refuse_foreign_state(session, state)
         _recall(session, store)
+        _ask_again(session, state)
     state = state or store.start(session.start, experiment.tables)
     return go_on(session._replace(manifest=manifest), state, store, watch)
 
@@ -126,10 +129,9 @@ def prepare(
     model, start_values = started(model, experiment.start)
     if name == "quadratic" and not own:
         raise BadInput("The quadratic model is solved in closed form, in the simulator only: a fleet needs a network.")
-    if method.pacing != Synchronous() or experiment.min_answers:
-        raise BadInput(
-            "How long a real fleet is waited for, and for how many, is said by Terms, not by the Experiment."
-        )
+    refuse_pacing(method.pacing, terms)
+    if experiment.min_answers:
+        raise BadInput("How many answers a round of a real fleet needs is said by Terms, not by the Experiment.")
     if experiment.submodels:
         raise BadInput("Sub-models are for the simulator: every client of a real fleet trains the whole model.")
     task = experiment.task or default_for(data.y)
@@ -140,7 +142,7 @@ def prepare(
     measured = experiment.system if isinstance(experiment.system, Measured) else None
     device, why = choose_device(experiment.device)
     bench = torch_simulator(model, _test_only(data), method.solver, experiment.seed, Workers(1), device, task=task)
-    method = replace(method, sampler=ask_more(method.sampler, terms.over_selection))
+    method = replace(method, sampler=ask_more(method.sampler, terms.over_selection)).widened
     layout, seed = bench.layout, experiment.seed
     engine = FlowerEngine(grid, roster, layout, method, seed, bench.evaluate, terms, measured, clock)
 
@@ -201,6 +203,13 @@ def _recall(session: Session, store: RunFolder) -> None:
     for r in np.unique(rows["round"]):
         columns = (rows[c][rows["round"] == r] for c in ("client", "received", "seconds", "bytes_up"))
         engine.seen = measured.visited(engine.seen, *columns)
+
+
+def _ask_again(session: Session, state: ServerState) -> None:
+    """Ask those again who were under way when the server stopped: what they answered it is gone with it."""
+    engine, method = session.engine, session.method
+    if isinstance(engine, FlowerEngine) and method.pacing.overlaps and state.round < session.experiment.rounds:
+        engine.resume(state.clock, under_way(method, state, session.base, engine, session.experiment.seed))
 
 
 def say(name: str, experiment: Experiment) -> Any:

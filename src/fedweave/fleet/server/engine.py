@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from logging import INFO
 from typing import Any, NoReturn
 
@@ -12,11 +12,13 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from fedweave.client.bytes import upload_bytes
+from fedweave.core.flights import Ended, Flights, Landing, Sent
 from fedweave.core.records import Array, Assignment, Layout, Population, Replies, State
 from fedweave.core.settings import BadInput
 from fedweave.engine.links import participation_seconds
 from fedweave.fleet.server.mail import at_once, collect
-from fedweave.fleet.server.questions import LIFE, Asker, Question
+from fedweave.fleet.server.posts import Come, Posts, fill, merge
+from fedweave.fleet.server.questions import LIFE, Asker, Question, some_of
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import Clock, Terms
 from fedweave.fleet.wire.answer import read_loss
@@ -33,7 +35,8 @@ class FlowerEngine:
     """Trains cohorts of real clients.
 
     With ``measured`` the seconds of a reply are those that passed, and every visit is remembered (``seen``); without,
-    the experiment has a world of its own, whose clock counts.
+    the experiment has a world of its own, whose clock counts. Where rounds overlap the real clock always counts, while
+    clients are waited for: what the server does between rounds takes no time of the run.
     """
 
     def __init__(
@@ -54,9 +57,14 @@ class FlowerEngine:
         self._asker = Asker(Tensors.of_layout(layout), method.solver, seed, terms, upload=method.upload)
         self._measured, self._models = measured, ModelFleet((ClientModel(layout),))
         self.seen: State = measured.fresh(roster.size) if measured else {}
+        limit = terms.answer_seconds if method.pacing.timeout is None else method.pacing.timeout
+        self._posts = Posts(grid, clock, limit, at_once(layout.dim * self._asker.tensors.dtype.itemsize))
+        self._newest, self._run_clock, self._since = 0, 0.0, clock.now()  # the last dispatch; the run's time at another
 
     def train(self, assignment: Assignment) -> Replies:
-        """Ask the cohort and return what was received in time."""
+        """Ask the cohort and return what was received in time, or return what has landed."""
+        if assignment.landing is not None:
+            return self._land(assignment, assignment.landing)
         ids, wait = assignment.cohort.ids, self._terms.answer_seconds
         needed = self._terms.needed(ids.size)
         log(INFO, "fedweave: round %s asks clients %s", assignment.round, " ".join(map(str, ids.tolist())))
@@ -67,13 +75,83 @@ class FlowerEngine:
         for row, reply, seconds in collect(self._grid, messages, wait, needed, self._terms, self._clock, few):
             box.put(row, reply, seconds)
         box.close(wait, enough=int(box.received.sum()) >= needed)
-        replies = self._asker.replies(question, box)
+        replies = self._noted(assignment, self._asker.replies(question, box))
+        return replies if self._measured else replies._replace(seconds=self._world_seconds(question))
+
+    def _noted(self, assignment: Assignment, replies: Replies) -> Replies:
+        """Return the replies, once their failures are in the log and the visits remembered."""
         for failure in (*replies.failures.refused, *replies.failures.failed):
             log(INFO, "fedweave: round %s, %s", assignment.round, failure)
-        if not self._measured:
-            return replies._replace(seconds=self._world_seconds(question))
-        self.seen = self._measured.visited(self.seen, ids, replies.received, replies.seconds, replies.bytes_up)
+        if self._measured:
+            visit = replies.received, replies.seconds, replies.bytes_up
+            self.seen = self._measured.visited(self.seen, assignment.cohort.ids, *visit)
         return replies
+
+    def send(self, assignment: Assignment) -> Sent:
+        """Ask the cohort and wait for nobody; when its answers come is not known."""
+        ids, self._newest, self._since = assignment.cohort.ids, assignment.dispatch, self._clock.now()
+        if ids.size:
+            who = " ".join(map(str, ids.tolist()))
+            log(INFO, "fedweave: round %s, dispatch %s asks clients %s", assignment.round, assignment.dispatch, who)
+            self._post(assignment)
+        return Sent(np.ones(ids.size, bool), np.full(ids.size, np.nan), np.zeros(ids.size, np.int64), None)
+
+    def _post(self, assignment: Assignment) -> None:
+        """Send a dispatch to those of its clients whose nodes are known."""
+        there = np.flatnonzero([client in self._roster.node for client in assignment.cohort.ids.tolist()])
+        question, model = Question(some_of(assignment, there)), self._asker.tensors.record(assignment.x)
+        messages = self._asker.messages(question, self._roster.node, model, self._posts.limit, None)
+        self._posts.send(assignment, messages, there)
+
+    def resume(self, clock: float, asked: Iterable[Assignment]) -> None:
+        """Go on at this time of the run, and ask those again who were under way when the server stopped.
+
+        Their dispatches have the same numbers, so they give the same answers.
+        """
+        self._run_clock = clock
+        for assignment in asked:
+            log(INFO, "fedweave: dispatch %s is asked again", assignment.dispatch)
+            self._post(assignment)
+
+    def wait(self, flights: Flights, enough: float, until: float) -> Ended:
+        """Return which flights have ended, when enough draws have landed, one is lost or the round closes.
+
+        With ``enough`` infinite the pacing closes the round by the answers that its newest dispatch has so far. Every
+        flight ends when it is given up, so no waiting is for ever.
+        """
+        clients, since, begin = flights.client, self._since, self._run_clock
+        end = since + (until - begin)  # on the server's clock, so that sleeping until then gets there
+        while True:
+            now = self._clock.now()
+            any_came, self._run_clock = self._posts.look(clients), begin + now - since
+            come = self._posts.come(clients, now)
+            if np.isfinite(enough):
+                over = come.lost.any() or flights.drawn[come.arrived].sum() >= enough
+            else:
+                over = self._closes(come, flights.dispatch == self._newest, now - since)
+            if over or come.ended.all() or now >= end:
+                return Ended(come.ended, come.lost, self._run_clock)
+            if not any_came:
+                next_event = min(end, self._posts.next_limit(clients[~come.ended]))
+                self._clock.sleep(min(self._terms.poll_seconds, next_event - now))
+
+    def _closes(self, come: Come, newest: Array, elapsed: float) -> bool:
+        """Return whether the pacing closes the round now; if nobody could be asked, with the first that ends."""
+        if not newest.any():
+            return bool(come.ended.any())
+        return self._method.pacing.closing(come.seconds[newest], come.arrived[newest]) <= elapsed
+
+    def _land(self, assignment: Assignment, landing: Landing) -> Replies:
+        """Return what has landed, checked as all answers are, each against what its own dispatch asked."""
+        parts, nobody = list[tuple[Array, Replies]](), [(landing.flights.client, assignment, [])]
+        for rows, asked, outcomes in self._posts.land(landing) if landing.flights.client.size else nobody:
+            question = Question(asked)
+            box = self._asker.box(question)
+            fill(box, outcomes)
+            parts.append((rows, self._asker.replies(question, box)))
+        received = np.concatenate([replies.received for _, replies in parts])
+        replies = merge(parts, self._asker.too_few(received, max(received.size, 1)))  # none landed: too few
+        return self._noted(assignment, replies._replace(bytes_down=landing.flights.bytes_down))
 
     def _world_seconds(self, q: Question) -> Array:
         """Return the seconds (k,) of this round in the experiment's own world, whose links have rates for bytes."""

@@ -1,14 +1,15 @@
-"""One round's questions and answers, row by row: shared by the engine and by the strategy."""
+"""A dispatch's questions and answers, row by row: shared by the engine and by the strategy."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 
-from fedweave.core.records import Array, Assignment, Failure, Failures, Replies, ServerState
+from fedweave.core.records import Array, Assignment, Cohort, Failure, Failures, Replies, ServerState
 from fedweave.core.roles import Solver, Upload
 from fedweave.core.settings import BadInput, brief
 from fedweave.fleet.client import digest
@@ -34,7 +35,8 @@ LIFE = 10.0  # seconds beyond the deadline after which an unread question is thr
 def as_known(state: ServerState) -> ServerState:
     """Return a first state as the server of a real fleet can know it.
 
-    Of what clients' uploads keep it knows two numbers: the round of the answer, and how many entries are new to them.
+    Of what clients' uploads keep it knows two numbers: the dispatch of the answer, and how many entries are new to
+    them.
     """
     if "kept" not in state.clients:
         return state
@@ -42,19 +44,29 @@ def as_known(state: ServerState) -> ServerState:
     return state._replace(clients={**state.clients, "kept": Rows.zeros(n, 2, "float64")})
 
 
+def some_of(assignment: Assignment, rows: Array) -> Assignment:
+    """Return what is asked of these rows of the cohort."""
+    cohort, budget = assignment.cohort, assignment.context.budget
+    few = Cohort(ids=cohort.ids[rows], count=cohort.count[rows], expected=cohort.expected[rows])
+    context = assignment.context._replace(budget=None if budget is None else budget[rows])
+    return replace(assignment, cohort=few, context=context)
+
+
 class Question:
-    """What a round asks of its cohort, and what the server knows of what these clients keep themselves."""
+    """What a dispatch asks of its cohort, and what the server knows of what these clients keep themselves."""
 
     def __init__(self, assignment: Assignment):
         self.assignment, context, ids = assignment, assignment.context, assignment.cohort.ids
         self.memory = None if context.memory is None else context.memory[ids]
         known = np.zeros((ids.size, 2)) if context.kept is None else context.kept[ids]
-        self.since, fetched = known.astype(np.int64).T  # (k,) round of the answer that each one's upload goes on from
+        self.since, fetched = known.astype(
+            np.int64
+        ).T  # (k,) dispatch of the answer that each one's upload goes on from
         self.fetched = np.where(self.since > 0, fetched, assignment.x.size)  # (k,) entries that are new to each
 
 
 class Asker:
-    """Writes a round's messages and makes replies of what comes back.
+    """Writes a dispatch's messages and makes replies of what comes back.
 
     Clients keep their memories themselves. The server has a copy, which follows from their updates: it names the one
     that holds, and sends it to a client that is not known to have it, such as one of a run that was continued.
@@ -86,7 +98,7 @@ class Asker:
     ) -> list[Message]:
         """Return a message to each client of the cohort; ``nodes`` says where they are."""
         assignment, population, context = q.assignment, q.assignment.population, q.assignment.context
-        ids, round, life = assignment.cohort.ids, assignment.round, seconds + LIFE
+        ids, number, life = assignment.cohort.ids, assignment.dispatch, seconds + LIFE
         share, own = relative_weights(ids, population), assignment.own_models(ids)
         common = {} if context.broadcast is None else {"sent": self.tensors.record(context.broadcast)}
         messages = []
@@ -96,7 +108,7 @@ class Asker:
             if q.memory is not None and name and name not in self._has.get(client, ()):
                 extras["memory"] = self.tensors.record(q.memory[row])
             request = TrainRequest(
-                round=round,
+                round=number,
                 client=client,
                 seed=self._seed,
                 steps=int(population.steps[client]),
@@ -114,7 +126,7 @@ class Asker:
                 request = request._replace(client=ANYONE, steps=0, batch_size=batch_size, epochs=epochs)
             sent = model if own is None else self.tensors.record(own[row], model)
             content = ask(request, sent, extras, config)  # one record for all, so that Flower sends its arrays once
-            messages.append(Message(content, nodes[client], MessageType.TRAIN, group_id=str(round), ttl=life))
+            messages.append(Message(content, nodes[client], MessageType.TRAIN, group_id=str(number), ttl=life))
         return messages
 
     def box(self, q: Question) -> Box:
@@ -132,10 +144,13 @@ class Asker:
         replies, refused = admit(replies, assignment.cohort, layout) if look else (replies, replies.failures.refused)
         self._keep_in_mind(q, replies)
         replies = replies if self._upload.identity else _with_kept(replies, self._upload, box.sent, assignment)
-        asked = assignment.cohort.ids.size
-        few, least = int(replies.received.sum()), min(self._terms.min_answers, asked)
-        abandoned = f"{few} of {asked} clients answered, {least} must" if few < least else ""
+        abandoned = self.too_few(replies.received, replies.received.size)
         return replies._replace(failures=Failures(tuple(refused), tuple(box.failed), abandoned))
+
+    def too_few(self, received: Array, most: int) -> str:
+        """Return why a round with these answers, of at most so many, must not count; "" if there are enough."""
+        few, least = int(received.sum()), min(self._terms.min_answers, most)
+        return f"{few} of {received.size} clients answered, {least} must" if few < least else ""
 
     def _keep_in_mind(self, q: Question, replies: Replies) -> None:
         """Remember which memories each client keeps now: the one it began with, and the one after its answer."""
@@ -149,7 +164,8 @@ class Asker:
 def _with_kept(replies: Replies, upload: Upload, sent: Array | None, assignment: Assignment) -> Replies:
     """Return the replies with which entries each client sent, and what the server knows of what it keeps.
 
-    That is two numbers: the round of the answer, 0 if it kept nothing, and how many entries of the model are new to it.
+    That is two numbers: the dispatch of the answer, 0 if it kept nothing, and how many entries of the model are new to
+    it.
     """
     k, dim = replies.received.size, assignment.x.size
     fetched = np.full(k, dim)
@@ -159,12 +175,12 @@ def _with_kept(replies: Replies, upload: Upload, sent: Array | None, assignment:
         replies = replies._replace(mask=None if sent[replies.received].all() else sent)
     if not upload.keeps:
         return replies
-    since = np.where((fetched < dim) | (not upload.masks), assignment.round, 0)
+    since = np.where((fetched < dim) | (not upload.masks), assignment.dispatch, 0)
     return replies._replace(kept=np.stack([since, fetched], axis=1).astype(float))
 
 
 class Box:
-    """The answers of a round as they come."""
+    """The answers to a dispatch as they come."""
 
     def __init__(
         self, assignment: Assignment, tensors: Tensors, most_samples: float, epochs: float | None, upload: Upload
@@ -172,7 +188,7 @@ class Box:
         """Wait for the answers to an assignment; ``epochs``: of apps that count their steps themselves."""
         ids, context, x = assignment.cohort.ids, assignment.context, assignment.x
         k, shape = ids.size, (ids.size, x.size)
-        self._round, self._epochs, self._measure = assignment.round, epochs, context.measure
+        self._number, self._epochs, self._measure = assignment.dispatch, epochs, context.measure
         self._tensors, self._most_samples, own = tensors, most_samples, assignment.own_models(ids)
         self._models = [x] * k if own is None else own  # what each was sent
         self.ids, self.received, self.answered = ids, np.zeros(k, bool), np.zeros(k, bool)
@@ -198,7 +214,7 @@ class Box:
             return
         self.bytes_up[row] = size(reply.content)
         try:
-            check_seal(reply.content, self._round, client if self._epochs is None else ANYONE)
+            check_seal(reply.content, self._number, client if self._epochs is None else ANYONE)
             about = read_answer(
                 reply.content, self._tensors, self._models[row], self._update, self._most_samples, self._expected(row)
             )
@@ -231,7 +247,12 @@ class Box:
         if about.steps > most:
             raise Unfit(f"reports steps = {about.steps:g}, more than {most:g}: {why}")
 
-    def close(self, waited: float, enough: bool) -> None:
+    def lose(self, row: int, why: str, seconds: float) -> None:
+        """Book one who is not waited for any longer."""
+        self.answered[row], self.seconds[row] = True, seconds
+        self.failed.append(Failure(int(self.ids[row]), why))
+
+    def close(self, waited: float = 0.0, enough: bool = False) -> None:
         """Book those who were not heard: what was waited for them counts as their seconds."""
         self.refused.sort()  # by client, not by arrival
         self.failed.sort()

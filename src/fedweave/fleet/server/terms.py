@@ -8,9 +8,10 @@ from typing import Annotated
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fedweave.core.options import renamed
+from fedweave.core.roles import Pacing
 from fedweave.core.settings import BadInput, settings
 from fedweave.method import Method
-from fedweave.pacing import answers_needed
+from fedweave.pacing import Synchronous, answers_needed
 
 
 @renamed(fewest="min_answers")
@@ -22,6 +23,9 @@ class Terms:
     an error. *Asked*: what the method's sampler draws, times ``over_selection``. *Answers*: how many close the round;
     at the latest it closes ``answer_seconds`` after asking, and if fewer than ``min_answers`` came, it is abandoned
     and the model stays as it is.
+
+    Where rounds overlap the method's pacing says how many are asked and when a round ends, and ``answer_seconds`` is
+    how long one answer may take, unless the pacing has a time-out.
     """
 
     connected: PositiveInt | None = None  # None: the whole fleet before the first round, then ``min_answers``
@@ -60,7 +64,38 @@ class VirtualClock(Clock):
         return self.time
 
     def sleep(self, seconds: float) -> None:
+        if seconds < 0:
+            raise ValueError("sleep length must be non-negative")  # as time.sleep says
         self.time += seconds
+
+
+def refuse_pacing(pacing: Pacing, terms: Terms) -> None:
+    """Refuse a pacing that no fleet has, and terms that contradict it."""
+    kind, deadline = type(pacing).__name__, getattr(pacing, "deadline", None)
+    if not pacing.overlaps:
+        if pacing != Synchronous():
+            raise BadInput(
+                "How long a real fleet is waited for, and for how many, is said by Terms, not by the Experiment."
+            )
+        return
+    problems = list[str]()
+    if terms.answers is not None or terms.over_selection != 1:
+        problems.append(
+            f"Where rounds overlap the pacing says how many clients are asked and how many answers end a round: leave "
+            f"'answers' and 'over_selection' out of Terms, {kind} has its own."
+        )
+    if terms.min_answers > pacing.enough():
+        problems.append(
+            f"Terms(min_answers={terms.min_answers}) would abandon every round: {kind} ends one after "
+            f"{pacing.enough():g} answers."
+        )
+    if deadline is not None and deadline >= terms.answer_seconds:
+        problems.append(
+            f"An answer is given up after Terms(answer_seconds={terms.answer_seconds:g}), so that none could come late "
+            f"after deadline={deadline:g}: make answer_seconds longer than the deadline."
+        )
+    if problems:
+        raise BadInput(*problems)
 
 
 def refuse_oracle(method: Method) -> None:

@@ -27,7 +27,7 @@ QUERY_LOSS = "query.loss"  # the type of the question for a loss
 class TrainRequest(NamedTuple):
     """One client's work in one round, as the server states it."""
 
-    round: NonNegativeInt
+    round: NonNegativeInt  # the number of the dispatch, which is the round unless rounds overlap
     client: int
     seed: NonNegativeInt
     steps: NonNegativeInt
@@ -39,7 +39,7 @@ class TrainRequest(NamedTuple):
     epochs: float = 0.0  # where steps are 0: passes over the client's data
     measure: bool = False  # whether to report the variance of its gradients on the way
     budget: float | None = None  # what the upload allocates to it
-    kept: NonNegativeInt = 0  # the round whose answer's ``Parcel.kept`` it goes on from; 0: none
+    kept: NonNegativeInt = 0  # the ``round`` whose answer's ``Parcel.kept`` it goes on from; 0: none
 
 
 REQUEST = TypeAdapter(TrainRequest)

@@ -1,6 +1,6 @@
-"""A seal on every answer of a client of ours: its round, its client, and the digest of all it carries.
+"""A seal on every answer of a client of ours: its dispatch, its client, and the digest of all it carries.
 
-TLS protects the way. The seal tells what happens at its ends: an answer of an earlier round that is sent again, one in
+TLS protects the way. The seal tells what happens at its ends: an earlier answer that is sent again, one in
 another client's name, and bits that changed in a queue or a memory. It is no signature: Flower knows nodes by keys.
 """
 
@@ -19,7 +19,7 @@ OURS = ("update", "payload")  # the records that only a client of ours sends
 
 
 def sealed(content: RecordDict, round: int, client: int) -> RecordDict:
-    """Return an answer with its seal; ``client`` is the number by which the server asked."""
+    """Return an answer with its seal: ``round`` is that of the request, ``client`` the number that it asked."""
     content[SEAL] = ConfigRecord({"round": round, "client": client, "sha256": _digest(content)})
     return content
 
@@ -32,7 +32,7 @@ def check_seal(content: RecordDict, round: int, client: int) -> None:
             raise Unfit(f"sent its {ours[0]} without a seal; use the same release of fedweave on both sides")
         return
     if seal.get("round") != round:
-        raise Unfit(f"replayed: its answer is for round {brief(seal.get('round'), 20)}, this is {round}")
+        raise Unfit(f"replayed: its answer is for dispatch {brief(seal.get('round'), 20)}, this is {round}")
     if seal.get("client") != client:
         raise Unfit(f"its answer is that of client {brief(seal.get('client'), 20)}")
     if seal.get("sha256") != _digest(content):
