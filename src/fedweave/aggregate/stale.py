@@ -1,7 +1,8 @@
 """Aggregators for answers that began with an older model: less weight the older it was, mixing of models, caches.
 
 FedBuff (Nguyen et al. 2022), FedAsync (Xie, Koyejo and Gupta, arXiv:1903.03934) and CA²FL (Wang et al., ICLR 2024). The
-texts of these papers were not at hand: the rules are as later papers and two public implementations state them.
+texts of these papers were not at hand: the rules of the first two are as they are generally known, that of CA²FL agrees
+with two public implementations.
 """
 
 from __future__ import annotations
