@@ -117,7 +117,8 @@ class Uniform(Sampler):
 
     def init(self, population: Population) -> State:
         if self.per_round > population.size:
-            raise BadInput(f"{self} asks for more clients than there are: {population.size}. Lower per_round.")
+            way = "Lower per_round, or with a buffered pacing its concurrency."
+            raise BadInput(f"{self} asks for more clients than there are: {population.size}. {way}")
         return {}
 
     def law(self, state: State, view: View) -> Array:

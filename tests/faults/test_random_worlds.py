@@ -46,7 +46,7 @@ def pacings(draw):
 
 
 @settings(
-    max_examples=10_000 if THOROUGH else 200,
+    max_examples=10_000 if THOROUGH else 150,
     deadline=None,
     derandomize=True,
     database=None,
