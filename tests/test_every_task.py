@@ -21,7 +21,7 @@ from flower.rehearsal import reasons
 THOROUGH = os.environ.get("FEDWEAVE_FAULTS") == "1"
 CLIENTS = 6
 ORACLES = ("feddelta", "fedis")  # which only a simulator can run
-ASYNCHRONOUS = ("fedbuff", "fedasync", "ca2fl")  # likewise
+ASYNCHRONOUS = ("fedbuff", "fedasync", "ca2fl")  # over Flower they are in tests/flower/test_overlapping.py
 RNG = np.random.default_rng(0)
 X, TOKENS = RNG.standard_normal((90, 5)).astype(np.float32), RNG.integers(0, 6, (90, 5))
 
