@@ -21,7 +21,6 @@ from flower.rehearsal import reasons
 THOROUGH = os.environ.get("FEDWEAVE_FAULTS") == "1"
 CLIENTS = 6
 ORACLES = ("feddelta", "fedis")  # which only a simulator can run
-ASYNCHRONOUS = ("fedbuff", "fedasync", "ca2fl")  # over Flower they are in tests/flower/test_overlapping.py
 RNG = np.random.default_rng(0)
 X, TOKENS = RNG.standard_normal((90, 5)).astype(np.float32), RNG.integers(0, 6, (90, 5))
 
@@ -118,7 +117,7 @@ def fleet(task):
 
 PAIRS = [
     (task, method)
-    for i, method in enumerate(m for m in METHODS if m not in (*ORACLES, *ASYNCHRONOUS))
+    for i, method in enumerate(m for m in METHODS if m not in ORACLES)
     for j, task in enumerate(TASKS)
     if THOROUGH or i % len(TASKS) == j
 ]
@@ -138,12 +137,6 @@ def test_an_oracle_is_refused_over_flower_whatever_the_task(task):
     for method in ORACLES:
         with pytest.raises(fw.BadInput, match="this sampler is for the simulator"):
             flower.run(experiment(task, method), fleet(task), flower.Terms(), clock=VirtualClock())
-
-
-@pytest.mark.parametrize("method", ASYNCHRONOUS)
-def test_asynchronous_rounds_are_refused_over_flower(method):
-    with pytest.raises(fw.BadInput, match="said by Terms"):
-        flower.run(experiment("classification", method), fleet("classification"), flower.Terms(), clock=VirtualClock())
 
 
 def test_partitions_by_class_are_refused_where_there_are_none():
