@@ -420,5 +420,5 @@ def test_an_error_of_a_part_says_whose_it_is(begun, monkeypatch):
 
 
 def test_columns_of_every_run_are_taken():
-    e = fw.Experiment("fedavg", DATA, "natural", rounds=1, workers=1, evaluate="train,test", client_eval=1)
+    e = fw.Experiment("fedbuff", DATA, "natural", rounds=1, workers=1, evaluate="train,test", client_eval=1)
     assert set(fw.run(e).rounds) == set(measures.TAKEN)
