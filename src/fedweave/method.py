@@ -70,10 +70,12 @@ class Method:
                 f"{type(self.upload).__name__} leaves parts out, which {type(self.aggregator).__name__} would "
                 f"take for zeros. Use {mask_aware()} as aggregator."
             )
+        if why := self.aggregator.misfit(self.upload):
+            raise ValueError(why)
         if self.solver.sends_last_step and not self.upload.identity:
             raise ValueError(
                 f"The clients of {type(self.solver).__name__} remember what they sent, and the server the sum of it: "
-                f"they must send it whole, which {type(self.upload).__name__} does not. Use Everything() as upload."
+                f"they must send it whole, which {type(self.upload).__name__} does not. Give no other upload."
             )
         if self.aggregator.needs_law and not self.sampler.law_known:
             raise ValueError(

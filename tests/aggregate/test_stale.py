@@ -7,7 +7,7 @@ import pytest
 
 import fedweave as fw
 import worlds
-from fedweave.aggregate import Anonymous, Cached, DynMean, Mean, Mixing, Robust, Scaffold, Stale, Varp
+from fedweave.aggregate import Anonymous, Cached, DynMean, Mean, Mixing, Models, PushPull, Robust, Scaffold, Stale, Varp
 from fedweave.aggregate.stale import staleness_weight
 
 N, D = 5, 3
@@ -51,7 +51,10 @@ def test_it_goes_in_front_of_any_aggregator():
     assert Stale(Mean()).masks is True
     assert Stale(Robust(Mean())).masks is False
     assert Stale(Mixing()).needs_drift
-    assert Stale(DynMean()).memory_kind == DynMean.memory_kind
+    assert Stale(Scaffold()).memory_kind == Scaffold.memory_kind
+    for follows in (DynMean(), PushPull()):
+        with pytest.raises(fw.BadInput, match="by their updates, which Stale would scale"):
+            Stale(follows)
     fw.Method(fw.sample.Uniform(2), fw.methods.scaffold(2).solver, Stale(Scaffold()))
     with pytest.raises(fw.BadInput, match="needs clients that keep control variates"):
         fw.Method(fw.sample.Uniform(2), aggregator=Stale(Scaffold()))
@@ -113,3 +116,14 @@ def test_with_everyone_the_caches_do_not_matter():
         u = updates(N)
         direction, state = rule.combine(state, VIEW, everyone, worlds.replies(u))
         assert np.allclose(direction, WEIGHT @ u, atol=1e-12)
+
+
+def test_what_robust_neither_clips_nor_trims_is_unchanged():
+    """FedAsync behind Robust has its drift too, and the latency paper's models are mixed from where they began."""
+    assert Robust(Mixing()).needs_drift
+    assert not Robust(Mean()).needs_drift
+    u, drift, x = updates(2), updates(2), VIEW.x
+    replies, cohort = worlds.replies(u, drift=drift), worlds.cohort([1, 4], expected=np.array([0.5, 0.25]))
+    weight = VIEW.population.weight[[1, 4]] / [0.5, 0.25]
+    direction, _ = Models().combine({}, VIEW, cohort, replies)
+    assert np.allclose(x + direction, weight @ (x + drift + u))

@@ -361,10 +361,14 @@ def test_the_visits_of_an_overlapping_fleet_are_measured():
 @pytest.mark.parametrize(
     ("pacing", "terms", "says"),
     [
-        (Buffered(4, 2), {"answers": 2}, "leave 'answers' and 'over_selection' out of Terms, Buffered has its own"),
+        (
+            Buffered(4, 2),
+            {"answers": 2},
+            "leave 'answers' and 'over_selection' out of Terms, and give Buffered what it needs",
+        ),
         (Buffered(4, 2), {"over_selection": 1.5}, "leave 'answers' and 'over_selection' out of Terms"),
-        (Buffered(4, 2), {"min_answers": 3}, "would abandon every round: Buffered ends one after 2 answers"),
-        (Synchronous(late="discount"), {"answers": 2}, "Synchronous has its own"),
+        (Buffered(4, 2), {"min_answers": 3}, "is more than the 2 answers after which Buffered ends a round"),
+        (Synchronous(late="discount"), {"answers": 2}, "give Synchronous what it needs"),
         (Synchronous(deadline=600, late="discount"), {}, "make answer_seconds longer than the deadline"),
         (Synchronous(deadline=5), {}, "said by Terms, not by the Experiment"),
     ],

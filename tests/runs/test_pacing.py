@@ -127,7 +127,7 @@ def test_a_strategy_is_synchronous():
     from fedweave import flower
 
     for pacing in (Buffered(4, 2), Synchronous(late="discount")):
-        with pytest.raises(fw.BadInput, match="leave pacing out"):
+        with pytest.raises(fw.BadInput, match=r"leave pacing=.* out"):
             flower.Strategy(replace(fw.methods.fedavg(4), pacing=pacing))
 
 
@@ -196,3 +196,9 @@ def test_flights_that_cannot_be_are_refused(change, words, state):
     forged = state._replace(flights={k: v for k, v in flights.items() if v is not None})
     with pytest.raises(fw.BadInput, match=words):
         unpack(pack(forged))
+
+
+def test_a_round_cannot_need_more_answers_than_end_it(tiny):
+    assert tiny("fedavg", pacing=Buffered(4, 2), min_answers=2).min_answers == 2
+    with pytest.raises(fw.BadInput, match="'min_answers' 3 is more than the 2 answers after which a round ends"):
+        tiny("fedavg", pacing=Buffered(4, 2), min_answers=3)

@@ -112,6 +112,8 @@ def test_a_tier_without_credits_is_not_asked_until_all_are_spent():
     assert np.allclose(sampler.law(spent, view(available=[1, 3, 6])), (TIER == 0) * 2 / 3), (
         "those with credits are away"
     )
+    anew = {**state, "probability": np.array([1.0, 0, 0]), "credits": np.array([0, 2, 1])}
+    assert np.allclose(sampler.chances(anew, np.array([3, 2, 2])), [0, 1 / 2, 1 / 2]), "whoever has credits comes first"
     fast = Tiers(2, 3, probability=(1, 0, 0))
     assert np.allclose(fast.law(first(fast), view(available=[2, 5])), TIER == 2), "the only ones there"
     assert sampler.learn(state, view(), worlds.cohort([]), worlds.replies(np.zeros((0, 2)))) is state

@@ -47,6 +47,7 @@ class DynMean(Aggregator):
     """
 
     memory_kind: ClassVar[str] = "local gradients"
+    memory_from_updates: ClassVar[bool] = True
 
     def init(self, population: Population, dim: int) -> State:
         return {"moved": np.zeros(dim, np.float32)}
@@ -74,6 +75,7 @@ class PushPull(Aggregator):
 
     step: Literal["steps", "clients"] = "steps"
     memory_kind: ClassVar[str] = "tracked gradients"
+    memory_from_updates: ClassVar[bool] = True
 
     def init(self, population: Population, dim: int) -> State:
         return {"tracked": np.zeros(dim, np.float32)}  # y

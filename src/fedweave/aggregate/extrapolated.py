@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
-from fedweave.core.roles import Aggregator
+from fedweave.core.roles import Aggregator, Upload
 from fedweave.core.settings import PositiveFactor, settings
 from fedweave.core.spec import kinds
 from fedweave.core.vectors import by_rows
@@ -39,6 +39,14 @@ class Extrapolated(Aggregator):
     def needs_law(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether the inner aggregator reads Cohort.expected."""
         return self.aggregator.needs_law
+
+    def misfit(self, upload: Upload) -> str:
+        if upload.contraction() != upload:
+            return (
+                f"{type(upload).__name__} is right on average but makes updates longer, which Extrapolated would take "
+                "for clients that disagree. Use a codec that does not, such as TopK(), or error feedback around it."
+            )
+        return self.aggregator.misfit(upload)
 
     def init(self, population: Population, dim: int) -> State:
         return {**self.aggregator.init(population, dim), "extrapolation": np.ones(1)}

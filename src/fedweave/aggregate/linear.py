@@ -119,11 +119,15 @@ class Models(Aggregator):
     """
 
     needs_law: ClassVar[bool] = True
+    needs_drift: ClassVar[bool] = True
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         w = view.population.weight[cohort.ids] * cohort.count / cohort.expected * replies.received
         lost = (1 - w.sum()) * view.x if replies.received.any() else 0 * view.x
-        return weigh(w, replies) - lost.astype(replies.updates.dtype), state
+        direction = weigh(w, replies) - lost.astype(replies.updates.dtype)
+        if replies.drift is not None:  # y_i = x + drift_i + u_i
+            direction = direction + weigh(w, replies._replace(updates=replies.drift))
+        return direction, state
 
 
 @settings

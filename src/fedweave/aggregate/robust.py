@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat
 
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
-from fedweave.core.roles import Aggregator
+from fedweave.core.roles import Aggregator, Upload
 from fedweave.core.settings import settings
 from fedweave.core.vectors import by_rows, row_blocks
 from fedweave.tables.spool import Spool
@@ -46,6 +46,11 @@ class Robust(Aggregator):
         return self.aggregator.needs_law
 
     @property
+    def needs_drift(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the inner aggregator reads Replies.drift, which is the server's own: it is not clipped or trimmed."""
+        return self.aggregator.needs_drift
+
+    @property
     def sends_own_models(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether the inner aggregator sends clients models of their own."""
         return self.aggregator.sends_own_models
@@ -58,6 +63,14 @@ class Robust(Aggregator):
 
     def models(self, state: State, x: Array, ids: Array) -> Array | None:
         return self.aggregator.models(state, x, ids)
+
+    def misfit(self, upload: Upload) -> str:
+        if self.trim and upload.sparse:
+            return (
+                f"Robust trims the extremes of every entry, and takes the zeros that {type(upload).__name__} did not "
+                "send for votes. Use a codec that sends every entry, such as Quantized(), or clip without trim."
+            )
+        return self.aggregator.misfit(upload)
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         received = replies.updates[replies.received]

@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from fedweave.aggregate.linear import TINY, weigh
 from fedweave.core.records import Array, Cohort, Population, Replies, State, View
-from fedweave.core.roles import Aggregator
+from fedweave.core.roles import Aggregator, Upload
 from fedweave.core.settings import settings
 from fedweave.core.vectors import row_blocks
 from fedweave.tables.rows import Precision, Rows
@@ -40,14 +40,22 @@ class Stale(Aggregator):
     """Scale each update by s(τ), τ the versions since its model, then combine as ``inner`` does (FedBuff).
 
     s(τ) = 1/(1 + τ)^a with a = ``exponent``; other forms as in ``staleness_weight``. Nothing is renormalised: a round
-    of stale answers makes a shorter step. Changes of client memories (SCAFFOLD) are not scaled, because the server
-    follows what clients keep.
+    of stale answers makes a shorter step. Changes of client memories that are sent (SCAFFOLD) are not scaled, because
+    the server follows what clients keep; where it follows them by the updates (FedDyn, FOCUS), scaling is refused.
     """
 
     inner: Aggregator
     exponent: NonNegativeFloat = 0.5
     form: Form = "polynomial"
     grace: NonNegativeInt = 4  # of the hinge
+
+    def __post_init__(self) -> None:
+        """Refuse aggregators that would lose track of what clients remember."""
+        if self.inner.memory_from_updates:
+            raise ValueError(
+                f"{type(self.inner).__name__} follows the {self.inner.memory_kind} of the clients by their updates, "
+                "which Stale would scale. Use it without Stale."
+            )
 
     @property
     def needs_law(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -79,6 +87,9 @@ class Stale(Aggregator):
 
     def broadcast(self, state: State) -> Array | None:
         return self.inner.broadcast(state)
+
+    def misfit(self, upload: Upload) -> str:
+        return self.inner.misfit(upload)
 
     def models(self, state: State, x: Array, ids: Array) -> Array | None:
         return self.inner.models(state, x, ids)

@@ -21,7 +21,8 @@ def upload_bytes(assignment: Assignment, upload: Upload, solver: Solver, models:
         budgets = [None] * ids.size if budget is None else budget.tolist()
         pairs = zip(ids.tolist(), budgets, strict=True)
         sizes = np.array(
-            [check_size(upload.size(models.of(client, assignment.round), b), upload) for client, b in pairs], np.int64
+            [check_size(upload.size(models.of(client, assignment.dispatch), b), upload) for client, b in pairs],
+            np.int64,
         )
     return sizes + whole if solver.uploads_memory else sizes
 
@@ -38,6 +39,6 @@ def download_bytes(assignment: Assignment, upload: Upload, models: ModelFleet) -
     if kept is not None and upload.masks and kept.written[ids].any():
         rows = np.flatnonzero(kept.written[ids])
         for i, values in zip(rows.tolist(), kept[ids[rows]], strict=True):
-            own = models.of(int(ids[i]), assignment.round).of(values)
+            own = models.of(int(ids[i]), assignment.dispatch).of(values)
             down[i] = assignment.x.itemsize * np.count_nonzero(np.isnan(own))
     return down if broadcast is None else down + broadcast.nbytes

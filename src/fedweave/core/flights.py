@@ -89,9 +89,11 @@ def impossible(columns: Mapping[str, Any], round: int) -> str:
     most = {**_MOST, "version": round, "dispatch": last}
     for name, column in flights._asdict().items():
         unknown = np.isnan(column) if name in UNKNOWN else False
-        high = most.get(name, np.inf if name in FLOATS else MOST_SECONDS)
+        high = most.get(name, MOST_SECONDS)
         if not (unknown | ((column >= _LEAST.get(name, 0)) & (column <= high))).all():
             return f"the column {name!r} of its flights is out of range"
+    if (flights.drawn > flights.event_draws).any() or (flights.due < flights.sent).any():
+        return "its flights must be drawn at most as often as their draw event, and land after they were sent"
     return ""
 
 

@@ -146,6 +146,7 @@ class Upload(ABC):
     masks: ClassVar[bool] = False  # whether entries that were not sent stay out of averages; else they count as zero
     keeps: ClassVar[bool] = False  # whether encode() returns something to keep
     identity: ClassVar[bool] = False  # whether the update travels as it is, so that nothing has to be encoded
+    sparse: ClassVar[bool] = False  # whether most entries are not sent and count as zero
 
     def init(self, population: Population) -> State:
         """Return what the server remembers before the first round."""
@@ -258,6 +259,7 @@ class Aggregator(ABC):
     needs_law: ClassVar[bool] = False  # whether combine() reads Cohort.expected
     masks: ClassVar[bool] = False  # whether combine() goes by Replies.mask, entry by entry
     memory_kind: ClassVar[str] = ""  # what the clients must remember: Solver.memory_kind
+    memory_from_updates: ClassVar[bool] = False  # whether it follows what clients remember by their updates alone
     sends_own_models: ClassVar[bool] = False  # whether models() may return some
     needs_drift: ClassVar[bool] = False  # whether combine() reads Replies.drift
 
@@ -279,6 +281,10 @@ class Aggregator(ABC):
     @abstractmethod
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         """Return the direction (D,), a displacement, and the new state."""
+
+    def misfit(self, upload: Upload) -> str:
+        """Return why it cannot combine updates that travel by this upload; "" if it can."""
+        return ""
 
     def coefficients(self, view: View, law: Array) -> Array:
         """Return the mean weight c_i of u_i in the direction (N,), over draws and links; nan where nobody knows.

@@ -342,6 +342,10 @@ class Experiment:
             overlaps = self.paced_method.pacing.overlaps
         except BadInput as misfit:
             return misfit.problems
+        if self.roll and self.paced_method.upload.keeps and not self.paced_method.upload.masks:
+            return ["'roll' moves sub-models away from what error feedback keeps of them: leave one of the two out."]
+        if overlaps and self.min_answers > (enough := self.paced_method.pacing.enough()):
+            return [f"'min_answers' {self.min_answers} is more than the {enough:g} answers after which a round ends."]
         if overlaps and self.calibrate:
             why = "Rounds that overlap cannot be calibrated, because their answers begin with different models"
             return [f"{why}: leave 'calibrate' out, or use the pacing Synchronous()."]

@@ -73,8 +73,9 @@ class Tiers(Sampler):
 
         Where all tiers with credits are away, those without are asked, and then those with p = 0.
         """
-        p = state["probability"] * (there > 0)
-        for q in (p * (state["credits"] > 0), p, (there > 0).astype(float)):
+        p, able = state["probability"] * (there > 0), (state["credits"] > 0) & (there > 0)
+        adaptive = () if self.probability else (able.astype(float),)  # credits that have begun anew count at once
+        for q in (p * able, *adaptive, p, (there > 0).astype(float)):
             if q.any():
                 return q / q.sum()
         return p

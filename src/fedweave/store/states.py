@@ -118,9 +118,9 @@ def _check_flights(state: ServerState) -> None:
         raise ValueError(wrong)
     if not {"x"} <= set(tables) <= {"x", "broadcast"} or any(t.dim != state.x.size for t in tables.values()):
         raise ValueError("the models of its flights do not fit its model")
-    slot = tables["x"].slot
-    if not slot.size or (slot[columns["version"] % slot.size] < 0).any():
-        raise ValueError("it lacks a model that a flight began with")
+    for slot in (table.slot for table in tables.values()):
+        if not slot.size or (slot[columns["version"] % slot.size] < 0).any():
+            raise ValueError("it lacks a model, or a broadcast, that a flight began with")
 
 
 def _checked(table: Saved, key: str) -> Saved:

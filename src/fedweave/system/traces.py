@@ -67,8 +67,9 @@ class Trace(System):
     client's next row; without a ``round`` column they hold from the first round. An empty cell and a client without
     rows keep what they had. Instead of ``round`` and ``available`` a row can have ``on`` and ``off``: a client with
     such rows is available from ``on`` until just before ``off`` (empty: for good), and not otherwise.
-    Instead of ``seconds``, those of a whole participation whatever it sends, a row can have ``compute_seconds``,
-    ``up_mbit`` and ``down_mbit``: then bytes count. A link without a rate takes no time.
+    With a column ``seconds``, those of a whole participation whatever is sent, bytes take no time for any client.
+    Instead of it a row can have ``compute_seconds``, ``up_mbit`` and ``down_mbit``: then bytes count. A link without a
+    rate takes no time.
     ``repeat``: after so many rounds the trace begins again.
     """
 

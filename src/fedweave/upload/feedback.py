@@ -32,6 +32,11 @@ class ErrorFeedback(Upload):
     inner: Upload = Field(default_factory=TopK)
     keeps: ClassVar[bool] = True
 
+    @property
+    def sparse(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the inner codec leaves most entries out."""
+        return self.inner.sparse
+
     def __post_init__(self) -> None:
         name = type(self.inner).__name__
         if self.inner.masks:

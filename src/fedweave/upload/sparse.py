@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -26,6 +26,7 @@ class _Sparse(Compressor):
 
     share: Share
     values: Quantized | None
+    sparse: ClassVar[bool] = True
 
     def count(self, dim: int) -> int:
         """Return how many of ``dim`` entries are sent: the nearest whole number to their share, one at least."""

@@ -31,6 +31,9 @@ from fedweave.upload.codec import ClientModel, ModelFleet
 Evaluate = Callable[[Array], Mapping[str, Any]]
 
 
+BETWEEN_ROUNDS = 3600.0  # seconds for which an answer waits on the SuperLink while the server evaluates and saves
+
+
 class FlowerEngine:
     """Trains cohorts of real clients.
 
@@ -100,7 +103,7 @@ class FlowerEngine:
         """Send a dispatch to those of its clients whose nodes are known."""
         there = np.flatnonzero([client in self._roster.node for client in assignment.cohort.ids.tolist()])
         question, model = Question(some_of(assignment, there)), self._asker.tensors.record(assignment.x)
-        messages = self._asker.messages(question, self._roster.node, model, self._posts.limit, None)
+        messages = self._asker.messages(question, self._roster.node, model, self._posts.limit + BETWEEN_ROUNDS, None)
         self._posts.send(assignment, messages, there)
 
     def resume(self, clock: float, asked: Iterable[Assignment]) -> None:

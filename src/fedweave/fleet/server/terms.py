@@ -82,12 +82,12 @@ def refuse_pacing(pacing: Pacing, terms: Terms) -> None:
     if terms.answers is not None or terms.over_selection != 1:
         problems.append(
             f"Where rounds overlap the pacing says how many clients are asked and how many answers end a round: leave "
-            f"'answers' and 'over_selection' out of Terms, {kind} has its own."
+            f"'answers' and 'over_selection' out of Terms, and give {kind} what it needs."
         )
     if terms.min_answers > pacing.enough():
         problems.append(
-            f"Terms(min_answers={terms.min_answers}) would abandon every round: {kind} ends one after "
-            f"{pacing.enough():g} answers."
+            f"Terms(min_answers={terms.min_answers}) is more than the {pacing.enough():g} answers after which {kind} "
+            "ends a round."
         )
     if deadline is not None and deadline >= terms.answer_seconds:
         problems.append(

@@ -18,7 +18,8 @@ HEAD = """# Results
 Made by `make results` from the files in [results/](../results), which `fedweave reproduce ITEM --scale SCALE --record
 results` wrote; nothing here is typed by hand. How claims are judged: [reproduce.md](reproduce.md). Primary claims are
 corrected by Holm's method over the five papers, a paper's other claims by Benjamini and Hochberg's within the paper:
-those are exploratory. An *undecided* claim shows the difference that its seeds would have found.
+those are exploratory; our own questions beyond a paper are a family of their own. Detectable effects are before
+correction. An *undecided* claim shows the difference that its seeds would have found.
 """
 
 
