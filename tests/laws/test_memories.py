@@ -327,5 +327,5 @@ def test_focus_sends_whole_updates():
     class Both(PushPull):
         masks = True
 
-    with pytest.raises(fw.BadInput, match=r"Tracking remember what they sent, .* Use Everything\(\) as upload"):
+    with pytest.raises(fw.BadInput, match=r"Tracking remember what they sent, .* Give no other upload"):
         replace(methods.focus(3), upload=fw.upload.DifferentialDropout(), aggregator=Both())
