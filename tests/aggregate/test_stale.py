@@ -118,10 +118,17 @@ def test_with_everyone_the_caches_do_not_matter():
         assert np.allclose(direction, WEIGHT @ u, atol=1e-12)
 
 
-def test_what_robust_neither_clips_nor_trims_is_unchanged():
-    """FedAsync behind Robust has its drift too, and the latency paper's models are mixed from where they began."""
+def test_robust_asks_for_the_drift_that_its_aggregator_needs():
+    """FedAsync behind Robust that neither clips nor trims is FedAsync."""
     assert Robust(Mixing()).needs_drift
     assert not Robust(Mean()).needs_drift
+    replies, cohort = worlds.replies(updates(2), drift=updates(2), staleness=np.array([0, 3])), worlds.cohort([1, 4])
+    plain, robust = (part.combine({}, VIEW, cohort, replies)[0] for part in (Mixing(), Robust(Mixing())))
+    assert np.array_equal(plain, robust)
+
+
+def test_the_latency_papers_models_are_those_that_clients_arrive_at():
+    """Σ w_i y_i with y_i = x_τ + u_i = x + drift_i + u_i."""
     u, drift, x = updates(2), updates(2), VIEW.x
     replies, cohort = worlds.replies(u, drift=drift), worlds.cohort([1, 4], expected=np.array([0.5, 0.25]))
     weight = VIEW.population.weight[[1, 4]] / [0.5, 0.25]
