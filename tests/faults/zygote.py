@@ -144,6 +144,7 @@ def command(job: dict[str, Any]) -> int:
     os.chdir(job["cwd"])
     for stream, name in ((1, "out.txt"), (2, "err.txt")):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+    job["begun"] = True
     code = 0
     for words in " ".join(job["argv"]).split(" && "):
         sys.argv = ["fedweave", *words.split()]
@@ -195,7 +196,9 @@ def ended(job: dict[str, Any]) -> int:
     """Return the exit code of a job, whatever happens in it: a child must never become a second zygote."""
     try:
         return child(job)
-    except BaseException:
+    except BaseException as e:
+        if isinstance(e, KeyboardInterrupt) and not job.get("begun"):
+            return 130  # on a busy machine a signal comes before the command does: it is as if it had not been started
         traceback.print_exc()
         return 70
 
