@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import resource
+from collections.abc import Mapping
 from typing import Any
 
 import psutil
@@ -45,8 +46,9 @@ def thousand_rounds() -> dict[str, Any]:
     """Return how much 1,000 rounds add after 200 that fill the caches, in MB."""
     me, seen = psutil.Process(), {}
 
-    def watch(name: str, experiment: fw.Experiment) -> Any:
-        return lambda row: seen.update({row["round"]: me.memory_info().rss}) if row["round"] in (200, 1200) else None
+    def look(row: Mapping[str, Any]) -> None:
+        if row["round"] in (200, 1200):
+            seen[row["round"]] = me.memory_info().rss
 
     experiment = fw.Experiment(
         fw.methods.fedavg(10),
@@ -57,7 +59,7 @@ def thousand_rounds() -> dict[str, Any]:
         evaluate_every=50,
         workers=2,
     )
-    run(experiment, watch=watch)
+    run(experiment, callbacks=look)
     return {"growth_of_1000_rounds_mb": (seen[1200] - seen[200]) / MB}
 
 

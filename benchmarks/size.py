@@ -79,7 +79,7 @@ def split(form: str) -> dict[str, Any]:
     return {"partition": form, "train_s": train - own, "test_s": time.process_time() - train, "peak_mb": peak_mb()}
 
 
-class Watch:
+class Watch(fw.Callback):
     """Measures the rounds of a run: the seconds of the process beside training and evaluation, and its memory."""
 
     def __init__(self, at: Callable[[int], bool] = lambda _: True):
@@ -97,9 +97,14 @@ class Watch:
 
         return timed
 
-    def __call__(self, *_: Any) -> Callable[[Any], None]:
+    def begin(self, run: Any) -> None:
+        """Look before the first round."""
         self._note(0)
-        return lambda row: self._note(row["round"]) if self._at(row["round"]) else None
+
+    def round(self, run: Any, row: Any, state: Any) -> None:
+        """Look after a round."""
+        if self._at(row["round"]):
+            self._note(row["round"])
 
     def _note(self, round: int) -> None:
         memory = psutil.Process().memory_info().rss / 2**20
@@ -114,7 +119,7 @@ class Watch:
 def run(experiment: fw.Experiment, watch: Watch) -> None:
     """Run an experiment in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        fw.run(experiment, Path(folder) / "run", watch=watch)
+        fw.run(experiment, Path(folder) / "run", callbacks=watch)
 
 
 def server(method: str) -> dict[str, Any]:

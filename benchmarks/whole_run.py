@@ -194,7 +194,7 @@ def overlap(turns: int, workers: int) -> dict[str, Any]:
             for side in list(sides)[:: 1 if turn % 2 else -1]:
                 (experiment,), _ = experiments_of(["fedavg"], given | {"evaluate_every": sides[side]})
                 before = _processor_seconds()
-                result = run_with(experiment, None, None, None, pool)
+                result = run_with(experiment, None, (), None, pool)
                 seconds = float(result.rounds["wall_seconds"][-1]), _processor_seconds() - before
                 taken[side] += [seconds] * (turn > 0)
     figures: dict[str, Any] = {"turns": turns, "workers": workers}

@@ -84,12 +84,9 @@ def workers():
         yield pool
 
 
-def stopped(name, experiment):
-    def told(row):
-        if row["round"] == 1:
-            raise KeyboardInterrupt
-
-    return told
+def stopped(row):
+    if row["round"] == 1:
+        raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -100,9 +97,9 @@ def test_it_runs_resumes_and_gives_the_same_bits_in_processes(task, method, work
     assert np.isfinite(whole.rounds[METRICS[task]]).all()
     assert not whole.rounds["abandoned"].any()
     digest = whole.summary["digest"]
-    assert run_with(uneven, None, None, None, workers).summary["digest"] == digest
+    assert run_with(uneven, None, (), None, workers).summary["digest"] == digest
     with pytest.raises(fw.Interrupted):
-        fw.run(uneven, tmp_path / "run", watch=stopped)
+        fw.run(uneven, tmp_path / "run", callbacks=stopped)
     resumed = fw.resume(tmp_path / "run", uneven)
     assert resumed.summary["digest"] == digest
     assert np.array_equal(resumed.rounds[METRICS[task]], whole.rounds[METRICS[task]])

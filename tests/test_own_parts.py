@@ -9,6 +9,7 @@ import fedweave as fw
 from fedweave.core.records import Population
 from fedweave.core.roles import Aggregator, Sampler, ServerOptimizer, Solver, System
 from fedweave.core.settings import settings
+from interrupt import StopAfter
 
 
 @settings
@@ -71,15 +72,8 @@ def test_a_part_without_settings_is_refused_when_the_method_is_built():
 def test_a_comparison_goes_on_when_called_again(tiny, tmp_path):
     base, zoo = tiny(), [fw.methods.fedavg(3), fw.Method(fw.sample.Uniform(3), server=Explodes(), name="own")]
 
-    def stop(name, experiment):
-        def told(row):
-            if name == "own" and row["round"] == 2:
-                raise KeyboardInterrupt
-
-        return told
-
     with pytest.raises(fw.Interrupted):
-        fw.compare(zoo, base, out=tmp_path / "c", watch=stop)
+        fw.compare(zoo, base, out=tmp_path / "c", callbacks=StopAfter(2, "own"))
     again = fw.compare(zoo, base, out=tmp_path / "c")
     whole = fw.compare(zoo, base)
     assert [r.summary["digest"] for r in again.results] == [r.summary["digest"] for r in whole.results]

@@ -25,15 +25,12 @@ def restored(module, x):
 def interrupted(experiment, folder, after):
     """Run until ``after`` rounds are done, as if somebody then pressed Ctrl-C."""
 
-    def watch(name, experiment):
-        def told(row):
-            if row["round"] == after:
-                raise KeyboardInterrupt
-
-        return told
+    def watch(row):
+        if row["round"] == after:
+            raise KeyboardInterrupt
 
     with pytest.raises(fw.Interrupted):
-        fw.run(experiment, folder, watch=watch)
+        fw.run(experiment, folder, callbacks=watch)
 
 
 def digest(experiment):

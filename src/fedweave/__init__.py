@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedweave.local import adversaries as adversaries
     from fedweave.local import solvers as solvers
     from fedweave.method import Method as Method
+    from fedweave.runs.callbacks import Callback as Callback
     from fedweave.runs.compare import Comparison as Comparison
     from fedweave.runs.compare import compare as compare
     from fedweave.runs.compare import resume_comparison as resume_comparison
@@ -45,6 +46,7 @@ __version__ = "0.1.0"
 _WHERE = {  # names of this package that are no modules of it
     "BadInput": "core.settings",
     "adversaries": "local",
+    "Callback": "runs.callbacks",
     "Comparison": "runs.compare",
     "Experiment": "runs.experiment",
     "Interrupted": "runs.loop",

@@ -380,12 +380,9 @@ def test_momenta_on_disk_give_the_same_bits_and_resume(precision, tiny, tmp_path
     method = replace(methods.fedaware(3), aggregator=Aware(precision=precision))
     whole = fw.run(tiny(method))
 
-    def watch(name, experiment):
-        def told(row):
-            if row["round"] == 3:
-                raise KeyboardInterrupt
-
-        return told
+    def watch(row):
+        if row["round"] == 3:
+            raise KeyboardInterrupt
 
     with pytest.raises(fw.Interrupted):
         fw.run(tiny(method, tables="disk"), tmp_path / "run", watch)

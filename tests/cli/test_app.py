@@ -411,15 +411,12 @@ def test_a_folder_in_use_says_how_to_continue(compared):
 def test_an_interrupted_comparison_names_itself_and_is_continued(compared, monkeypatch):
     fedweave, found = compared
 
-    def watch(self, name, experiment):
-        def told(row):
-            if (name, experiment.seed, row["round"]) == ("fedyogi", 0, 2):
-                raise KeyboardInterrupt
-
-        return told
+    def stop(self, run, row, state):
+        if (run.name, run.experiment.seed, row["round"]) == ("fedyogi", 0, 2):
+            raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Show, "watch", watch)
+        patched.setattr(Show, "round", stop)
         code, out, err = fedweave("compare", "fedavg", "fedyogi", *TINY, "--seeds", 2, "--out", "d")
     assert (code, out) == (130, "")
     assert "Continue with: fedweave resume d\n" in err

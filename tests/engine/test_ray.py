@@ -27,6 +27,7 @@ from fedweave.engine.pool.ray import RayActors
 from fedweave.engine.torch_simulator import torch_simulator
 from fedweave.local.solvers import SGD
 from fedweave.local.torch.flat_module import initial_vector
+from fedweave.runs.callbacks import callbacks_of
 from fedweave.runs.loop import Interrupted, resume_with, run_with
 from fedweave.store.run_folder import RunFolder
 
@@ -62,8 +63,8 @@ def conv():
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.AlphaDropout(0.2), nn.Linear(144, 10))
 
 
-def at(pool, experiment, out=None, watch=None):
-    return run_with(experiment, out, watch, None, pool)
+def at(pool, experiment, out=None, *callbacks):
+    return run_with(experiment, out, callbacks_of(callbacks), None, pool)
 
 
 def alone(experiment, out=None):
@@ -105,12 +106,9 @@ def test_ray_gives_the_bits_of_one_process(name, small, pool, threads):
     assert not [p for p in Path(logs).glob("worker-*.err") if "not writable" in p.read_text()]
 
 
-def stop_after_two(name, experiment):
-    def told(row):
-        if row["round"] == 2:
-            raise KeyboardInterrupt
-
-    return told
+def stop_after_two(row):
+    if row["round"] == 2:
+        raise KeyboardInterrupt
 
 
 def test_a_run_goes_on_with_another_engine_to_the_same_bits(small, pool, tmp_path):
@@ -121,7 +119,7 @@ def test_a_run_goes_on_with_another_engine_to_the_same_bits(small, pool, tmp_pat
     assert fw.resume(tmp_path / "from", here).summary["digest"] == whole
     with pytest.raises(Interrupted):
         fw.run(here, tmp_path / "to", stop_after_two)
-    assert resume_with(RunFolder.open(tmp_path / "to"), there, None, pool).summary["digest"] == whole
+    assert resume_with(RunFolder.open(tmp_path / "to"), there, (), pool).summary["digest"] == whole
 
 
 class Poison(nn.Module):

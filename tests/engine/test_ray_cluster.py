@@ -18,6 +18,7 @@ from fedweave.engine.pool import ray as ours
 from fedweave.engine.pool import ray_cluster
 from fedweave.engine.pool.protocol import WorkerDied
 from fedweave.engine.pool.ray import RayActors
+from fedweave.runs.callbacks import callbacks_of
 from fedweave.runs.loop import run_with
 
 PATIENCE = 600.0  # seconds until a test gives up: Ray starts slowly, and the machine may be busy
@@ -105,7 +106,7 @@ def waiting(tiny, tmp_path):
 
 
 def at(pool, experiment):
-    return run_with(experiment, None, None, None, pool)
+    return run_with(experiment, None, (), None, pool)
 
 
 def alone(experiment):
@@ -161,10 +162,10 @@ def test_what_is_lost_in_mid_round_is_done_elsewhere_to_the_same_bits(deed, clus
 def test_a_node_that_goes_between_two_rounds_is_no_fault_of_the_work(cluster, pool, waiting, tmp_path):
     (tmp_path / "done").touch()
 
-    def watch(name, experiment):
-        return lambda row: row["round"] == 1 and remove_node(cluster, next(iter(pool._node.values())), None)
+    def gone(row):
+        return row["round"] == 1 and remove_node(cluster, next(iter(pool._node.values())), None)
 
-    there = run_with(waiting, None, watch, None, pool)
+    there = run_with(waiting, None, callbacks_of(gone), None, pool)
     assert there.summary["digest"] == alone(waiting).summary["digest"]
 
 
@@ -209,20 +210,19 @@ def digests(comparison):
     return [(r.summary["method"], r.summary["seed"], r.summary["digest"]) for r in comparison.results]
 
 
-def two_begin_together():
-    """Return a ``watch`` that lets a run begin together with another one only."""
-    both = threading.Barrier(2, timeout=PATIENCE)
+class TwoBeginTogether(fw.Callback):
+    """Lets a run begin together with another one only."""
 
-    def watch(name, experiment):
-        both.wait()
-        return lambda row: None
+    def __init__(self):
+        self._both = threading.Barrier(2, timeout=PATIENCE)
 
-    return watch
+    def begin(self, run):
+        self._both.wait()
 
 
 def test_runs_of_a_comparison_go_on_at_the_same_time_to_the_same_bits(several, tmp_path):
     experiment, one_by_one = several
-    there = fw.compare(METHODS, experiment, 2, tmp_path / "c", two_begin_together())
+    there = fw.compare(METHODS, experiment, 2, tmp_path / "c", TwoBeginTogether())
     assert digests(there) == one_by_one
     assert digests(fw.compare(METHODS, experiment, 2)) == one_by_one
 
@@ -236,18 +236,16 @@ def test_one_run_that_ends_badly_ends_the_others_and_all_can_be_continued(raised
     experiment, one_by_one = several
     gone = threading.Event()
 
-    def watch(name, e):
-        def on_round(row):
-            if name != METHODS[0].name:
+    class Ends(fw.Callback):
+        def round(self, run, row, state):
+            if run.name != METHODS[0].name:
                 assert gone.wait(PATIENCE)  # so that it is under way meanwhile
             elif row["round"] == 2:
                 gone.set()
                 raise raised
 
-        return on_round
-
     with pytest.raises(seen):
-        fw.compare(METHODS, experiment, 2, tmp_path / "c", watch)
+        fw.compare(METHODS, experiment, 2, tmp_path / "c", Ends())
     assert len(list(tmp_path.glob("c/*-seed0"))) == 2
     assert digests(fw.compare(METHODS, experiment, 2, tmp_path / "c")) == one_by_one
 
@@ -255,15 +253,12 @@ def test_one_run_that_ends_badly_ends_the_others_and_all_can_be_continued(raised
 @pytest.mark.filterwarnings("ignore:A Ray actor was lost")
 def test_a_comparison_outlives_a_node(cluster, several, tmp_path):
     experiment, one_by_one = several
-    together, once = two_begin_together(), threading.Lock()
+    once = threading.Lock()
 
-    def watch(name, e):
-        together(name, e)
+    def lost(row):
+        if once.acquire(blocking=False):
+            cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
 
-        def on_round(row):
-            if once.acquire(blocking=False):
-                cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
-
-        return on_round
-
-    assert digests(fw.compare(METHODS[:1], experiment, 2, tmp_path / "c", watch)) == one_by_one[::2]
+    assert (
+        digests(fw.compare(METHODS[:1], experiment, 2, tmp_path / "c", [TwoBeginTogether(), lost])) == one_by_one[::2]
+    )

@@ -271,14 +271,11 @@ def test_a_thousand_rounds_leak_nothing():
         fw.methods.fedavg(3), "digits", fw.partition.IID(6), model="logistic", rounds=1200, steps=1, evaluate_every=100
     )
 
-    def watch(name, experiment):
-        def told(row):
-            if row["round"] in (200, 1200):
-                seen[row["round"]] = me.memory_info().rss
+    def watch(row):
+        if row["round"] in (200, 1200):
+            seen[row["round"]] = me.memory_info().rss
 
-        return told
-
-    fw.run(replace(tiny, workers=1), watch=watch)
+    fw.run(replace(tiny, workers=1), callbacks=watch)
     assert (seen[1200] - seen[200]) / 2**20 < 5
 
 
@@ -351,7 +348,7 @@ class Features(nn.Module):
 def test_constants_and_modes_of_own_modules_do_not_depend_on_workers(evaluate_every, digits, two, threads):
     e = fw.Experiment(fw.methods.fedavg(6), digits, fw.partition.IID(8), model=Features, rounds=4)
     e = replace(e, workers=1, evaluate_every=evaluate_every)
-    assert fw.run(e).summary["digest"] == run_with(e, None, None, None, two).summary["digest"]
+    assert fw.run(e).summary["digest"] == run_with(e, None, (), None, two).summary["digest"]
 
 
 def test_the_number_of_blas_threads_does_not_matter(digits):

@@ -28,6 +28,7 @@ from fedweave.core import plugins
 from fedweave.core.settings import BadInput
 from fedweave.runs.compare import compare
 from fedweave.tables.files import NotStored
+from interrupt import StopAfter
 
 FOLDERS, BATCH = (1000, 20) if THOROUGH else (200, 50)
 COMMANDS = {
@@ -64,16 +65,8 @@ def original(tmp_path_factory, plain_page):
     """A comparison of two methods that was interrupted in its second run, with tables, states and an audit log."""
     base = tmp_path_factory.mktemp("original")
     experiments, _ = experiments_of(["fedavg", "scaffold"], {**WORLD, "rounds": "3"})
-
-    def watch(name, experiment):
-        def stop(row):
-            if name == "scaffold" and row["round"] == 2:
-                raise KeyboardInterrupt
-
-        return stop
-
     with pytest.raises(KeyboardInterrupt):
-        compare([e.method for e in experiments], experiments[0], 1, base / "c", watch)
+        compare([e.method for e in experiments], experiments[0], 1, base / "c", StopAfter(2, "scaffold"))
     for run in (base / "c").iterdir():
         if run.is_dir():
             with closing(sqlite3.connect(run / "run.sqlite")) as db:

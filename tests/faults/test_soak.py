@@ -47,14 +47,11 @@ def test_bad_clients_change_nothing_and_nothing_piles_up(method, tmp_path, monke
     (experiment,), _ = experiments_of([method], world)
     grown, held, process = [], [], psutil.Process()
 
-    def watch(name, experiment):
-        def told(row):
-            if row["round"] in (ROUNDS // 4, ROUNDS):
-                gc.collect()
-                grown.append(process.memory_info().rss)
-                held.append((process.num_fds(), process.num_threads()))
-
-        return told
+    def watch(row):
+        if row["round"] in (ROUNDS // 4, ROUNDS):
+            gc.collect()
+            grown.append(process.memory_info().rss)
+            held.append((process.num_fds(), process.num_threads()))
 
     monkeypatch.setattr(Simulator, "train", with_rubbish)
     spoilt = fw.run(experiment, tmp_path / "run", watch)

@@ -121,12 +121,9 @@ def reasons(folder):
 def interrupted(experiment, grid, folder, after, **kwargs):
     """Run until ``after`` rounds are done, as if the server was then stopped."""
 
-    def watch(name, experiment):
-        def told(row):
-            if row["round"] == after:
-                raise KeyboardInterrupt
-
-        return told
+    def watch(row):
+        if row["round"] == after:
+            raise KeyboardInterrupt
 
     with pytest.raises(fw.Interrupted):
-        run(experiment, grid, out=folder, watch=watch, **kwargs)
+        run(experiment, grid, out=folder, callbacks=watch, **kwargs)

@@ -126,7 +126,7 @@ def runs_that_differ():
                 data = fw.data.from_arrays(x, y, test_x=x[:9], test_y=y[:9], classes=CLASSES)
                 dealt = fw.partition.IID(clients)
                 experiment = fw.Experiment(fw.methods.fedavg_full(), data, dealt, build, batch_size=batch, rounds=2)
-                result = run_with(experiment, None, None, None, workers)
+                result = run_with(experiment, None, (), None, workers)
                 seen.add(result.summary["digest"])
                 vectors.add(result.manifest["processor"]["vectors"])
     return [f"{name}, {clients} clients" for (name, _, clients), seen in digests.items() if len(seen) > 1], vectors

@@ -311,11 +311,11 @@ def test_rolled_runs_give_the_same_bits_and_a_whole_turn_is_none(tiny, tmp_path,
     experiment = tiny(method, model="mlp", submodels=(1.0, 0.5), system=fw.system.Wireless(), rounds=4, roll=1)
     whole = fw.run(experiment)
     with pytest.raises(fw.Interrupted):
-        fw.run(experiment, tmp_path / "run", watch=stopped)
+        fw.run(experiment, tmp_path / "run", callbacks=stopped)
     assert fw.resume(tmp_path / "run", experiment).x.tobytes() == whole.x.tobytes()
     if name == "feddd":
         with Workers(2) as pool:
-            assert run_with(experiment, None, None, None, pool).x.tobytes() == whole.x.tobytes()
+            assert run_with(experiment, None, (), None, pool).x.tobytes() == whole.x.tobytes()
     plain, still = (fw.run(replace(experiment, **roll)) for roll in ({"roll": 0}, {"roll": 10**4 * 3200}))
     assert plain.x.tobytes() == still.x.tobytes(), "a whole turn, 100 and 64 and 32 channels, is no turn"
     assert plain.x.tobytes() != whole.x.tobytes()

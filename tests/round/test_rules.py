@@ -290,12 +290,9 @@ def test_quarantine_outlives_an_interruption(monkeypatch, tmp_path):
     experiment = watched("fedavg", rounds=40, quarantine=2)
     whole = run(experiment)
 
-    def watch(name, experiment):
-        def told(row):
-            if row["round"] == 20:
-                raise KeyboardInterrupt
-
-        return told
+    def watch(row):
+        if row["round"] == 20:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run(experiment, tmp_path / "run", watch)

@@ -18,7 +18,8 @@ from fedweave.round.measures import of_clients
 from fedweave.runs.loop import load_result
 from fedweave.store.export import write_tables
 from fedweave.tasks import Task
-from runs.test_loop import assert_same, stop_after
+from interrupt import StopAfter
+from runs.test_loop import assert_same
 from store import toy_runs
 
 COLUMNS = ("client_mean", "client_std", "client_worst", "client_worst_decile")
@@ -195,7 +196,7 @@ def test_interrupted_and_resumed_has_the_same_rows(small, tmp_path):
     experiment = small(evaluate=("test", "train"), client_eval=2)
     whole = fw.run(experiment)
     with pytest.raises(KeyboardInterrupt):
-        fw.run(experiment, tmp_path / "run", watch=stop_after(3))
+        fw.run(experiment, tmp_path / "run", callbacks=StopAfter(3))
     assert load_result(tmp_path / "run").client_scores["round"].max() == 2
     again = fw.resume(tmp_path / "run", experiment)
     assert_same(whole, again)
@@ -229,7 +230,7 @@ def test_scores_are_exported(small, tmp_path):
 def test_a_run_folder_without_the_table_is_read_and_continued(small, tmp_path):
     experiment = small()
     with pytest.raises(KeyboardInterrupt):
-        fw.run(experiment, tmp_path / "run", watch=stop_after(2))
+        fw.run(experiment, tmp_path / "run", callbacks=StopAfter(2))
     with closing(sqlite3.connect(tmp_path / "run" / "run.sqlite")) as db, db:
         db.execute("DROP TABLE client_scores")
     old = load_result(tmp_path / "run")

@@ -248,7 +248,7 @@ def test_a_model_of_a_module_that_workers_cannot_import_is_refused_or_trained_he
     ):
         fw.run(replace(experiment, workers=2))
     with Workers(2, patience=1e-9) as auto:
-        found = run_with(replace(experiment, rounds=2), None, None, None, auto)
+        found = run_with(replace(experiment, rounds=2), None, (), None, auto)
     assert found.summary["digest"] == digest(replace(experiment, rounds=2))
 
 

@@ -24,24 +24,9 @@ from fedweave.runs.compare import resume_comparison
 from fedweave.runs.method_names import method_names
 from fedweave.runs.results import summarise, to_target
 from fedweave.store import run_folder, schema
+from interrupt import StopAfter
 
 METHODS = list(method_names())
-
-
-def stop_after(round, run=1):
-    """Return a watch that presses Ctrl-C once this round of this run is done."""
-    begun = itertools.count(1)
-
-    def watch(name, experiment):
-        mine = next(begun) == run
-
-        def told(row):
-            if mine and row["round"] == round:
-                raise KeyboardInterrupt
-
-        return told
-
-    return watch
 
 
 def assert_same(a, b):
@@ -63,7 +48,7 @@ def test_interrupted_and_resumed_is_uninterrupted(name, tiny, tmp_path):
     experiment = tiny(getattr(methods, name)(3))
     whole = fw.run(experiment)
     with pytest.raises(fw.Interrupted) as stopped:
-        fw.run(experiment, tmp_path / "run", stop_after(4))
+        fw.run(experiment, tmp_path / "run", StopAfter(4))
     assert (stopped.value.folder, stopped.value.round) == (tmp_path / "run", 4)
     half = fw.load_result(tmp_path / "run")
     assert half.rounds["round"].tolist() == [1, 2, 3, 4]
@@ -81,7 +66,7 @@ def test_where_tables_are_kept_changes_no_bit(name, tables, later, tiny, tmp_pat
     whole = fw.run(experiment)
     assert_same(fw.run(replace(experiment, tables="disk")), whole)
     with pytest.raises(fw.Interrupted):
-        fw.run(replace(experiment, tables=tables), tmp_path / "run", stop_after(4))
+        fw.run(replace(experiment, tables=tables), tmp_path / "run", StopAfter(4))
     assert_same(fw.resume(tmp_path / "run", replace(experiment, tables=later)), whole)
 
 
@@ -90,7 +75,7 @@ def test_halved_precision_is_close_and_resumes(precision, tiny, tmp_path):
     method = fw.Method(fw.sample.Uniform(3), aggregator=fw.aggregate.Varp(precision=precision))
     whole, exact = fw.run(tiny(method)), fw.run(tiny(methods.fedvarp(3)))
     with pytest.raises(fw.Interrupted):
-        fw.run(tiny(method), tmp_path / "run", stop_after(4))
+        fw.run(tiny(method), tmp_path / "run", StopAfter(4))
     assert_same(fw.resume(tmp_path / "run"), whole)
     moved = np.linalg.norm(exact.x - fw.run(tiny(methods.fedvarp(3), lr=1e-30)).x)
     assert 0 < np.linalg.norm(whole.x - exact.x) < 0.01 * moved
@@ -99,9 +84,9 @@ def test_halved_precision_is_close_and_resumes(precision, tiny, tmp_path):
 def test_interrupted_in_every_round_is_uninterrupted(tiny, tmp_path):
     experiment = tiny(methods.fedadam(3), rounds=3)
     with pytest.raises(fw.Interrupted):
-        fw.run(experiment, tmp_path / "run", stop_after(1))
+        fw.run(experiment, tmp_path / "run", StopAfter(1))
     with pytest.raises(fw.Interrupted):
-        fw.resume(tmp_path / "run", watch=stop_after(2))
+        fw.resume(tmp_path / "run", callbacks=StopAfter(2))
     assert_same(fw.resume(tmp_path / "run"), fw.run(experiment))
 
 
@@ -260,7 +245,7 @@ def test_own_arrays_and_own_modules_run_and_resume_in_python(tiny, digits, tmp_p
     whole = fw.run(experiment)
     assert whole.manifest["model"]["parameters"] == 64 * 8 + 8 + 8 * 10 + 10
     with pytest.raises(fw.Interrupted):
-        fw.run(experiment, tmp_path / "run", stop_after(2))
+        fw.run(experiment, tmp_path / "run", StopAfter(2))
     with pytest.raises(fw.BadInput, match="resume it there"):
         fw.resume(tmp_path / "run")
     assert_same(fw.resume(tmp_path / "run", experiment), whole)
@@ -269,7 +254,7 @@ def test_own_arrays_and_own_modules_run_and_resume_in_python(tiny, digits, tmp_p
 def test_changed_data_is_not_resumed(tiny, digits, tmp_path):
     data = own_data(digits)
     with pytest.raises(fw.Interrupted):
-        fw.run(tiny(data=data), tmp_path / "run", stop_after(2))
+        fw.run(tiny(data=data), tmp_path / "run", StopAfter(2))
     y = data.y.copy()
     y[7] = (y[7] + 1) % 10
     with pytest.raises(
@@ -285,7 +270,7 @@ EDITS = {"lr": 0.3, "seed": 7, "rounds": 9, "batch_size": 5, "weights": "equal",
 def test_every_edited_setting_of_a_run_is_named_with_both_values(tiny, tmp_path):
     """experiment.json is a text file; who edits it and resumes would get the rounds of two experiments as one."""
     with pytest.raises(fw.Interrupted):
-        fw.run(tiny(data="digits"), tmp_path / "run", stop_after(2))
+        fw.run(tiny(data="digits"), tmp_path / "run", StopAfter(2))
     file = tmp_path / "run" / "experiment.json"
     began, kept = json.loads(file.read_text()), file.read_bytes()
     other = json.loads(kept) | EDITS
@@ -305,7 +290,7 @@ def test_every_edited_setting_of_a_run_is_named_with_both_values(tiny, tmp_path)
 
 def test_an_edited_comparison_is_not_continued(tiny, tmp_path):
     with pytest.raises(fw.Interrupted):
-        fw.compare(SHARING[:2], tiny(data="digits", rounds=3), 1, tmp_path / "c", stop_after(2))
+        fw.compare(SHARING[:2], tiny(data="digits", rounds=3), 1, tmp_path / "c", StopAfter(2))
     file = tmp_path / "c" / "compare.json"
     kept = file.read_text()
     file.write_text(kept.replace('"lr": 0.05', '"lr": 0.5'))
@@ -325,10 +310,10 @@ def test_another_release_does_not_continue_a_run_and_other_libraries_are_named(f
         experiment = rehearsal.experiment()
         go_on = partial(rehearsal.run, experiment, out=tmp_path / "run")
         with pytest.raises(fw.Interrupted):
-            rehearsal.run(experiment, out=tmp_path / "run", watch=stop_after(2))
+            rehearsal.run(experiment, out=tmp_path / "run", callbacks=StopAfter(2))
     else:
         with pytest.raises(fw.Interrupted):
-            fw.run(experiment, tmp_path / "run", stop_after(2))
+            fw.run(experiment, tmp_path / "run", StopAfter(2))
     where, real = ("fedweave.fleet.server.app" if fleet else "fedweave.runs.session"), session.versions()
     monkeypatch.setattr(f"{where}.versions", lambda: real | {"fedweave": "99.1.0"})
     with pytest.raises(fw.BadInput, match=rf"began with fedweave {real['fedweave']}, and this is 99.1.0"):
@@ -341,7 +326,7 @@ def test_another_release_does_not_continue_a_run_and_other_libraries_are_named(f
 def test_another_processor_or_trainer_continues_a_run_and_is_named(tiny, tmp_path):
     whole = fw.run(tiny())
     with pytest.raises(fw.Interrupted):
-        fw.run(tiny(), tmp_path / "run", stop_after(2))
+        fw.run(tiny(), tmp_path / "run", StopAfter(2))
     file = tmp_path / "run" / "manifest.json"
     manifest = json.loads(file.read_text())
     assert manifest["processor"] == whole.manifest["processor"] == processor()
@@ -374,7 +359,7 @@ def test_a_processor_is_named_as_the_system_names_it(said, name, tmp_path):
 )
 def test_another_experiment_does_not_continue_a_run(changes, tiny, tmp_path):
     with pytest.raises(fw.Interrupted):
-        fw.run(tiny(), tmp_path / "run", stop_after(2))
+        fw.run(tiny(), tmp_path / "run", StopAfter(2))
     with pytest.raises(fw.BadInput, match=f"differs from the one this run began with in {next(iter(changes))}"):
         fw.resume(tmp_path / "run", tiny(**changes))
     assert fw.resume(tmp_path / "run", tiny(workers="auto")).summary["rounds"] == 6
@@ -510,7 +495,7 @@ def test_an_interrupted_comparison_is_continued_bit_for_bit(tiny, tmp_path):
     experiment, two = tiny(rounds=3), SHARING[:2]
     whole = fw.compare(two, experiment, 2, tmp_path / "whole")
     with pytest.raises(fw.Interrupted) as stopped:
-        fw.compare(two, experiment, 2, tmp_path / "cut", stop_after(2, run=3))
+        fw.compare(two, experiment, 2, tmp_path / "cut", StopAfter(2, run=3))
     assert stopped.value.folder == tmp_path / "cut", "the comparison is continued, not one run of it"
     assert not (tmp_path / "cut" / "fedprox-seed1").exists()
     resumed = resume_comparison(tmp_path / "cut")
@@ -535,7 +520,7 @@ def test_a_run_in_memory_leaves_nothing(tiny, tmp_path, monkeypatch):
     assert result.summary["run"] is None
     assert not list(tmp_path.iterdir())
     with pytest.raises(fw.Interrupted) as stopped:
-        fw.run(tiny(), watch=stop_after(1))
+        fw.run(tiny(), callbacks=StopAfter(1))
     assert stopped.value.folder is None
 
 

@@ -11,6 +11,7 @@ import torch
 import fedweave as fw
 from fedweave.core import crash_points
 from fedweave.engine import simulator
+from fedweave.runs.callbacks import callbacks_of
 from fedweave.runs.loop import run_with, workers_of
 from fedweave.store import run_folder
 
@@ -82,7 +83,7 @@ def changes(request):
 def test_beside_the_next_round_is_as_at_once(changes, tmp_path):
     pool, seen = Inline(), []
     at_once = fw.run(experiment(**changes), tmp_path / "at once")
-    later = run_with(experiment(**changes), tmp_path / "later", lambda *_: lambda row: seen.append(row), None, pool)
+    later = run_with(experiment(**changes), tmp_path / "later", callbacks_of(seen.append), None, pool)
     assert_same(later, at_once)
     assert [row["round"] for row in seen] == list(range(1, ROUNDS + 1))
     assert (
@@ -111,7 +112,7 @@ def test_a_kill_at_every_point_between(tmp_path, monkeypatch):
             shutil.copytree(folder, copies[-1][1])
 
     monkeypatch.setattr(crash_points, "strike", copy)
-    whole = run_with(experiment(rounds=3), folder, None, None, Inline())
+    whole = run_with(experiment(rounds=3), folder, (), None, Inline())
     monkeypatch.setattr(crash_points, "strike", None)
     assert {"trained", "stepped", "evaluated", "recorded", "state written", "committed"} <= {p for p, _ in copies}
     for _, left in copies:
@@ -143,7 +144,7 @@ def test_an_error_of_a_metric_loses_only_its_round(tmp_path):
             return len(evaluated) > 2 * SLICES
 
         with pytest.raises(PlannedError, match="the metric"):
-            run_with(experiment(task=task(fails)), folder, None, None, pool)
+            run_with(experiment(task=task(fails)), folder, (), None, pool)
         return fw.load_result(folder).rounds["round"].tolist()
 
     with workers_of(experiment()) as alone:
@@ -164,7 +165,7 @@ def test_what_stops_a_round_and_the_one_before_it(error, kept_rounds, tmp_path, 
     folder = tmp_path / "run"
     monkeypatch.setattr(crash_points, "strike", strike)
     with pytest.raises(error):
-        run_with(experiment(), folder, None, None, Inline())
+        run_with(experiment(), folder, (), None, Inline())
     monkeypatch.setattr(crash_points, "strike", None)
     assert fw.load_result(folder).rounds["round"].tolist() == kept_rounds
     assert_same(fw.resume(folder), fw.run(experiment(), tmp_path / "whole"))
@@ -173,15 +174,12 @@ def test_what_stops_a_round_and_the_one_before_it(error, kept_rounds, tmp_path, 
 def test_a_watcher_that_stops_a_run(tmp_path):
     """It is called with the rows in order, and what it saw is kept."""
 
-    def watch(*_):
-        def on_round(row):
-            if row["round"] == 2:
-                raise KeyboardInterrupt
-
-        return on_round
+    def watch(row):
+        if row["round"] == 2:
+            raise KeyboardInterrupt
 
     with pytest.raises(fw.Interrupted) as stopped:
-        run_with(experiment(), tmp_path / "run", watch, None, Inline())
+        run_with(experiment(), tmp_path / "run", callbacks_of(watch), None, Inline())
     assert stopped.value.round == 2
     assert fw.load_result(tmp_path / "run").rounds["round"].tolist() == [1, 2]
     assert_same(fw.resume(tmp_path / "run"), fw.run(experiment(), tmp_path / "whole"))

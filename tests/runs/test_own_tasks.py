@@ -92,15 +92,12 @@ def test_a_run_with_an_own_task_is_resumed_with_it_alone(tmp_path):
     """Data and model have names, so the task is all that the folder lacks."""
     whole = fw.run(experiment(data="digits", rounds=3))
 
-    def stop(name, e):
-        def told(row):
-            if row["round"] == 2:
-                raise KeyboardInterrupt
-
-        return told
+    def stop(row):
+        if row["round"] == 2:
+            raise KeyboardInterrupt
 
     with pytest.raises(fw.Interrupted):
-        fw.run(experiment(data="digits", rounds=3), tmp_path / "run", watch=stop)
+        fw.run(experiment(data="digits", rounds=3), tmp_path / "run", callbacks=stop)
     with pytest.raises(fw.BadInput, match=r"used a task given in Python: resume it there"):
         fw.resume(tmp_path / "run")
     with pytest.raises(fw.BadInput, match=r"differs .* in task"):

@@ -42,18 +42,15 @@ def test_a_run_goes_on_with_who_was_under_way(pacing, tables, tiny, tmp_path):
     whole = fw.run(e)
     assert whole.rounds["max_staleness"].max() >= 1
 
-    def stopped(name, experiment):
-        def on_round(row):
-            if row["round"] in (2, 3, 6):
-                raise KeyboardInterrupt
-
-        return on_round
+    def stopped(row):
+        if row["round"] in (2, 3, 6):
+            raise KeyboardInterrupt
 
     with pytest.raises(fw.Interrupted):
-        fw.run(replace(e, tables=tables), tmp_path / "run", watch=stopped)
+        fw.run(replace(e, tables=tables), tmp_path / "run", callbacks=stopped)
     for _ in range(2):
         with pytest.raises(fw.Interrupted):
-            fw.resume(tmp_path / "run", replace(e, tables=tables), watch=stopped)
+            fw.resume(tmp_path / "run", replace(e, tables=tables), callbacks=stopped)
     same(fw.resume(tmp_path / "run", replace(e, tables=tables)), whole)
 
 

@@ -218,11 +218,8 @@ def test_data_that_fails_to_load_is_one_sentence(folder):
 def stored(folder, monkeypatch):
     """A run that was interrupted after its first round, as another process finds it."""
 
-    def watch(name, experiment):
-        def stop(row):
-            raise KeyboardInterrupt
-
-        return stop
+    def watch(row):
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         fw.run(experiment(rounds="3"), folder / "run", watch)

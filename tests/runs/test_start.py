@@ -148,12 +148,9 @@ def interrupted(tiny, tmp_path):
     save_file(values(make=lambda: fw.models.build("logistic", (1, 8, 8), 10)), file)
     experiment = tiny(start=file, model="logistic", data="digits")
 
-    def watch(name, experiment):
-        def stop(row):
-            if row["round"] == 3:
-                raise KeyboardInterrupt
-
-        return stop
+    def watch(row):
+        if row["round"] == 3:
+            raise KeyboardInterrupt
 
     with pytest.raises(fw.Interrupted):
         fw.run(experiment, tmp_path / "run", watch)

@@ -114,12 +114,9 @@ def test_rubbish_is_no_log(log):
 
 
 def test_an_interrupted_run_goes_on_in_its_log(log, tmp_path):
-    def watch(name, experiment):
-        def interrupt(row):
-            if row["round"] == 3:
-                raise KeyboardInterrupt
-
-        return interrupt
+    def watch(row):
+        if row["round"] == 3:
+            raise KeyboardInterrupt
 
     again = tmp_path / "again"
     with pytest.raises(KeyboardInterrupt):
@@ -180,12 +177,9 @@ def test_refusals_are_in_the_log_with_their_reason(tmp_path, monkeypatch):
 def test_a_run_does_not_go_on_over_a_broken_log(how, finished, tmp_path):
     import sqlite3
 
-    def watch(name, experiment):
-        def interrupt(row):
-            if row["round"] == 3 and not finished:
-                raise KeyboardInterrupt
-
-        return interrupt
+    def watch(row):
+        if row["round"] == 3 and not finished:
+            raise KeyboardInterrupt
 
     folder = tmp_path / "run"
     if finished:

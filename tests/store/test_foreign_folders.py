@@ -30,12 +30,9 @@ def interrupted(method="scaffold", **changes):
     """Return a maker of an interrupted run."""
     (experiment,), _ = experiments_of([method], {**WORLD, **changes})
 
-    def watch(name, experiment):
-        def stop(row):
-            if row["round"] == 2:
-                raise KeyboardInterrupt
-
-        return stop
+    def watch(row):
+        if row["round"] == 2:
+            raise KeyboardInterrupt
 
     def make(folder):
         with pytest.raises(KeyboardInterrupt):

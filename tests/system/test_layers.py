@@ -222,12 +222,9 @@ def test_a_run_in_such_a_world_is_resumed_to_the_same_bits(tiny, tmp_path):
     e = tiny(fw.methods.feddd(), system="devices,jitter:0.3,day-night:5:0.6,on-off:3:2", epochs=1)
     whole = fw.run(e)
 
-    def stop(name, experiment):
-        def watch(row):
-            if row["round"] == 4:
-                raise KeyboardInterrupt
-
-        return watch
+    def stop(row):
+        if row["round"] == 4:
+            raise KeyboardInterrupt
 
     with pytest.raises(fw.Interrupted):
         fw.run(e, tmp_path / "run", stop)

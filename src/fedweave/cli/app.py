@@ -29,7 +29,7 @@ from fedweave.cli.flower import flower
 from fedweave.cli.loading import uncollected
 from fedweave.cli.options import OPTIONS, Json, Typed, as_option, experiments_of, help_text
 from fedweave.cli.progress import Show
-from fedweave.cli.signals import heeding, resumable, stop, stopped, unmasked
+from fedweave.cli.signals import heed, resumable, stop, stopped, unmasked
 from fedweave.core import plugins
 from fedweave.core.settings import BadInput, nearest
 from fedweave.data import partition
@@ -135,7 +135,7 @@ def run(
     folder = out or _folder(experiment.method.name)
     with resumable(folder):
         with Show(1, running.device_sentence(experiment)) as show:
-            result = running.run(experiment, folder, heeding(show.watch), _command())
+            result = running.run(experiment, folder, [show, heed], _command())
         _say([result], None, json)
 
 
@@ -163,7 +163,7 @@ def compare(
     with resumable(folder):
         with Show(len(zoo) * checked.seeds, running.device_sentence(experiments[0])) as show:
             results = comparing.compare(
-                zoo, experiments[0], checked.seeds, folder, heeding(show.watch), _command(), at_once
+                zoo, experiments[0], checked.seeds, folder, [show, heed], _command(), at_once
             ).results
         _say(results, folder / "report.html", json)
 
@@ -184,9 +184,9 @@ def resume(
         several = comparing.is_comparison(folder)
         with Show(len(comparing.runs_in(folder))) as show:
             if several:
-                results = comparing.resume_comparison(folder, heeding(show.watch), trust).results
+                results = comparing.resume_comparison(folder, [show, heed], trust).results
             else:
-                results = [running.resume(folder, watch=heeding(show.watch), trust=trust)]
+                results = [running.resume(folder, callbacks=[show, heed], trust=trust)]
         _say(results, folder / "report.html" if several else None, json)
 
 

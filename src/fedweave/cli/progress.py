@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from fedweave.runs.experiment import Experiment
+from fedweave.core.records import ServerState
+from fedweave.runs.callbacks import Callback, Row, Running
 from fedweave.runs.results import score_of
 
 LINE_SECONDS = 5.0
@@ -49,13 +50,24 @@ class Count:
             self._console.print(f"{self._label}: {done}/{total} runs", highlight=False)
 
 
-class Show:
+@dataclass
+class Line:
+    """What is shown of one run."""
+
+    label: str
+    task: TaskID
+    last: float  # when it was printed
+    score: str = ""
+
+
+class Show(Callback):
     """One line per run: rounds done, accuracy, simulated seconds, time left."""
 
     def __init__(self, runs: int, device: str = ""):
         self._device = device  # printed when the first run begins
         self._console = Console(stderr=True)
         self._runs, self._numbers = runs, count(1)
+        self._lines = dict[Running, Line]()
         self._bars = Progress(
             TextColumn("{task.description:<24}"),
             BarColumn(bar_width=30),
@@ -75,32 +87,26 @@ class Show:
     ) -> None:
         self._bars.__exit__(kind, value, where)
 
-    def watch(self, name: str, experiment: Experiment) -> Any:
-        """Begin a line for a run and return the function to call with the row of each round."""
-        number = next(self._numbers)
+    def begin(self, run: Running) -> None:
+        """Begin a line for a run."""
+        number, experiment = next(self._numbers), run.experiment
         if number == 1 and self._device:
             self._console.print(f"device: {self._device}", highlight=False)
-        label = f"[{number}/{self._runs}] {name}, seed {experiment.seed}" if self._runs > 1 else name
+        label = f"[{number}/{self._runs}] {run.name}, seed {experiment.seed}" if self._runs > 1 else run.name
         task = self._bars.add_task(label, total=experiment.rounds, status="")
-        last, score = time.monotonic(), ""
+        self._lines[run] = Line(label, task, time.monotonic())
 
-        def update(row: Mapping[str, Any]) -> None:
-            nonlocal last, score
-            score = score_of(row, experiment.task) or score
-            status = f"{score}  clock {row['clock']:.4g} s"
-            self._bars.update(task, completed=row["round"], status=status)
-            due = row["round"] == experiment.rounds or time.monotonic() - last > LINE_SECONDS
-            if due and not self._console.is_terminal:
-                last = time.monotonic()
-                self._console.print(
-                    f"{label}  round {row['round']}/{experiment.rounds}  {status}",
-                    highlight=False,
-                    soft_wrap=True,
-                )
-            if row["refused"]:
-                self._console.print(
-                    f"{label}  round {row['round']}: refused {row['refused']} updates",
-                    soft_wrap=True,
-                )
-
-        return update
+    def round(self, run: Running, row: Row, state: ServerState) -> None:
+        """Bring the line of a run up to date."""
+        line, total = self._lines[run], run.experiment.rounds
+        line.score = score_of(row, run.experiment.task) or line.score
+        status = f"{line.score}  clock {row['clock']:.4g} s"
+        self._bars.update(line.task, completed=row["round"], status=status)
+        due = row["round"] == total or time.monotonic() - line.last > LINE_SECONDS
+        if due and not self._console.is_terminal:
+            line.last = time.monotonic()
+            said = f"{line.label}  round {row['round']}/{total}  {status}"
+            self._console.print(said, highlight=False, soft_wrap=True)
+        if row["refused"]:
+            said = f"{line.label}  round {row['round']}: refused {row['refused']} updates"
+            self._console.print(said, soft_wrap=True)

@@ -6,11 +6,7 @@ import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from fedweave.runs.experiment import Experiment
-    from fedweave.runs.loop import OnRound, Watch
+from typing import Any
 
 stopped: list[int] = []  # the signals received
 
@@ -21,20 +17,10 @@ def stop(number: int, _: Any) -> None:
     raise KeyboardInterrupt
 
 
-def heeding(watch: Watch) -> Watch:
-    """Stop after the round if a signal was lost: Python discards what a handler raises during a finalizer."""
-
-    def begin(name: str, experiment: Experiment) -> OnRound:
-        on_round = watch(name, experiment)
-
-        def check_signals(row: Mapping[str, Any]) -> None:
-            on_round(row)
-            if stopped:
-                raise KeyboardInterrupt
-
-        return check_signals
-
-    return begin
+def heed(_: Mapping[str, Any]) -> None:
+    """Stop after a round if a signal was lost: Python discards what a handler raises during a finalizer."""
+    if stopped:
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -18,8 +18,9 @@ from fedweave.engine.pool.protocol import Pool
 from fedweave.engine.pool.ray import RayActors
 from fedweave.method import Method
 from fedweave.runs import method_names
+from fedweave.runs.callbacks import Callback, Callbacks, callbacks_of
 from fedweave.runs.experiment import Experiment, check_experiment, load_data
-from fedweave.runs.loop import Interrupted, Watch, resume_with, run_with, workers_of
+from fedweave.runs.loop import Interrupted, resume_with, run_with, workers_of
 from fedweave.runs.plain import from_plain, to_plain
 from fedweave.runs.results import Result
 from fedweave.runs.same_run import different, refuse_another
@@ -65,30 +66,31 @@ def compare(
     experiment: Experiment,
     seeds: int = 1,
     out: str | Path | None = None,
-    watch: Watch | None = None,
+    callbacks: Callbacks = (),
     command: str | None = None,
     at_once: int | None = None,
 ) -> Comparison:
     """Run every method, given itself or by name, with every seed; with ``out`` each run has its folder in there.
 
     An interrupted comparison goes on when it is called again with the same arguments and ``out``. On a Ray cluster
-    ``at_once`` runs go on at the same time, each in a thread that also calls ``watch``; None: as many as it has CPUs.
+    ``at_once`` runs go on at the same time, each in a thread that also calls ``callbacks``; None: one per CPU.
     """
     check_experiment(experiment)
     if at_once is not None and (not isinstance(at_once, int) or at_once < 1):
         raise BadInput(f"'at_once' must be a whole number of at least 1, or None. Got {shown(at_once)}.")
+    heard = callbacks_of(callbacks)
     runs = _plan(methods, replace(experiment, data=load_data(experiment)), seeds)
     with workers_of(experiment) as workers:
         if out is None:
             _try(runs, workers, command)
 
             def run_one(name: str, own: Pool) -> Result:
-                return run_with(runs[name], None, watch, command, own)
+                return run_with(runs[name], None, heard, command, own)
 
             return Comparison(spread(run_one, list(runs), workers, at_once))
         folder, plain = Path(out), {name: to_plain(e) for name, e in runs.items()}
         if is_comparison(folder) and not different(_planned(folder)["runs"], json.loads(json.dumps(plain))):
-            return _continue(folder, runs, watch, command, workers, at_once)
+            return _continue(folder, runs, heard, command, workers, at_once)
         refuse_used(folder, "compare.json")
         _try(runs, workers, command)
         content = {"command": command, "runs": plain}
@@ -97,7 +99,7 @@ def compare(
             folder.mkdir(parents=True, exist_ok=True)
             crash_point("compare: folder made")
             write_file(folder / "compare.json", (json.dumps(content, indent=1) + "\n").encode())
-        return _continue(folder, runs, watch, command, workers, at_once)
+        return _continue(folder, runs, heard, command, workers, at_once)
 
 
 def _try(runs: Mapping[str, Experiment], workers: Pool, command: str | None) -> None:
@@ -131,22 +133,22 @@ def _plan(given: Sequence[Method | str], experiment: Experiment, seeds: int) -> 
     }
 
 
-def resume_comparison(folder: str | Path, watch: Watch | None = None, trust: bool = False) -> Comparison:
+def resume_comparison(folder: str | Path, callbacks: Callbacks = (), trust: bool = False) -> Comparison:
     """Finish an interrupted comparison: runs that are complete are only read; ``trust`` as for ``resume``."""
-    content = _planned(Path(folder))
+    heard, content = callbacks_of(callbacks), _planned(Path(folder))
     runs = {name: from_plain(plain, trust) for name, plain in content["runs"].items()}
     loaded: dict[Any, Dataset] = {}
     for name, e in runs.items():  # read each data set once
         loaded[e.data] = loaded.get(e.data) or load_data(e)
         runs[name] = replace(e, data=loaded[e.data])
     with workers_of(next(iter(runs.values()))) as workers:
-        return _continue(Path(folder), runs, watch, content["command"], workers)
+        return _continue(Path(folder), runs, heard, content["command"], workers)
 
 
 def _continue(
     folder: Path,
     runs: Mapping[str, Experiment],
-    watch: Watch | None,
+    callbacks: Sequence[Callback],
     command: str | None,
     workers: Pool,
     at_once: int | None = None,
@@ -156,9 +158,9 @@ def _continue(
         if (place / "run.sqlite").exists():
             with closing(RunFolder.open(place)) as store:
                 refuse_another(store.experiment, runs[name])
-                result = resume_with(store, runs[name], watch, own)
+                result = resume_with(store, runs[name], callbacks, own)
         else:
-            result = run_with(runs[name], place, watch, command, own)
+            result = run_with(runs[name], place, callbacks, command, own)
         crash_point("compare: run finished")
         return result
 

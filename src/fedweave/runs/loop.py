@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from fedweave.engine.pool.choose import choose_pool
 from fedweave.engine.pool.protocol import Pool
 from fedweave.local.torch.device import choose_device
 from fedweave.round import Round, run_round
+from fedweave.runs.callbacks import Callback, Callbacks, Running, callbacks_of
 from fedweave.runs.experiment import Experiment, check_experiment
 from fedweave.runs.factories import own_model
 from fedweave.runs.plain import from_plain, to_plain
-from fedweave.runs.recorder import OnRound, Recorder
+from fedweave.runs.recorder import Recorder
 from fedweave.runs.results import Result, summarise
 from fedweave.runs.same_run import different, mind_machine, refuse_another, refuse_another_start, refuse_edited
 from fedweave.runs.session import Session, prepare, refuse_foreign_state
@@ -28,32 +29,35 @@ from fedweave.runs.start import started
 from fedweave.store.database import reading
 from fedweave.store.run_folder import RunFolder
 
-Watch = Callable[[str, Experiment], OnRound]  # called with name and experiment when a run begins
-
 
 class Interrupted(KeyboardInterrupt):
-    """A run was stopped; its state is saved in ``folder``."""
+    """A run was stopped; ``result`` is what it came to, and its state is saved in ``folder``, if it has one."""
 
-    def __init__(self, folder: Path | None, round: int):
+    def __init__(self, folder: Path | None, round: int, result: Any = None):
         super().__init__(f"interrupted after round {round}")
-        self.folder, self.round = folder, round
+        self.folder, self.round, self.result = folder, round, result
 
 
 def run(
-    experiment: Experiment, out: str | Path | None = None, watch: Watch | None = None, command: str | None = None
+    experiment: Experiment, out: str | Path | None = None, callbacks: Callbacks = (), command: str | None = None
 ) -> Result:
-    """Run an experiment. With ``out`` everything is kept in that folder and can be resumed; without, in memory."""
+    """Run an experiment. With ``out`` everything is kept in that folder and can be resumed; without, in memory.
+
+    ``callbacks`` are told of every round: a ``Callback``, a function of a round's row, or several of them.
+    """
+    heard = callbacks_of(callbacks)
     with workers_of(experiment) as workers:
-        return run_with(experiment, Path(out) if out else None, watch, command, workers)
+        return run_with(experiment, Path(out) if out else None, heard, command, workers)
 
 
 def resume(
-    run_folder: str | Path, experiment: Experiment | None = None, watch: Watch | None = None, trust: bool = False
+    run_folder: str | Path, experiment: Experiment | None = None, callbacks: Callbacks = (), trust: bool = False
 ) -> Result:
     """Continue an interrupted run, bit for bit. ``experiment`` is needed only for data or models given in Python.
 
     Without ``trust`` nothing is imported or read because the folder says so: plug-ins, images or a trace.
     """
+    heard = callbacks_of(callbacks)
     with closing(RunFolder.open(Path(run_folder))) as store:  # closed also when refused: the next try is not locked out
         stored, manifest = store.experiment, store.manifest
         if manifest.get("engine") == "flower":
@@ -66,7 +70,7 @@ def resume(
             refuse_another(stored, experiment)
         experiment = experiment or from_plain(stored, trust)
         with workers_of(experiment) as workers:
-            return resume_with(store, experiment, watch, workers)
+            return resume_with(store, experiment, heard, workers)
 
 
 def workers_of(experiment: Experiment) -> Pool:
@@ -77,15 +81,15 @@ def workers_of(experiment: Experiment) -> Pool:
 
 
 def run_with(
-    experiment: Experiment, out: Path | None, watch: Watch | None, command: str | None, workers: Pool
+    experiment: Experiment, out: Path | None, callbacks: Sequence[Callback], command: str | None, workers: Pool
 ) -> Result:
     """Run an experiment with workers that are already there."""
     session = prepare(experiment, workers, command)
     store = RunFolder.create(out, to_plain(experiment), session.manifest)
-    return go_on(session, store.start(session.start, experiment.tables), store, watch)
+    return go_on(session, store.start(session.start, experiment.tables), store, callbacks)
 
 
-def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, workers: Pool) -> Result:
+def resume_with(store: RunFolder, experiment: Experiment, callbacks: Sequence[Callback], workers: Pool) -> Result:
     """Continue a run with workers that are already there; a finished one is only read."""
     manifest, state = store.manifest, store.load_state(tables=None)
     store.refuse_broken_log(state.round if state else 0, experiment.audit)
@@ -106,7 +110,7 @@ def resume_with(store: RunFolder, experiment: Experiment, watch: Watch | None, w
     if state is not None:
         refuse_foreign_state(session, state)
     state = state or store.start(session.start, experiment.tables)
-    return go_on(session._replace(manifest=manifest), state, store, watch)
+    return go_on(session._replace(manifest=manifest), state, store, callbacks)
 
 
 def iterate(session: Session, state: ServerState | None = None) -> Iterator[tuple[ServerState, Round]]:
@@ -136,23 +140,31 @@ def rounds(experiment: Experiment) -> Iterator[tuple[ServerState, Round]]:
             del step
 
 
-def go_on(session: Session, state: ServerState, store: RunFolder, watch: Watch | None) -> Result:
+def go_on(session: Session, state: ServerState, store: RunFolder, callbacks: Sequence[Callback]) -> Result:
     """Do the rounds that are left, from this state, and return what the whole run came to."""
-    on_round = watch and watch(session.experiment.method.name, session.experiment)
-    record = Recorder(session, state, store, on_round)
+    run = Running(session.experiment, session.manifest, store.folder, state.round)
+    record, begun, error = Recorder(session, state, store, run, callbacks), list[Callback](), None
     try:
+        for callback in callbacks:
+            begun.append(callback)
+            callback.begin(run)
         with deterministic(), record:
             for after, happened in iterate(session, state):
                 record.add(after, happened)
                 del happened
-    except KeyboardInterrupt:
-        raise Interrupted(store.folder, record.state.round) from None
+    except BaseException as e:
+        error = e
+    try:  # whatever happened, the finished rounds are kept
+        store.save(record.state, always=True)
+        result = _result(store, to_plain(session.experiment), session.manifest, record.state, session.own_model)
     finally:
-        try:  # whatever happened, the finished rounds are kept
-            store.save(record.state, always=True)
-            result = _result(store, to_plain(session.experiment), session.manifest, record.state, session.own_model)
-        finally:
-            store.close()
+        store.close()
+    for callback in begun:
+        callback.end(run, result, error)
+    if isinstance(error, KeyboardInterrupt):
+        raise Interrupted(store.folder, record.state.round, result) from None
+    if error is not None:
+        raise error
     return result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -12,12 +12,11 @@ import numpy as np
 from fedweave.core.crash_points import crash_point
 from fedweave.core.records import Array, Failure, ServerState, State
 from fedweave.round import Round, measures
+from fedweave.runs.callbacks import Callback, Running
 from fedweave.runs.evaluation import COLUMNS, Evaluation, evaluate
 from fedweave.runs.rows import audit_lines, client_rows, round_row
 from fedweave.runs.session import Session
 from fedweave.store.run_folder import RunFolder
-
-OnRound = Callable[[Mapping[str, Any]], None]  # called with the row of every finished round
 
 
 class Finished(NamedTuple):
@@ -39,11 +38,13 @@ class Recorder(AbstractContextManager["Recorder"]):
     loses the round that is being evaluated; resuming repeats it.
     """
 
-    def __init__(self, session: Session, state: ServerState, store: RunFolder, on_round: OnRound | None):
+    def __init__(
+        self, session: Session, state: ServerState, store: RunFolder, run: Running, callbacks: Sequence[Callback]
+    ):
         past = store.columns("rounds")
         self._totals = {c: past[c][-1].item() if past[c].size else 0 for c in ("bytes_up", "bytes_down")}
         self._seconds = past["wall_seconds"][-1].item() if past["wall_seconds"].size else 0.0
-        self._session, self._store, self._on_round = session, store, on_round
+        self._session, self._store, self._run, self._callbacks = session, store, run, callbacks
         self._before = state
         self._waiting: Finished | None = None
         self.state = state  # the last one that is recorded, with the best model so far
@@ -91,8 +92,8 @@ class Recorder(AbstractContextManager["Recorder"]):
         best = _better(self.state.best, row, after, self._session.manifest.get("task"))
         self.state = after._replace(best=best)
         store.save(self.state, always=self._session.every_round)
-        if self._on_round:
-            self._on_round(row)
+        for callback in self._callbacks:
+            callback.round(self._run, row, self.state)
         self._begin = time.perf_counter()
 
 

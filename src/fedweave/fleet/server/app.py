@@ -30,9 +30,10 @@ from fedweave.local.torch.device import choose_device
 from fedweave.pacing import ask_more
 from fedweave.round import first_state
 from fedweave.round.flights import under_way
+from fedweave.runs.callbacks import Callback, Callbacks, Row, Running, callbacks_of
 from fedweave.runs.experiment import Experiment, load_data
 from fedweave.runs.factories import model_factory, own_model
-from fedweave.runs.loop import Watch, go_on
+from fedweave.runs.loop import go_on
 from fedweave.runs.own_models import first_vector
 from fedweave.runs.plain import to_plain
 from fedweave.runs.results import Result, score_of
@@ -70,7 +71,7 @@ def server(
         folder = config.get("out") or out
         what = experiment if isinstance(experiment, Experiment) else experiment(config)
         when = terms if isinstance(terms, Terms) else terms(config)
-        result = run(what, grid, when, Path(str(folder)) if folder else None, say)
+        result = run(what, grid, when, Path(str(folder)) if folder else None, Say())
         log(INFO, "fedweave: done  accuracy %s  digest %s", result.summary["accuracy"], result.summary["digest"])
 
     return app
@@ -81,14 +82,15 @@ def run(
     grid: Grid,
     terms: Terms = TERMS,
     out: Path | None = None,
-    watch: Watch | None = None,
+    callbacks: Callbacks = (),
     clock: Clock = CLOCK,
 ) -> Result:
     """Run an experiment on the clients of a grid, or continue it if the folder ``out`` has it already."""
+    heard = callbacks_of(callbacks)
     if out is None or not (out / "run.sqlite").is_file():
         session = prepare(experiment, grid, terms, clock)
         store = RunFolder.create(out, to_plain(experiment), session.manifest)
-        return go_on(session, store.start(session.start, experiment.tables), store, watch)
+        return go_on(session, store.start(session.start, experiment.tables), store, heard)
     store = RunFolder.open(out)
     refuse_another(store.experiment, experiment)
     state = store.load_state(experiment.tables)
@@ -105,7 +107,7 @@ def run(
         _recall(session, store)
         _ask_again(session, state)
     state = state or store.start(session.start, experiment.tables)
-    return go_on(session._replace(manifest=manifest), state, store, watch)
+    return go_on(session._replace(manifest=manifest), state, store, heard)
 
 
 def prepare(
@@ -212,13 +214,12 @@ def _ask_again(session: Session, state: ServerState) -> None:
         engine.resume(state.clock, under_way(method, state, session.base, engine, session.experiment.seed))
 
 
-def say(name: str, experiment: Experiment) -> Any:
-    """Write a line per round to the log that ``flwr run --stream`` shows."""
+class Say(Callback):
+    """Writes a line per round to the log that ``flwr run --stream`` shows."""
 
-    def on_round(row: Any) -> None:
-        score = score_of(row, experiment.task)
+    def round(self, run: Running, row: Row, state: ServerState) -> None:
+        """Write the line."""
+        score, total = score_of(row, run.experiment.task), run.experiment.rounds
         heard = f"{row['received']} of {row['asked']} answered"
         refused = f", {row['refused']} refused" if row["refused"] else ""
-        log(INFO, "fedweave: %s round %s/%s  %s  %s%s", name, row["round"], experiment.rounds, score, heard, refused)
-
-    return on_round
+        log(INFO, "fedweave: %s round %s/%s  %s  %s%s", run.name, row["round"], total, score, heard, refused)
