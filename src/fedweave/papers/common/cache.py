@@ -136,17 +136,26 @@ def _digest_of(*modules: str) -> str:
     return sha.hexdigest()
 
 
-def _imports(path: Path) -> Iterator[Path]:
-    """Yield the files of ours that a file imports; a name that a package only passes on, where it is defined."""
+@cache  # as are those below: hundreds of runs are named, and a file is read once
+def _imports(path: Path) -> tuple[Path, ...]:
+    """Return the files of ours that a file imports; a name that a package only passes on, where it is defined."""
+    found = (_defined(module, name) for module, name, _ in _imported(path) if module.partition(".")[0] == "fedweave")
+    return tuple(dict.fromkeys(file for file in found if file))
+
+
+@cache
+def _imported(path: Path) -> tuple[tuple[str, str, str], ...]:
+    """Return what a file imports: module, name ("" for a whole module), and what it calls it."""
+    found = list[tuple[str, str, str]]()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = [(alias.name, "") for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.Import):
+            found += [(alias.name, "", "") for alias in node.names]
         if isinstance(node, ast.ImportFrom) and node.module:
-            names = [(node.module, alias.name) for alias in node.names]
-        for module, name in names:
-            if module.partition(".")[0] == "fedweave" and (found := _defined(module, name)):
-                yield found
+            found += [(node.module, alias.name, alias.asname or alias.name) for alias in node.names]
+    return tuple(found)
 
 
+@cache
 def _defined(module: str, name: str) -> Path | None:
     """Return the file that defines a name of a module of ours."""
     if found := _file(f"{module}.{name}") or _file(module):
@@ -154,10 +163,8 @@ def _defined(module: str, name: str) -> Path | None:
     package = ROOT.parent.joinpath(*module.split("."), "__init__.py")
     if module == "fedweave" or not package.is_file():
         return None
-    for node in ast.walk(ast.parse(package.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and any((a.asname or a.name) == name for a in node.names):
-            return _defined(node.module, next(a.name for a in node.names if (a.asname or a.name) == name))
-    return package
+    passed_on = ((source, original) for source, original, known_as in _imported(package) if known_as == name)
+    return next((_defined(*origin) for origin in passed_on), package)
 
 
 def _file(module: str) -> Path | None:
