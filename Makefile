@@ -25,8 +25,9 @@ test faults: export MKL_NUM_THREADS := 1
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST)
 
-faults: $(VENV)/.dev  # every kill point, a hundred random times, a hundred thousand broken files, as many messages, the lowest versions and each extra installed: three quarters of an hour
-	FEDWEAVE_FAULTS=1 $(BIN)/python -m pytest -n 2 tests/faults tests/local/test_company.py tests/test_install.py $(PYTEST)
+faults: $(VENV)/.dev  # every kill point, a hundred random times, a hundred thousand broken files, as many messages, the lowest versions and each extra installed, every method with every task, lost nodes of a Ray cluster: three quarters of an hour
+	FEDWEAVE_FAULTS=1 $(BIN)/python -m pytest -n 2 tests/faults tests/local/test_company.py tests/test_install.py \
+	  tests/test_every_task.py tests/engine/test_ray_cluster.py $(PYTEST)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -3,6 +3,14 @@
 import pytest
 import torch
 
+from fedweave.engine.pool import ray
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Wait for Ray's actors as long as it takes: they start slowly, and the machine may be busy."""
+    monkeypatch.setattr(ray, "START_SECONDS", 600.0)
+
 
 @pytest.fixture
 def threads():

@@ -288,8 +288,9 @@ def test_runs_of_different_tasks_are_compared_by_their_loss():
     assert "Test iou" in curves_of(read)
 
 
-@pytest.mark.parametrize("values", [[900.0, 40.0, 5.0], [5.0, 40.0, 900.0]])
-@pytest.mark.parametrize("target", [4.0, 6.0, 2000.0, -1.0])
+@pytest.mark.parametrize(
+    ("values", "target"), [*(([900.0, 40.0, 5.0], target) for target in (4.0, 6.0, -1.0)), ([5.0, 40.0, 900.0], 2000.0)]
+)
 def test_a_target_beside_values_of_several_decades(values: list[float], target: float):
     """On a logarithmic scale a margin is a factor."""
     with warnings.catch_warnings():

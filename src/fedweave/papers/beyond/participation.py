@@ -27,7 +27,7 @@ from fedweave.system import Dynamic, Static
 
 CLIENTS, PER_ROUND, STEPS, DIM = 20, 6, 15, 10
 LR = 0.004
-ROUNDS: Mapping[Scale, int] = {"smoke": 60, "laptop": 3000, "paper": 3000}
+ROUNDS: Mapping[Scale, int] = {"smoke": 20, "laptop": 3000, "paper": 3000}
 CLOSE = 0.01  # where a model has arrived; the clients' own optima are about 3 away
 
 
