@@ -46,6 +46,7 @@ from fedweave.sample import (
     LatencyOptimal,
     Oort,
     Optimal,
+    Planned,
     PowerOfChoice,
     PracticalDelta,
     PracticalIS,
@@ -54,7 +55,7 @@ from fedweave.sample import (
     UniformDraws,
     Weighted,
 )
-from fedweave.upload import DifferentialDropout, Quantized
+from fedweave.upload import DifferentialDropout, JointDropout, Quantized
 
 RENAMED = {"fedmd": "fedavg_md"}  # names of 0.1, which still work and warn
 
@@ -80,7 +81,7 @@ GROUPS = {  # what methods cure, and which do; every method is in one group, `fe
     ),
     "bytes": (
         "messages that are too large",
-        "feddd feddd_acs feddd_random feddd_max feddd_delta feddd_ordered latency_dropout fedpaq",
+        "feddd feddd_joint feddd_acs feddd_random feddd_max feddd_delta feddd_ordered latency_dropout fedpaq",
     ),
     "trust": ("clients that attack, and privacy", "fedavg_median fedavg_trimmed fedacs_private"),
 }
@@ -367,6 +368,12 @@ def latency_dropout(per_round: int = 10, keep: float = 0.6) -> Method:
     """FedDD's dropout on the latency-optimal cohort."""
     dropout = DifferentialDropout(keep)
     return Method(LatencyOptimal(per_round), aggregator=InverseProbability(), upload=dropout, name="latency_dropout")
+
+
+def feddd_joint(per_round: int = 10, keep: float = 0.6) -> Method:
+    """Selection and dropout in one plan: at most ``per_round`` clients, with the largest contribution per second."""
+    plan = JointDropout(keep, per_round=per_round)
+    return Method(Planned(plan), upload=plan, name="feddd_joint")
 
 
 def fedcs(per_round: int = 10) -> Method:

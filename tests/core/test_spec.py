@@ -34,6 +34,7 @@ def make(tmp_path):
         "sampler": fw.sample.Uniform(3),
         "aggregator": fw.aggregate.Mean(),
         "inner": fw.aggregate.Mean(),
+        "plan": fw.upload.JointDropout(per_round=3),
     }
 
     def part(cls):

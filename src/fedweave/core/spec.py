@@ -105,8 +105,11 @@ def kinds(role: type[T]) -> dict[str, type[T]]:
 
 
 def _concrete(role: type[T]) -> list[type[T]]:
-    every = (role, *role.__subclasses__())
-    return [cls for cls in every if not inspect.isabstract(cls) and dataclasses.is_dataclass(cls)]
+    every = [role]
+    for cls in every:  # which grows by those that inherit from it
+        every += [below for below in cls.__subclasses__() if below not in every]
+    declared = (cls for cls in every if "__dataclass_fields__" in vars(cls))  # not only what it inherits from
+    return [cls for cls in declared if not inspect.isabstract(cls)]
 
 
 def change(spec: dict[str, Any], assignments: Mapping[str, str]) -> dict[str, Any]:

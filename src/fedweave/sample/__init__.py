@@ -16,6 +16,7 @@ from fedweave.sample.latency import UniformDraws as UniformDraws
 from fedweave.sample.learned import PracticalDelta as PracticalDelta
 from fedweave.sample.learned import PracticalIS as PracticalIS
 from fedweave.sample.oort import Oort as Oort
+from fedweave.sample.planned import Planned as Planned
 from fedweave.sample.power_of_choice import PowerOfChoice as PowerOfChoice
 from fedweave.sample.tifl import Tiers as Tiers
 from fedweave.sample.warm_start import FirstEveryone as FirstEveryone

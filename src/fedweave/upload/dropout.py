@@ -74,7 +74,7 @@ class DifferentialDropout(Upload):
         p, ids = view.population, cohort.ids
         if not state["heard"][0] or not ids.size:
             return np.zeros(ids.size)
-        size, free = 8 * _model_bytes(view)[ids], np.full(ids.size, np.inf)
+        size, free = model_bits(view)[ids], np.full(ids.size, np.inf)
         up = free if p.up_rate is None else p.up_rate[ids]
         down = free if p.down_rate is None else p.down_rate[ids]
         link = size / up + size / down
@@ -125,16 +125,16 @@ class DifferentialDropout(Upload):
         return [h for begin, h in self.refresh if begin <= round][-1]
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
+        moved = np.abs(self.allocate(state, view, cohort) - self._plan(state, view, cohort, 0.0))
+        return {**self.remember(state, view, cohort, replies), "influence": np.array([moved.max(initial=0.0)])}
+
+    def remember(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
+        """Return the losses that were heard last, and the share of the models' bytes that was sent."""
         loss, heard = state["loss"].copy(), replies.received & np.isfinite(replies.loss)
         loss[cohort.ids[heard]] = replies.loss[heard]
-        moved = np.abs(self.allocate(state, view, cohort) - self._plan(state, view, cohort, 0.0))
-        whole = _model_bytes(view)[cohort.ids].sum()
-        return {
-            "loss": loss,
-            "heard": state["heard"] | replies.received.any(),
-            "sent": np.array([replies.bytes_up.sum() / whole if whole else np.nan]),
-            "influence": np.array([moved.max(initial=0.0)]),
-        }
+        whole = model_bits(view)[cohort.ids].sum() / 8
+        sent = np.array([replies.bytes_up.sum() / whole if whole else np.nan])
+        return {"loss": loss, "heard": state["heard"] | replies.received.any(), "sent": sent}
 
     def measure(self, state: State) -> Mapping[str, float]:
         """Return the share of the models' bytes that was sent, and the largest change of a rate by contributions."""
@@ -154,9 +154,10 @@ def contribution(loss: Array, view: View) -> Array:
     p, known = view.population, np.isfinite(loss)
     loss = np.where(known, loss, loss[known].mean() if known.any() else 1.0)
     covered = np.ones(p.size) if p.covered is None else p.covered
-    return p.samples / p.samples.sum() * covered * _model_bytes(view) / view.x.nbytes * np.maximum(loss, 0.0)
+    return p.samples / p.samples.sum() * covered * model_bits(view) / (8 * view.x.nbytes) * np.maximum(loss, 0.0)
 
 
-def _model_bytes(view: View) -> Array:
+def model_bits(view: View) -> Array:
+    """Return the bits of each client's model (N,)."""
     known = view.population.model_bytes
-    return np.full(view.population.size, view.x.nbytes) if known is None else known
+    return 8 * (np.full(view.population.size, view.x.nbytes) if known is None else known)

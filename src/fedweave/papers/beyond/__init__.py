@@ -1,5 +1,5 @@
 """Questions that no single paper asks."""
 
-from fedweave.papers.beyond import asynchronous, participation
+from fedweave.papers.beyond import asynchronous, joint, participation
 
-STUDIES = (participation.PARTICIPATION, *asynchronous.STUDIES)
+STUDIES = (participation.PARTICIPATION, *asynchronous.STUDIES, *joint.STUDIES)

@@ -97,6 +97,9 @@ def samples(scale: Scale) -> Dataset:
     return found if scale == "paper" else reduce_data(found, size.images, size.test, size.pool)
 
 
+Selections = Callable[[float, int], Mapping[str, tuple[Method, float]]]  # of a deadline and a number of clients
+
+
 def selections(deadline: float, clients: int) -> dict[str, tuple[Method, float]]:
     """Return every arm's method, and how many participations at least its rounds have: few enough to end none early.
 
@@ -120,7 +123,7 @@ def selections(deadline: float, clients: int) -> dict[str, tuple[Method, float]]
     }
 
 
-def arms(world: World) -> Callable[[Scale], Mapping[str, Experiment]]:
+def arms(world: World, chosen: Selections = selections) -> Callable[[Scale], Mapping[str, Experiment]]:
     """Return every arm in a world."""
 
     def at(scale: Scale) -> Mapping[str, Experiment]:
@@ -142,7 +145,7 @@ def arms(world: World) -> Callable[[Scale], Mapping[str, Experiment]]:
                 rounds=-int(-size.participations // least),
                 evaluate_every=max(int(PER_ROUND // least), 1),  # as often for as many participations
             )
-            for name, (method, least) in selections(world.deadline, size.clients).items()
+            for name, (method, least) in chosen(world.deadline, size.clients).items()
         }
 
     return at
@@ -259,8 +262,13 @@ def bars_of(measure: str, title: str, y_label: str) -> Make:
     return make
 
 
+def about_arms(arms: Mapping[str, str]) -> str:
+    """Return what each arm is, in a note."""
+    return "Arms: " + "; ".join(f"{name}: {about}" for name, about in arms.items()) + "."
+
+
 NOTES = (
-    "Arms: " + "; ".join(f"{name}: {about}" for name, about in ARMS.items()) + ".",
+    about_arms(ARMS),
     (
         f"All arms may have as many participations. Accuracies are means over the rounds of the last {WINDOW} of them, "
         "so that nobody arrives by chance because of more evaluations. There is no bar where some run never arrives."
@@ -281,6 +289,14 @@ NOTES = (
 )
 
 
+PANELS = (
+    over("Accuracy over time", "clock"),
+    over("Accuracy over bytes", BYTES),
+    bars_of("seconds to the target", f"Time to {SHOWN}", "Simulated time, s"),
+    bars_of("MB to the target", f"Bytes to {SHOWN}", BYTES),
+)
+
+
 def study(name: str, world: World) -> Study:
     """Return the study of all arms in a world."""
     return Study(
@@ -289,12 +305,7 @@ def study(name: str, world: World) -> Study:
         arms=arms(world),
         seeds={"smoke": 2, "laptop": 10, "paper": 10},
         measures=MEASURES,
-        panels=(
-            over("Accuracy over time", "clock"),
-            over("Accuracy over bytes", BYTES),
-            bars_of("seconds to the target", f"Time to {SHOWN}", "Simulated time, s"),
-            bars_of("MB to the target", f"Bytes to {SHOWN}", BYTES),
-        ),
+        panels=PANELS,
         settings=settings(world),
         notes=NOTES,
     )
