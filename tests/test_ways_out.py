@@ -47,13 +47,13 @@ class Text(NamedTuple):
 
 def strings(path: Path) -> Iterator[Text]:
     """Yield the strings of a source file; what is filled in later is an underscore."""
+    name = path.relative_to(ROOT)
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.JoinedStr):
             parts = [p.value if isinstance(p, ast.Constant) else "_" for p in node.values]
-            yield Text(place, "".join(map(str, parts)))
+            yield Text(f"{name}:{node.lineno}", "".join(map(str, parts)))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield Text(place, node.value)
+            yield Text(f"{name}:{node.lineno}", node.value)
 
 
 @pytest.fixture(scope="module")
