@@ -1,7 +1,7 @@
 """Starting: commands that train nothing against Python itself, and worker processes against new programs.
 
-Commands: ``fedweave --help``, ``list``, ``doctor`` and ``python -c pass`` are started in turn, after one turn that does not
-count (it writes the compiled sources). The difference to Python's own start of the same turn is in seconds, on the
+Commands: ``fedweave --help``, ``list``, ``doctor`` and ``python -c pass`` are started in turn, after one turn that does
+not count (it writes the compiled sources). The difference to Python's own start of the same turn is in seconds, on the
 clock and of the processor; the first output comes with the last, since each command prints once.
 
 Workers: a pool is started, given a trainer and ended again, forked by a process that has loaded torch or started as
