@@ -95,6 +95,7 @@ def test_without_torch_nothing_trains_and_the_way_to_get_it_is_told(told, monkey
     pretend(monkeypatch, {"torch": None})
     code, said = told()
     assert (code, said["ready"]) == (1, False)
+    assert doctor._extra(said["extras"]["torch"]) == "missing: training, lacks torch; pip install 'fedweave[torch]'"
     (finding,) = said["findings"]
     assert finding["what"] == "The extra torch needs torch>=2.6, but it is not installed"
     assert finding["way"] == "Mend it with: pip install 'fedweave[torch]'"
@@ -125,8 +126,21 @@ def test_a_package_whose_module_is_gone_is_damaged(told, monkeypatch):
 
 
 def test_a_source_folder_that_is_not_installed_is_told(told, monkeypatch):
-    pretend(monkeypatch, {"fedweave": None})
-    assert "not installed as a package" in told()[1]["findings"][0]["what"]
+    pretend(monkeypatch, {"fedweave": None, "torch": None})
+
+    def nothing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(packages, "requires", nothing)
+    code, said = told()
+    assert "not installed as a package" in said["findings"][0]["what"]
+    assert (code, said["findings"][1]["what"]) == (1, "The extra torch needs torch, but it is not installed")
+    names = [packages._parse(line).name for line in PROJECT["dependencies"]]
+    assert packages.BARE[""].split() == names
+    assert packages.BARE["torch"].split() == [
+        packages._parse(line).name for line in PROJECT["optional-dependencies"]["torch"]
+    ]
+    monkeypatch.undo()
     packages.installed.cache_clear()
     pretend(monkeypatch, {"fedweave": "0.0.1"})
     assert f"what runs is {fedweave.__version__}" in told()[1]["findings"][0]["what"]

@@ -25,7 +25,6 @@ from fedweave.cli.packages import EXTRAS, Requirement, extras_of, installed, pac
 from fedweave.cli.parameters import Json
 from fedweave.engine.machine import CPUINFO, IMITATIONS, processor_name
 
-OLDEST = (3, 11)  # Python
 LEAST_FREE = 2**30  # bytes of the temporary folder; below that there is a warning
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of a container
 SHOWN = ("torch", "numpy", "scipy", "pydantic", "numba", "scikit-learn", "pandas", "flwr", "ray")  # versions
@@ -79,12 +78,12 @@ def examine() -> tuple[dict[str, Any], list[Finding]]:
 def _versions(lines: list[Requirement], findings: list[Finding]) -> dict[str, str]:
     """Return the versions that matter; what every command needs is checked."""
     found = {"fedweave": __version__, "python": platform.python_version()}
-    if sys.version_info < OLDEST:
-        findings.append(Finding(f"Python is {found['python']}", "Use Python 3.11 or newer.", True))
     stated = installed("fedweave").found
     if stated is None:
         way = "In its folder, install it with: pip install -e ."
-        findings.append(Finding("fedweave is not installed as a package, so its extras are unknown", way, False))
+        findings.append(
+            Finding("fedweave is not installed as a package, so the versions that it needs are unknown", way, False)
+        )
     elif stated != __version__:
         what = f"The package is fedweave {stated}, but what runs is {__version__} in {Path(__file__).parents[1]}"
         findings.append(Finding(what, "Install it again, or look at PYTHONPATH.", False))
@@ -259,10 +258,10 @@ def _origin(data: dict[str, Any]) -> str:
 
 
 def _extra(extra: dict[str, Any]) -> str:
-    state = (
-        "installed" if extra["installed"] else f"lacks {', '.join(extra['missing'])}" if extra["missing"] else "unfit"
-    )
-    return f"{state}: {extra['for']}" + ("" if extra["installed"] else f"; {extra['command']}")
+    if extra["installed"]:
+        return f"installed: {extra['for']}"
+    lacks = f", lacks {', '.join(extra['missing'])}" if extra["missing"] else ", has a package that does not fit"
+    return f"missing: {extra['for']}{lacks}; {extra['command']}"
 
 
 def _row(name: str, text: str, width: int) -> list[str]:

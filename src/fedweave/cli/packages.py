@@ -13,14 +13,19 @@ EXTRAS = {  # what each is for
     "torch": "training",
     "fast": "compiled training of small networks on CPUs",
     "data": "digits, mnist5k, folders of images, tables of pandas and Parquet files",
-    "papers": "fedweave reproduce",
-    "flower": "real fleets: fedweave flower",
-    "ray": "workers on a Ray cluster: --pool ray",
-    "private": "differential privacy: fedacs_private",
+    "papers": "reproducing the papers (fedweave reproduce)",
+    "flower": "real fleets (fedweave flower)",
+    "ray": "workers on a Ray cluster (--pool ray)",
+    "private": "differential privacy (fedacs_private)",
     "all": "all of these",
     "dev": "tests and linters",
 }
 MODULES = {"scikit-learn": "sklearn", "pillow": "PIL", "import-linter": "importlinter", "pytest-xdist": "xdist"}
+
+BARE = {  # without a package there is no metadata
+    "": "numpy scipy pydantic rich cyclopts safetensors matplotlib threadpoolctl",
+    "torch": "torch cloudpickle",
+}
 
 
 class Requirement(NamedTuple):
@@ -52,11 +57,11 @@ class Package(NamedTuple):
 
 
 def requirements() -> list[Requirement]:
-    """Return what the installed fedweave requires; nothing where it is not installed, but only found."""
+    """Return what the installed fedweave requires; where it is not installed, but only found, what training needs."""
     try:
         return [_parse(line) for line in requires("fedweave") or ()]
     except PackageNotFoundError:
-        return []
+        return [Requirement(name, (), "", extra) for extra, names in BARE.items() for name in names.split()]
 
 
 def _parse(line: str) -> Requirement:
