@@ -11,7 +11,8 @@ import pytest
 import fedweave
 from fedweave.cli import data_files, doctor, packages
 from fedweave.core.errors import BadInput
-from fedweave.data import datasets
+from fedweave.data import data_root, datasets
+from fedweave.papers.common.cache import cache_folder
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 
@@ -245,6 +246,15 @@ def test_data_sets_and_their_sizes_are_those_of_the_list():
         assert bool(need.size) == ("fetched" in about)
         assert not need.size or f"({need.size}, fetched)" in about
         assert bool(need.how) == ("LEAF" in about and "prepared" in about)
+
+
+@pytest.mark.parametrize("given", [None, "~/elsewhere"])
+def test_folders_are_those_that_are_used(given, told, monkeypatch):
+    for variable in ("FEDWEAVE_DATA", "FEDWEAVE_CACHE"):
+        monkeypatch.setenv(variable, given) if given else monkeypatch.delenv(variable, raising=False)
+    _, said = told()
+    assert said["data"]["folder"] == str(data_root())
+    assert said["cache"]["runs"] == str(cache_folder())
 
 
 def test_what_a_data_set_lacks_comes_with_the_way_to_get_it(monkeypatch, tmp_path, told):
