@@ -17,12 +17,18 @@ from fedweave.runs.callbacks import Callback, Given, Row, Running
 @contextmanager
 def watching(runs: int, talk: Talk, device: str = "") -> Generator[list[Given]]:
     """Yield the callbacks that show as much of so many runs as is wanted, and stop them after a signal."""
-    check(talk)
+    beside = beside_progress(talk)
     if talk.quiet:
-        yield [Refusals(), heed]
-        return
-    with Show(runs, device) as show:
-        yield [*([Particulars()] if talk.verbose else []), show, heed]
+        yield beside
+    else:
+        with Show(runs, device) as show:
+            yield [show, *beside]
+
+
+def beside_progress(talk: Talk) -> list[Given]:
+    """Return the callbacks that are there with or without progress: warnings, particulars, and the end by a signal."""
+    check(talk)
+    return [*([Refusals()] if talk.quiet else []), *([Particulars()] if talk.verbose else []), heed]
 
 
 def check(talk: Talk) -> None:
