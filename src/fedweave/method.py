@@ -9,9 +9,8 @@ from functools import cached_property
 from pydantic import Field
 
 from fedweave.aggregate.linear import Mean
-from fedweave.core.paths import FileName
 from fedweave.core.roles import Aggregator, Pacing, Sampler, ServerOptimizer, Solver, Upload
-from fedweave.core.settings import BadInput, brief, is_foreign, settings, undeclared
+from fedweave.core.settings import BadInput, FileName, brief, is_foreign, settings, undeclared
 from fedweave.core.spec import kinds
 from fedweave.local.solvers import SGD
 from fedweave.pacing import Synchronous, with_draws

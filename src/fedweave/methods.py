@@ -30,6 +30,7 @@ from fedweave.aggregate import (
     Varp,
     VarpReuse,
 )
+from fedweave.core.names import METHODS
 from fedweave.core.options import warn_renamed
 from fedweave.local.solvers import ControlVariate, Dyn, Prox, Tracking
 from fedweave.method import Method
@@ -58,33 +59,7 @@ from fedweave.sample import (
 from fedweave.upload import DifferentialDropout, JointDropout, Quantized
 
 RENAMED = {"fedmd": "fedavg_md"}  # names of 0.1, which still work and warn
-
-GROUPS = {  # what methods cure, and which do; every method is in one group, `fedweave list methods` follows this order
-    "plain": (
-        "baselines and server optimisers",
-        "fedavg fedavg_full fedavg_us fedavg_is fedavg_md fedavgm fedadagrad fedadam fedyogi fedexp",
-    ),
-    "links": (
-        "answers that get lost, most of them with uneven work too",
-        """fedacs fedacs_estimated fedacs_measured fedavg_ca fedau fedvarp_reuse fedpracdelta_consistent mifa fedawe
-        focus""",
-    ),
-    "work": ("clients that do different numbers of local steps", "fednova fednova_renorm"),
-    "data": (
-        "data that differs between clients",
-        """fedprox scaffold feddyn fedvarp fedaware fedaware_unit fedmgda fedos fedis feddelta fedpracis fedpracdelta
-        cluster_is clustered clustered_similarity power_of_choice""",
-    ),
-    "time": (
-        "rounds that wait for slow clients",
-        "latency_optimal latency_norm latency_ratio latency_uniform fedcs oort tifl fedbuff fedasync ca2fl",
-    ),
-    "bytes": (
-        "messages that are too large",
-        "feddd feddd_joint feddd_acs feddd_random feddd_max feddd_delta feddd_ordered latency_dropout fedpaq",
-    ),
-    "trust": ("clients that attack, and privacy", "fedavg_median fedavg_trimmed fedacs_private"),
-}
+GROUPS = METHODS  # what methods cure, and which do
 
 
 def fedavg(per_round: int = 10) -> Method:

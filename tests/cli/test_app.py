@@ -17,14 +17,16 @@ import fedweave as fw
 from fedweave import methods
 from fedweave.cli import app as cli
 from fedweave.cli.options import OPTIONS, experiments_of
+from fedweave.cli.output import Refusals
 from fedweave.cli.progress import Show
 from fedweave.core.settings import BadInput
 from fedweave.runs import loop as running
+from fedweave.runs.callbacks import Running
 from fedweave.runs.method_names import method_names
 
 TINY = shlex.split("--data digits --clients 6 --per-round 3 --rounds 3 --system dynamic --workers 1")
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
-COMMANDS = ("list", "run", "compare", "resume", "report", "export")
+COMMANDS = ("list", "run", "compare", "resume", "report", "export", "doctor")
 PROMISED = {
     "method", "rounds", "accuracy", "best_accuracy", "loss", "rounds_to_target", "seconds_to_target",
     "simulated_seconds", "wall_seconds", "bytes_up", "bytes_down", "run", "digest",
@@ -169,7 +171,7 @@ def test_bad_input_is_told_on_stderr_with_code_2_and_nothing_is_left(typed, word
 
 
 @pytest.mark.parametrize(
-    "typed", ["run fedavg --quiet", "run fedavg --gpu", "run fedavg --resume", "resume r --rounds 9"]
+    "typed", ["run fedavg --hush", "run fedavg --gpu", "run fedavg --resume", "resume r --rounds 9"]
 )
 def test_nothing_is_suggested_that_is_not_close(typed, fedweave):
     code, _, err = fedweave(*shlex.split(typed))
@@ -297,6 +299,52 @@ def test_run_prints_one_object_with_what_is_promised(fedweave, tmp_path):
     assert found["digest"] == running.run(experiment).summary["digest"]
     manifest = json.loads((tmp_path / "a/b/manifest.json").read_text())
     assert manifest["command"].startswith("fedweave run fedprox --data digits")
+
+
+def test_quiet_shows_results_alone_and_verbose_also_what_a_run_works_with(fedweave, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import itertools, warnings, fedweave as fw\n"
+        "numbers = itertools.count(1)\n"
+        "def method(per_round):\n"
+        "    warnings.warn('look out', ImportWarning)\n"  # which Python does not show unless it is asked to
+        "    warnings.warn(f'look up {next(numbers)}')\n"
+        "    return fw.methods.fedavg(per_round)\n"
+    )
+    _, normal, shown = fedweave("run", "mine:method", *TINY, "--out", "n")
+    code, out, err = fedweave("run", "mine:method", *TINY, "--out", "q", "--quiet")
+    assert (code, err) == (0, "warning: look up 2\n")
+    assert out.replace("run: q", "run: n").splitlines()[-1] == normal.splitlines()[-1]
+    assert "round 3/3" in shown
+    code, _, err = fedweave("run", "mine:method", *TINY, "--out", "v", "-v")
+    warned = [line for line in err.splitlines() if line.startswith("warning: ")]
+    assert code == 0
+    assert [re.sub(r".*/mine", "mine", line) for line in warned] == [
+        "mine.py:4: ImportWarning: look out",
+        "mine.py:5: UserWarning: look up 3",
+    ]
+    for told in ("software: python", "processor: ", "trainer: ", "data: digits, 6 clients with", "650 parameters"):
+        assert told in err
+    assert "round 3/3" in err
+    code, _, err = fedweave("resume", "v", "-q", "--json")
+    assert (code, err) == (0, "")
+
+
+def test_verbose_shows_where_bad_input_was_noticed(fedweave):
+    code, _, err = fedweave("run", "fedavg", "--rounds", "x", "--verbose")
+    assert code == 2
+    assert err.startswith("Traceback")
+    assert "\nerror: --rounds must be" in err
+    code, _, err = fedweave("run", "fedavg", *TINY, "-q", "-v")
+    assert (code, "--quiet and --verbose exclude each other" in err) == (2, True)
+    code, _, err = fedweave("reproduce", "fedacs/fig7", "-q", "-v")
+    assert (code, "--quiet and --verbose exclude each other" in err) == (2, True)
+
+
+def test_quiet_still_warns_of_refused_updates(capsys):
+    run = Running(fw.Experiment("fedavg", seed=3), {}, None, 0)
+    Refusals().round(run, {"round": 4, "refused": 2}, None)
+    Refusals().round(run, {"round": 5, "refused": 0}, None)
+    assert capsys.readouterr().err == "warning: fedavg, seed 3, round 4: refused 2 updates\n"
 
 
 def test_runs_of_one_second_do_not_collide(fedweave, tmp_path, monkeypatch):
@@ -475,7 +523,7 @@ def test_resume_says_that_the_processor_is_another_one(fedweave, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(fw.Interrupted):
-        fw.run(fw.Experiment("fedavg", data="digits", rounds=2, workers=1), tmp_path / "run", lambda *_: stop)
+        fw.run(fw.Experiment("fedavg", data="digits", rounds=2, workers=1), tmp_path / "run", stop)
     file = tmp_path / "run" / "manifest.json"
     began = json.loads(file.read_text())
     vectors, began["processor"]["vectors"] = began["processor"]["vectors"], "AVX1024"

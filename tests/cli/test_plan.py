@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import signal
 import sqlite3
 import sys
 from pathlib import Path
@@ -29,7 +30,7 @@ def fedweave(tmp_path, monkeypatch, capsys):
     """Return the program, called in this process in a folder of its own: (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     (tmp_path / "good.csv").write_text(GOOD)
 
     def call(*words):

@@ -23,6 +23,7 @@ from safetensors.numpy import load, save
 
 from fedweave import report
 from fedweave.cli import app as cli
+from fedweave.cli import verify
 from fedweave.cli.options import experiments_of
 from fedweave.core import plugins
 from fedweave.core.settings import BadInput
@@ -35,7 +36,7 @@ COMMANDS = {
     "resume": lambda folder: cli.resume(folder),
     "report": lambda folder: cli.report(folder, json=True),
     "export": lambda folder: cli.export(folder),
-    "verify": lambda folder: cli.verify_command.command(folder),
+    "verify": lambda folder: verify.command(folder),
 }
 EVIL = "import sys\nsys.modules['evil_part_was_imported'] = sys\n"  # whatever becomes of the module itself
 VICTIM = "victim.txt"  # a file outside, which links and names lead to

@@ -187,6 +187,16 @@ def test_the_primary_claim_is_about_accuracy_in_the_papers_own_setting():
     assert set(primary.others) == set(METHODS) - {"fedacs"}
 
 
+def test_a_missing_library_is_told_before_anything_is_run(monkeypatch):
+    from fedweave import privacy
+    from fedweave.papers.common import parallel
+
+    monkeypatch.setattr(privacy, "find_spec", lambda _: None)
+    monkeypatch.setattr(parallel, "run_as_ready", lambda *_, **__: pytest.fail("a run has begun"))
+    with pytest.raises(BadInput, match=r"pip install 'fedweave\[private\]'"):
+        papers.reproduce("fedacs/private", "smoke")
+
+
 def test_private_arms_spend_what_the_accountant_says():
     from fedweave.papers.fedacs import privacy
 

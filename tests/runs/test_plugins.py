@@ -11,6 +11,7 @@ import pytest
 import fedweave as fw
 from fedweave import report
 from fedweave.cli import app as cli
+from fedweave.cli.listing import list_
 from fedweave.cli.options import experiments_of
 from fedweave.core import plugins
 from fedweave.core.roles import Solver
@@ -319,10 +320,10 @@ def test_installed_plug_ins_have_plain_names(package, monkeypatch):
 
 
 def test_list_shows_tasks_and_installed_plug_ins_without_importing_them(package, capsys):
-    cli.list_("tasks")
+    list_("tasks")
     assert "next_token" in (said := capsys.readouterr().out)
     assert "top3" in said
-    cli.list_(json=True)
+    list_(json=True)
     known = json.loads(capsys.readouterr().out)
     for kind, name in package.items():
         assert known[kind][name].startswith("plug-in: mine:")

@@ -13,8 +13,8 @@ from fedweave.cli.loading import load_ahead, uncollected
 def main() -> None:
     """Run the command line, and leave by SystemExit."""
     with uncollected():
-        from fedweave.cli import app
-    app.main()
+        from fedweave.cli import root
+    root.main()
 
 
 def program() -> None:

@@ -1,58 +1,36 @@
-"""The command line: ``fedweave list``, ``run``, ``compare``, ``resume``, ``report``, ``export`` and others."""
+"""The commands that train and those that show what came out: run, compare, resume, report and export."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
 import shlex
-import signal
 import sys
 import time
-import traceback
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import Parameter
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from fedweave import __version__, data, models, papers, tasks
 from fedweave.cli import plan as plan_command
-from fedweave.cli import reproduce as reproduce_command
-from fedweave.cli import verify as verify_command
-from fedweave.cli.flower import flower
+from fedweave.cli.completion import completer
 from fedweave.cli.loading import uncollected
-from fedweave.cli.options import OPTIONS, Json, Typed, as_option, experiments_of, help_text
-from fedweave.cli.progress import Show
-from fedweave.cli.signals import heed, resumable, stop, stopped, unmasked
-from fedweave.core import plugins
-from fedweave.core.settings import BadInput, nearest
-from fedweave.data import partition
-from fedweave.methods import GROUPS
-from fedweave.runs.method_names import method_groups, method_names
+from fedweave.cli.options import NO_OPTIONS, Typed, experiments_of
+from fedweave.cli.output import watching
+from fedweave.cli.parameters import NORMAL, Json, Talk, help_text
+from fedweave.cli.root import app as app
+from fedweave.cli.root import main as main
+from fedweave.cli.signals import resumable
+from fedweave.core.settings import BadInput
 from fedweave.store.export import write_model, write_tables
-from fedweave.system import names as systems
-from fedweave.tables.files import NotStored, writable
+from fedweave.tables.files import writable
 
 if TYPE_CHECKING:
     from fedweave.runs.results import Result
 
-app = App(
-    name="fedweave",
-    help="Federated learning for uneven clients: compare samplers and server optimisers under unreliable links, "
-    "uneven compute, stragglers and skewed data.",
-    version=__version__,
-    help_format="plaintext",
-    exit_on_error=False,
-    verbose=False,
-    print_error=False,
-    help_epilogue="Example: fedweave compare fedavg fedprox --data digits --system dynamic --rounds 20",
-)
 Set = Annotated[
     tuple[str, ...],
     Parameter(
@@ -64,52 +42,13 @@ Set = Annotated[
     ),
 ]
 Out = Annotated[Path | None, help_text("Folder to keep the run in. [runs/NAME-DATE]", "RUN")]
+Method = Annotated[str, Parameter(completer=completer("methods"))]
 Folder = Annotated[Path, Parameter(metavar="RUN")]
-NO_OPTIONS = Typed()
-STAYS = {"resume": " A run is continued with the settings it began with."}
 STALLED = "the hull of the clients' momenta came close to the origin; docs/guide.md says what helps"
 
 
-@app.command(name="list", help_epilogue="Example: fedweave list methods")
-def list_(
-    what: Literal["methods", "data", "models", "partitions", "systems", "tasks", "papers", "claims"] | None = None,
-    *,
-    json: Json = False,
-) -> None:
-    """Show the names that options take, with those of installed plug-ins, or the papers' claims with their verdicts."""
-    if what == "claims":
-        reproduce_command.print_claims(json)
-        return
-    known: dict[str, Callable[[], Mapping[str, str]]] = {
-        "methods": method_names,
-        "data": data.info,
-        "models": models.info,
-        "partitions": partition.forms,
-        "systems": systems.info,
-        "tasks": tasks.info,
-        "papers": papers.shown,
-    }
-    chosen = {kind: plugins.info(kind, known[kind]()) for kind in ([what] if what else known)}
-    groups = method_groups(chosen.get("methods", ()))
-    if json:
-        _print_json({**chosen, "groups": groups} if "methods" in chosen else chosen)
-        return
-    for title, rows in chosen.items():
-        table = Table("name", "what it is", title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-        for group, names in groups.items() if title == "methods" else [("", rows)]:
-            if group:
-                table.add_row()
-                table.add_row(group, GROUPS.get(group, ("of installed packages",))[0], style="bold")
-            for name in names:
-                table.add_row(Text(f"  {name}" if group else name), Text(rows[name]))  # ":UP:" is an emoji to rich
-        Console().print(table)
-
-
-@app.command(
-    help_epilogue="Example: fedweave run fedprox --data digits --partition dirichlet:0.1 --set method.solver.mu=0.1"
-)
 def run(
-    method: str,
+    method: Method,
     /,
     *,
     options: Typed = NO_OPTIONS,
@@ -121,6 +60,7 @@ def run(
         ),
     ] = None,
     out: Out = None,
+    talk: Talk = NORMAL,
     json: Json = False,
 ) -> None:
     """Run one method: a name of `fedweave list methods`, a TOML experiment file, or your own, module:name."""
@@ -134,22 +74,20 @@ def run(
     running, _ = _training()
     folder = out or _folder(experiment.method.name)
     with resumable(folder):
-        with Show(1, running.device_sentence(experiment)) as show:
-            result = running.run(experiment, folder, [show, heed], _command())
+        with watching(1, talk, running.device_sentence(experiment)) as callbacks:
+            result = running.run(experiment, folder, callbacks, _command())
         _say([result], None, json)
 
 
-@app.command(
-    help_epilogue="Example: fedweave compare fedavg fedprox --data digits --system dynamic --seeds 3 --target 0.9"
-)
 def compare(
-    *methods: str,
+    *methods: Method,
     options: Typed = NO_OPTIONS,
     set_: Set = (),
     at_once: Annotated[
         int | None, help_text("With --pool ray: runs that go on at the same time. [one per CPU of the cluster]")
     ] = None,
     out: Out = None,
+    talk: Talk = NORMAL,
     json: Json = False,
 ) -> None:
     """Run several methods on the same data, worlds and seeds; leaves a table and report.html.
@@ -161,14 +99,13 @@ def compare(
     running, comparing = _training()
     folder, zoo = out or _folder("compare"), [e.method for e in experiments]
     with resumable(folder):
-        with Show(len(zoo) * checked.seeds, running.device_sentence(experiments[0])) as show:
+        with watching(len(zoo) * checked.seeds, talk, running.device_sentence(experiments[0])) as callbacks:
             results = comparing.compare(
-                zoo, experiments[0], checked.seeds, folder, [show, heed], _command(), at_once
+                zoo, experiments[0], checked.seeds, folder, callbacks, _command(), at_once
             ).results
         _say(results, folder / "report.html", json)
 
 
-@app.command(help_epilogue="Example: fedweave resume runs/fedavg-20260101-120000")
 def resume(
     folder: Folder,
     /,
@@ -176,21 +113,21 @@ def resume(
     trust: Annotated[
         bool, Parameter(negative="", show_default=False, help="Import the plug-ins and read the files that RUN names.")
     ] = False,
+    talk: Talk = NORMAL,
     json: Json = False,
 ) -> None:
     """Continue an interrupted run or comparison, bit for bit."""
     with resumable(folder):
         running, comparing = _training()
         several = comparing.is_comparison(folder)
-        with Show(len(comparing.runs_in(folder))) as show:
+        with watching(len(comparing.runs_in(folder)), talk) as callbacks:
             if several:
-                results = comparing.resume_comparison(folder, [show, heed], trust).results
+                results = comparing.resume_comparison(folder, callbacks, trust).results
             else:
-                results = [running.resume(folder, callbacks=[show, heed], trust=trust)]
+                results = [running.resume(folder, callbacks=callbacks, trust=trust)]
         _say(results, folder / "report.html" if several else None, json)
 
 
-@app.command(help_epilogue="Example: fedweave report runs/compare-20260101-120000 --html page.html")
 def report(
     *folders: Folder,
     html: Annotated[Path | None, help_text("Where to write the page. [report.html in the first RUN]")] = None,
@@ -215,7 +152,6 @@ def report(
         _say(results, page, json)
 
 
-@app.command(help_epilogue="Example: fedweave export runs/fedavg-20260101-120000 --to safetensors --which best")
 def export(
     folder: Folder,
     /,
@@ -262,12 +198,6 @@ def _export_model(result: Result, run: Path, to: Literal["safetensors", "pt"], w
             file=sys.stderr,
         )
     return str(path)
-
-
-app.command(plan_command.plan, help_epilogue=plan_command.EXAMPLE)
-app.command(reproduce_command.reproduce, help_epilogue=reproduce_command.EXAMPLE)
-app.command(verify_command.command, name="verify", help_epilogue=verify_command.EXAMPLE)
-app.command(flower)
 
 
 def _training() -> tuple[ModuleType, ModuleType]:
@@ -318,78 +248,3 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
 
 def _print_json(value: Any) -> None:
     print(json.dumps(value, default=float, allow_nan=False))
-
-
-def main() -> None:
-    """Run the command line; 0 is success, 1 a failed run, 2 bad input, 130 and 143 stopped with the state saved."""
-    stopped.clear()
-    plugins.search_here = True
-    warnings.showwarning = _warn
-    signal.signal(signal.SIGTERM, stop)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody wants it ignored, as nohup does
-        signal.signal(signal.SIGINT, stop)
-    code = 1
-    try:
-        command, bound, unknown, _ = app.parse_known_args()
-        if unknown:
-            raise BadInput(*_unknown(unknown), *_also_wrong(bound.arguments))
-        with unmasked():
-            command(*bound.args, **bound.kwargs)
-        code = 0
-    except BadInput as e:
-        code = _complain(*e.problems)
-    except CycloptsError as e:
-        e.verbose = False
-        code = _complain(" ".join(str(e).split()))
-    except KeyboardInterrupt as e:
-        folder = getattr(e, "folder", None)
-        print(
-            f"Stopped; the state is saved. Continue with: fedweave resume {folder}" if folder else "Stopped.",
-            file=sys.stderr,
-        )
-        code = 143 if signal.SIGTERM in stopped else 130
-    except BrokenPipeError:  # whoever read the output, such as head, has seen enough
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what Python flushes at its end goes there
-    except NotStored as e:
-        print(f"error: {e}\nThe last saved state is intact: `fedweave resume` goes on from it.", file=sys.stderr)
-    except RuntimeError as e:
-        traceback.print_exc()
-        print(f"The run failed: {e}", file=sys.stderr)
-    sys.exit(code)
-
-
-def _unknown(tokens: Sequence[str]) -> list[str]:
-    """Return a sentence for each option that the command does not have."""
-    command = app.parse_commands()[1][-1]
-    names = [name for argument in command.assemble_argument_collection() for name in argument.names if argument.show]
-    wrong = [t.split("=", 1)[0] for t in tokens if t.startswith("--")]
-    elsewhere = {*map(as_option, OPTIONS), "--set"}
-    known = f"{command.name[0]} has no option {{!r}}, which belongs to run and compare.{STAYS.get(command.name[0], '')}"
-    return [known.format(t) if t in elsewhere else f"There is no option {t!r}.{nearest(t, names)}" for t in wrong] or [
-        f"Unexpected argument {tokens[0]!r}."
-    ]
-
-
-def _also_wrong(arguments: Mapping[str, Any]) -> Sequence[str]:
-    """Return what else is wrong with the options of run and compare, so that the user hears of everything at once."""
-    if not isinstance(options := arguments.get("options", NO_OPTIONS), Typed):
-        return ()
-    try:
-        experiments_of(
-            [arguments["method"]] if "method" in arguments else arguments.get("methods", ()),
-            options.given(),
-            arguments.get("set_", ()),
-        )
-    except BadInput as e:
-        return e.problems
-    return ()
-
-
-def _warn(message: Warning | str, *_: Any) -> None:
-    print(f"warning: {message}", file=sys.stderr)
-
-
-def _complain(*problems: str) -> int:
-    for problem in problems:
-        print(f"error: {problem}", file=sys.stderr)
-    return 2

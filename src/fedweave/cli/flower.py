@@ -14,7 +14,10 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.table import Table
 
-from fedweave.cli.options import Json, help_text, known_method
+from fedweave.cli.completion import completer
+from fedweave.cli.options import known_method
+from fedweave.cli.output import check
+from fedweave.cli.parameters import NORMAL, Json, Talk, help_text
 from fedweave.core.settings import BadInput
 from fedweave.runs import method_names
 
@@ -24,7 +27,11 @@ flower = App(
     help_format="plaintext",
     help_epilogue="Example: fedweave flower demo --nodes 4 --method fedacs --kill 1",
 )
-Method = Annotated[str, help_text("A name of `fedweave list methods`. [fedacs]", "NAME")]
+Method = Annotated[
+    str,
+    Parameter(completer=completer("methods")),
+    help_text("A name of `fedweave list methods`. [fedacs]", "NAME"),
+]
 
 
 @flower.command(help_epilogue="Example: fedweave flower new my_fleet --method fedacs")
@@ -60,6 +67,7 @@ def demo(
     answer_seconds: Annotated[float, help_text("Seconds that a round waits for answers. [30]", "S")] = 30.0,
     seed: Annotated[int, help_text("Same seed, same bits. [0]", "S")] = 0,
     out: Annotated[Path | None, help_text("Folder to keep the run in. [nothing is kept]", "RUN")] = None,
+    talk: Talk = NORMAL,
     json: Json = False,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine, train on real digits, and leave nothing behind.
@@ -82,13 +90,19 @@ def demo(
         problems.append("--kill takes effect in round 2: give --rounds 2 or more.")
     if problems:
         raise BadInput(*problems)
+    check(talk)
     _check_installed("sklearn")  # for its digits
     from fedweave.fleet.local.demo import demonstrate
 
     screen = Console(stderr=True, markup=False, emoji=False, highlight=False)
     config: dict[str, Any] = {"method": method, "per-round": per_round, "rounds": rounds, "seed": seed}
     config |= {"start-seconds": 180.0, "answer-seconds": answer_seconds}
-    result = demonstrate(method, config, nodes, kill, secure, out, lambda line: screen.print(line, soft_wrap=True))
+
+    def say(line: str) -> None:
+        if not talk.quiet:
+            screen.print(line, soft_wrap=True)
+
+    result = demonstrate(method, config, nodes, kill, secure, out, say)
     if json:
         summary = {**result.result.summary, "run": str(out) if out else None}
         details = {"killed": result.killed, "failed": [f"round {r}, {why}" for r, why in result.reasons]}

@@ -19,6 +19,8 @@ from cyclopts import Group, Parameter
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from fedweave import methods
+from fedweave.cli.completion import completer
+from fedweave.cli.parameters import help_text
 from fedweave.core import plugins
 from fedweave.core.options import Option, aliases_of, options_of, rename_sentence
 from fedweave.core.settings import BadInput, nearest, sentences, settings
@@ -52,16 +54,7 @@ class CommandOptions:
 OURS = options_of(CommandOptions)
 OPTIONS = OURS | experiments.OPTIONS
 OLD_NAMES = aliases_of(OPTIONS)
-
-
-def help_text(text: str, metavar: str | None = None) -> Parameter:
-    """Return the help of an option; its default is part of the text, in brackets."""
-    return Parameter(help=text, metavar=metavar, show_default=False)
-
-
-Json = Annotated[
-    bool, Parameter("--json", negative="", show_default=False, help="Print one JSON object and nothing else.")
-]
+NAMED = {"data": "data", "model": "models", "partition": "partitions", "system": "systems", "task": "tasks"}
 
 
 class Texts:
@@ -72,19 +65,22 @@ class Texts:
         return {name: text for name, text in vars(self).items() if text is not None}
 
 
-def _help(option: Option) -> Parameter:
+def _help(name: str, option: Option) -> Parameter:
     shown = help_text(option.help + (f" [{option.default}]" if option.default else ""), option.metavar)
+    if name in NAMED:
+        shown = Parameter.combine(shown, Parameter(completer=completer(NAMED[name])))
     return Parameter.combine(shown, Parameter(group=Group(option.group, sort_key=1))) if option.group else shown
 
 
 if TYPE_CHECKING:
     Typed = Texts
 else:
-    _shown = {name: _help(option) for name, option in OPTIONS.items()}
+    _shown = {name: _help(name, option) for name, option in OPTIONS.items()}
     _hidden = dict.fromkeys(OLD_NAMES, Parameter(show=False))
     _fields = [(name, Annotated[Text, parameter], None) for name, parameter in (_shown | _hidden).items()]
     _made = make_dataclass("Typed", _fields, bases=(Texts,), namespace={"__module__": __name__}, frozen=True)
     Typed = Parameter(name="*")(_made)
+NO_OPTIONS = Typed()
 
 
 def as_option(name: str) -> str:

@@ -16,17 +16,13 @@ from rich.console import Console
 
 from fedweave.aggregate import InverseProbability
 from fedweave.cli.clients_csv import Measured, compare_laws, read_clients, read_run
-from fedweave.cli.options import Json, Text, help_text
+from fedweave.cli.options import Text
+from fedweave.cli.parameters import Json, help_text
 from fedweave.core.settings import BadInput
 from fedweave.core.typed_json import Checked, parse_json
 from fedweave.runs.experiment import Experiment
 from fedweave.sample import Fixed
 from fedweave.tables.files import shown_path, writable
-
-EXAMPLE = (
-    "Example: fedweave plan clients.csv --epsilon 0.1 --html plan.html\n\n"
-    "From a run: fedweave plan --from runs/latency_ratio-20260101-120000 --epsilon 0.1 --json > plan.json"
-)
 
 
 def plan(

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedweave import papers
-from fedweave.cli.options import Json, help_text
+from fedweave.cli.output import check
+from fedweave.cli.parameters import NORMAL, Json, Talk, help_text
 from fedweave.cli.progress import Count
 from fedweave.core.crash_points import crash_point
 from fedweave.core.settings import BadInput
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from fedweave.papers.common.judge import Judged
     from fedweave.papers.common.study import Outcome, Study
 
-EXAMPLE = "Example: fedweave reproduce fedacs/fig7 --scale smoke"
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -47,6 +48,7 @@ def reproduce(
     ] = None,
     html: Annotated[Path | None, help_text("Also write a page with figures, tables and verdicts.")] = None,
     record: Annotated[Path | None, help_text("Also write each outcome as JSON to this folder.", "FOLDER")] = None,
+    talk: Talk = NORMAL,
     json: Json = False,
 ) -> None:
     """Reproduce figures and tables, with a verdict on each claim.
@@ -56,6 +58,7 @@ def reproduce(
     """
     if all_ == bool(items):
         raise BadInput("Name the items to reproduce, or give --all for every item of all papers.")
+    check(talk)
     deadline = time.monotonic() + parse_time(budget) if budget else float("inf")
     for path in filter(None, (html,)):
         if os.path.isdir(path) or not os.access(path.parent, os.W_OK):
@@ -63,7 +66,7 @@ def reproduce(
     if record is not None and record.exists() and not record.is_dir():
         raise BadInput(f"--record: {str(record)!r} is a file. Give a folder.")
     chosen = papers.select(list(papers.studies()) if all_ else list(items))
-    outcomes, left = _run(chosen, scale, deadline, tune, record, json)
+    outcomes, left = _run(chosen, scale, deadline, tune, record, json, talk.quiet)
     crash_point("reproduce: judged")
     judged = _judge(outcomes)
     if json:
@@ -84,7 +87,7 @@ def reproduce(
 
 
 def _run(
-    chosen: Sequence[Study], scale: Any, deadline: float, tune: bool, record: Path | None, json: bool
+    chosen: Sequence[Study], scale: Any, deadline: float, tune: bool, record: Path | None, json: bool, quiet: bool
 ) -> tuple[list[Outcome], dict[str, str]]:
     """Return what was reproduced, and why the rest was not; everything is printed as soon as it is there."""
     from fedweave.papers.common.reproduction import OutOfTime
@@ -96,9 +99,9 @@ def _run(
             left[study.name] = "the budget is used up"
             continue
         try:
-            if scale != "smoke":
+            if scale != "smoke" and not quiet:
                 _announce(study, scale)
-            with Count(f"{study.name}, scale {scale}") as on_progress:
+            with nullcontext() if quiet else Count(f"{study.name}, scale {scale}") as on_progress:
                 outcome = papers.reproduce(study.name, scale, on_progress, deadline, tune)
         except OutOfTime as e:
             left[study.name] = f"the budget is used up: {e}, and kept"

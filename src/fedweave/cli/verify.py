@@ -13,14 +13,12 @@ from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter
 
-from fedweave.cli.options import Json
+from fedweave.cli.parameters import Json
 from fedweave.core.settings import BadInput
 from fedweave.store.audit import FILE, check
 from fedweave.store.database import reading
 from fedweave.store.run_folder import RunFolder
 from fedweave.tables.files import shown_path
-
-EXAMPLE = "Example: fedweave verify runs/fedavg-20260101-120000"
 
 
 class Findings(NamedTuple):

@@ -6,11 +6,9 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from pydantic import AfterValidator
-
-from fedweave.core.settings import BadInput, brief
+from fedweave.core.errors import BadInput, brief
 
 MOST_BYTES = 200  # of a name: folders of runs add a seed, and at most 255 bytes are allowed
 
@@ -24,9 +22,6 @@ def check_name(name: str) -> str:
             "and control characters, and must not begin with a dot."
         )
     return name
-
-
-FileName = Annotated[str, AfterValidator(check_name)]
 
 
 class _Source(NamedTuple):

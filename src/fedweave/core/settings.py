@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-import reprlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from functools import wraps
 from typing import Annotated, Any, TypeVar, dataclass_transform
@@ -13,45 +11,17 @@ from typing import Annotated, Any, TypeVar, dataclass_transform
 import pydantic
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from fedweave.core.errors import BadInput as BadInput
+from fedweave.core.errors import brief as brief
+from fedweave.core.errors import choice as choice
+from fedweave.core.errors import nearest as nearest
+from fedweave.core.errors import shown as shown
+from fedweave.core.paths import check_name
+
 T = TypeVar("T")
 PositiveFactor = Annotated[float, pydantic.Field(gt=0, le=1e38)]  # clients and servers compute in float32
+FileName = Annotated[str, pydantic.AfterValidator(check_name)]
 NonNegativeFactor = Annotated[float, pydantic.Field(ge=0, le=1e38)]
-
-
-class BadInput(ValueError):  # noqa: N818 - it names what the user gave, as KeyError does
-    """Wrong input. Carries every problem found, each one a sentence that names the way out."""
-
-    def __init__(self, *problems: str):
-        super().__init__("\n".join(problems))
-        self.problems = problems
-
-
-def brief(value: Any, most: int = 80) -> str:
-    """Return what somebody sent as a short piece of one line, whatever it is and however long."""
-    text = value[:most] if isinstance(value, str) else reprlib.repr(value)
-    line = text if text.isprintable() else repr(text)
-    return line if len(line) <= 2 * most else f"{line[: 2 * most]}..."
-
-
-def shown(value: Any, most: int = 120) -> str:
-    """Return what somebody gave as it is written in Python, or ``brief`` where that is long or several lines."""
-    text = repr(value)
-    return text if len(text) <= most and text.isprintable() else brief(value)
-
-
-def nearest(name: str, choices: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?`` for the closest choice, or nothing when none is close."""
-    by_word = {str(c).lstrip("-"): c for c in choices}  # the dashes of options would make all of them alike
-    word = str(name).lstrip("-")
-    found = difflib.get_close_matches(word, by_word, n=1, cutoff=0.65)
-    found = found or [w for w in by_word if len(word) > 2 and w.startswith(word)]
-    return f" Did you mean {by_word[found[0]]!r}?" if found else ""
-
-
-def choice(what: str, name: str, choices: Iterable[str]) -> str:
-    """Return the sentence for a name that is none of ``choices``."""
-    choices, shown = list(choices), repr(name[:80]) if isinstance(name, str) else brief(name)
-    return f"There is no {what} {shown}.{nearest(name, choices)} Valid: {', '.join(choices)}."
 
 
 def sentences(error: pydantic.ValidationError, caller: str, fields: Sequence[str]) -> dict[str, Sequence[str]]:

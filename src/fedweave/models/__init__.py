@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from fedweave.core.settings import BadInput, choice
+from fedweave.core.errors import BadInput, choice
 
 if TYPE_CHECKING:
     from torch import nn

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedweave.core.settings import BadInput, choice
+from fedweave.core.errors import BadInput, choice
 from fedweave.papers.common.ledger import SECTIONS, claims
 
 if TYPE_CHECKING:

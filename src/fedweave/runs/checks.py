@@ -38,7 +38,7 @@ def or_text(role: type, parse: Callable[[str], Any], example: str, optional: boo
 def check_data(given: Any) -> Dataset | str:
     """Refuse what is no data set, and the name of one that does not exist; return names of plug-ins in full."""
     if not isinstance(given, str | Dataset):
-        how = "fedweave.data.from_arrays or from_torch makes one"
+        how = "fedweave.data.from_arrays, from_torch, from_frame or from_huggingface makes one"
         raise ValueError(f"must be a Dataset or the name of one. Got {shown(given)}: {how}.")
     if isinstance(given, str) and given not in datasets.names():
         if plugin := plugins.plugin_text("data", given):

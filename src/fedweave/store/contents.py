@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from fedweave.core.paths import FileName
+from fedweave.core.settings import FileName
 from fedweave.core.typed_json import Checked
 
 

@@ -14,12 +14,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedweave.core.crash_points import crash_point
-from fedweave.core.settings import BadInput, brief
+from fedweave.core.errors import BadInput, brief
+from fedweave.core.errors import NotStored as NotStored
 from fedweave.core.typed_json import parse_json
-
-
-class NotStored(OSError):  # noqa: N818 - named for what happened, like FileNotFoundError
-    """A run could not be written; what was saved before is intact."""
 
 
 @contextmanager

@@ -1,0 +1,70 @@
+"""What commands say on the error stream while runs go on: nothing, progress, or progress with all the particulars."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from fedweave.cli.parameters import Talk
+from fedweave.cli.progress import Show
+from fedweave.cli.signals import heed
+from fedweave.core.errors import BadInput
+from fedweave.core.records import ServerState
+from fedweave.runs.callbacks import Callback, Given, Row, Running
+
+
+@contextmanager
+def watching(runs: int, talk: Talk, device: str = "") -> Generator[list[Given]]:
+    """Yield the callbacks that show as much of so many runs as is wanted, and stop them after a signal."""
+    beside = beside_progress(talk)
+    if talk.quiet:
+        yield beside
+    else:
+        with Show(runs, device) as show:
+            yield [show, *beside]
+
+
+def beside_progress(talk: Talk) -> list[Given]:
+    """Return the callbacks that are there with or without progress: warnings, particulars, and the end by a signal."""
+    check(talk)
+    return [*([Refusals()] if talk.quiet else []), *([Particulars()] if talk.verbose else []), heed]
+
+
+def check(talk: Talk) -> None:
+    """Refuse what contradicts itself."""
+    if talk.quiet and talk.verbose:
+        raise BadInput("--quiet and --verbose exclude each other.")
+
+
+class Refusals(Callback):
+    """Tells of refused updates alone, which the progress does otherwise."""
+
+    def round(self, run: Running, row: Row, state: ServerState) -> None:
+        """Warn of the updates that a round refused."""
+        if row["refused"]:
+            said = f"{run.name}, seed {run.experiment.seed}, round {row['round']}: refused {row['refused']} updates"
+            print(f"warning: {said}", file=sys.stderr)
+
+
+class Particulars(Callback):
+    """Tells what a run works with, as its manifest has it."""
+
+    def begin(self, run: Running) -> None:
+        """Print software, processor, trainer, data and model of a run that begins."""
+        for line in particulars(run):
+            print(f"{run.name}: {line}", file=sys.stderr)
+
+
+def particulars(run: Running) -> list[str]:
+    """Return lines about what a run works with."""
+    told, samples, model = run.manifest, run.manifest["samples"], run.manifest["model"]
+    spread = f" with {min(samples)} to {max(samples)} samples, {sum(samples)} in all" if samples else ""
+    return [
+        f"software: {', '.join(f'{name} {number}' for name, number in told['versions'].items())}",
+        f"processor: {', '.join(told['processor'].values())}",
+        f"trainer: {told['trainer']}, device: {told['device']}",
+        f"data: {told['data']['name']}, {told['clients']} clients{spread}",
+        f"model: {model['name']}, {model['parameters']} parameters; task: {told['task']['name']}",
+        f"folder: {run.folder or 'none'}" + (f", continued after round {run.rounds_done}" if run.rounds_done else ""),
+    ]

@@ -1,0 +1,36 @@
+"""Options that several commands have; loads nothing but cyclopts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
+
+
+def help_text(text: str, metavar: str | None = None) -> Parameter:
+    """Return the help of an option; its default is part of the text, in brackets."""
+    return Parameter(help=text, metavar=metavar, show_default=False)
+
+
+def flag(text: str, *names: str) -> Parameter:
+    """Return an option without a value."""
+    return Parameter(names or None, negative="", show_default=False, help=text)
+
+
+Json = Annotated[bool, flag("Print one JSON object and nothing else.", "--json")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Talk:
+    """How much a command says beside its results."""
+
+    quiet: Annotated[bool, flag("Show results, warnings and errors, but no progress.", "--quiet", "-q")] = False
+    verbose: Annotated[
+        bool,
+        flag("Also show software, data, devices, where warnings come from, and tracebacks.", "--verbose", "-v"),
+    ] = False
+
+
+NORMAL = Talk()

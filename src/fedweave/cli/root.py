@@ -1,0 +1,222 @@
+"""The root of the command line: its commands, loaded when they are used, and what becomes of errors and signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from inspect import BoundArguments
+from typing import Any, NamedTuple
+
+from cyclopts import App, CycloptsError
+
+from fedweave import __version__
+from fedweave.cli.loading import uncollected
+from fedweave.cli.parameters import NORMAL, Talk
+from fedweave.cli.signals import stop, stopped, unmasked
+from fedweave.core import plugins
+from fedweave.core.errors import BadInput, NotStored, nearest
+
+app = App(
+    name="fedweave",
+    help="Federated learning for uneven clients: compare samplers and server optimisers under unreliable links, "
+    "uneven compute, stragglers and skewed data.",
+    version=__version__,
+    help_format="plaintext",
+    exit_on_error=False,
+    verbose=False,
+    print_error=False,
+    help_epilogue="Example: fedweave compare fedavg fedprox --data digits --system dynamic --rounds 20",
+)
+
+
+class Command(NamedTuple):
+    """Where a command is defined, and what ``fedweave --help`` says of it without loading it."""
+
+    place: str  # module:name below fedweave.cli
+    help: str  # the first sentence of its docstring
+    examples: tuple[str, ...] = ()  # with another heading than "Example:" where it has one
+
+
+COMMANDS = {
+    "list": Command(
+        "listing:list_",
+        "Show the names that options take, those of plug-ins too, or the papers' claims with their verdicts.",
+        ("fedweave list methods",),
+    ),
+    "run": Command(
+        "app:run",
+        "Run one method: a name of `fedweave list methods`, a TOML experiment file, or your own, module:name.",
+        ("fedweave run fedprox --data digits --partition dirichlet:0.1 --set method.solver.mu=0.1",),
+    ),
+    "compare": Command(
+        "app:compare",
+        "Run several methods on the same data, worlds and seeds; leaves a table and report.html.",
+        ("fedweave compare fedavg fedprox --data digits --system dynamic --seeds 3 --target 0.9",),
+    ),
+    "resume": Command(
+        "app:resume",
+        "Continue an interrupted run or comparison, bit for bit.",
+        ("fedweave resume runs/fedavg-20260101-120000",),
+    ),
+    "report": Command(
+        "app:report",
+        "Show a table and write one self-contained HTML page over runs or comparisons.",
+        ("fedweave report runs/compare-20260101-120000 --html page.html",),
+    ),
+    "export": Command(
+        "app:export",
+        "Write tables or the trained model into the run folder.",
+        ("fedweave export runs/fedavg-20260101-120000 --to safetensors --which best",),
+    ),
+    "plan": Command(
+        "plan:plan",
+        "Plan for a real fleet: each client's probability, the cohort size and the number of rounds.",
+        (
+            "fedweave plan clients.csv --epsilon 0.1 --html plan.html",
+            "From a run: fedweave plan --from runs/latency_ratio-20260101-120000 --epsilon 0.1 --json > plan.json",
+        ),
+    ),
+    "reproduce": Command(
+        "reproduce:reproduce",
+        "Reproduce figures and tables, with a verdict on each claim.",
+        ("fedweave reproduce fedacs/fig7 --scale smoke",),
+    ),
+    "verify": Command(
+        "verify:command",
+        "Check that runs are intact: every round once, states by their digests, the audit log line by line.",
+        ("fedweave verify runs/fedavg-20260101-120000",),
+    ),
+    "doctor": Command(
+        "doctor:command",
+        "Show what is installed, which data is there, and what is missing and how to get it.",
+        ("fedweave doctor",),
+    ),
+    "completion": Command(
+        "completion:completion",
+        "Print a script that completes commands, options and names in a shell.",
+        ("fedweave completion bash > ~/.local/share/bash-completion/completions/fedweave",),
+    ),
+    "flower": Command("flower:flower", "The same methods over a real network, on Flower."),
+}
+for _name, _command in COMMANDS.items():
+    _lines = [line if ": " in line else f"Example: {line}" for line in _command.examples]
+    _epilogue: dict[str, Any] = {"help_epilogue": "\n\n".join(_lines)} if _lines else {}
+    app.command(f"fedweave.cli.{_command.place}", name=_name, help=_command.help, **_epilogue)
+
+
+def main() -> None:
+    """Run the command line; 0 is success, 1 a failed run, 2 bad input, 130 and 143 stopped with the state saved."""
+    stopped.clear()
+    plugins.search_here = True
+    signal.signal(signal.SIGTERM, stop)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody wants it ignored, as nohup does
+        signal.signal(signal.SIGINT, stop)
+    code, talk = 1, NORMAL
+    try:
+        with unmasked():
+            command, bound = _parse(sys.argv[1:])
+            talk = next((given for given in bound.arguments.values() if isinstance(given, Talk)), NORMAL)
+            _show_warnings(talk)
+            command(*bound.args, **bound.kwargs)
+        code = 0
+    except BadInput as e:
+        if talk.verbose:
+            traceback.print_exc()
+        code = _complain(*e.problems)
+    except CycloptsError as e:
+        e.verbose = False
+        code = _complain(" ".join(str(e).split()))
+    except KeyboardInterrupt as e:
+        folder = getattr(e, "folder", None)
+        print(
+            f"Stopped; the state is saved. Continue with: fedweave resume {folder}" if folder else "Stopped.",
+            file=sys.stderr,
+        )
+        code = 143 if signal.SIGTERM in stopped else 130
+    except BrokenPipeError:  # whoever read the output, such as head, has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what Python flushes at its end goes there
+    except NotStored as e:
+        if talk.verbose:
+            traceback.print_exc()
+        print(f"error: {e}\nThe last saved state is intact: `fedweave resume` goes on from it.", file=sys.stderr)
+    except RuntimeError as e:
+        traceback.print_exc()
+        print(f"The run failed: {e}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _parse(words: Sequence[str]) -> tuple[Callable[..., Any], BoundArguments]:
+    """Load the command that is wanted and return it with its arguments."""
+    _show_warnings(NORMAL)
+    with uncollected():
+        if words and words[0] in COMMANDS:
+            try:
+                command = app[words[0]]
+            except ImportError as e:
+                missing = getattr(e.__cause__, "name", None)
+                if stopped or not missing or missing.startswith("fedweave"):
+                    raise
+                raise BadInput(
+                    f"fedweave {words[0]} needs {missing}, which is missing or damaged. `fedweave doctor` shows what "
+                    "is installed and how to mend it."
+                ) from e
+            if command.default_command:
+                command.help = None  # all of its docstring
+        found, bound, unknown, _ = app.parse_known_args(words)
+    if unknown:
+        raise BadInput(*_unknown(unknown), *_also_wrong(bound.arguments))
+    return found, bound
+
+
+def _unknown(tokens: Sequence[str]) -> list[str]:
+    """Return a sentence for each option that the command does not have."""
+    from fedweave.cli.options import OPTIONS, as_option
+
+    command = app.parse_commands()[1][-1]
+    names = [name for argument in command.assemble_argument_collection() for name in argument.names if argument.show]
+    wrong = [t.split("=", 1)[0] for t in tokens if t.startswith("--")]
+    elsewhere = {*map(as_option, OPTIONS), "--set"}
+    stays = " A run is continued with the settings it began with." if command.name[0] == "resume" else ""
+    known = f"{command.name[0]} has no option {{!r}}, which belongs to run and compare.{stays}"
+    return [known.format(t) if t in elsewhere else f"There is no option {t!r}.{nearest(t, names)}" for t in wrong] or [
+        f"Unexpected argument {tokens[0]!r}."
+    ]
+
+
+def _also_wrong(arguments: Mapping[str, Any]) -> Sequence[str]:
+    """Return what else is wrong with the options of run and compare, so that the user hears of everything at once."""
+    from fedweave.cli.options import NO_OPTIONS, Typed, experiments_of
+
+    if not isinstance(options := arguments.get("options", NO_OPTIONS), Typed):
+        return ()
+    try:
+        experiments_of(
+            [arguments["method"]] if "method" in arguments else arguments.get("methods", ()),
+            options.given(),
+            arguments.get("set_", ()),
+        )
+    except BadInput as e:
+        return e.problems
+    return ()
+
+
+def _show_warnings(talk: Talk) -> None:
+    """Print warnings as a line each; verbosely all of them, with where they come from."""
+    if talk.verbose:
+        warnings.simplefilter("default")
+
+    def show(message: Warning | str, category: type[Warning], file: str, line: int, *_: Any) -> None:
+        where = f"{file}:{line}: {category.__name__}: " if talk.verbose else ""
+        print(f"warning: {where}{message}", file=sys.stderr)
+
+    warnings.showwarning = show
+
+
+def _complain(*problems: str) -> int:
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return 2
