@@ -17,10 +17,10 @@ import fedweave as fw
 from fedweave import methods
 from fedweave.cli import app as cli
 from fedweave.cli.options import OPTIONS, experiments_of
-from fedweave.cli.progress import Show
 from fedweave.core.settings import BadInput
 from fedweave.runs import loop as running
 from fedweave.runs.method_names import method_names
+from fedweave.runs.progress import Show
 
 TINY = shlex.split("--data digits --clients 6 --per-round 3 --rounds 3 --system dynamic --workers 1")
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")

@@ -28,13 +28,13 @@ from fedweave.cli import verify as verify_command
 from fedweave.cli.flower import flower
 from fedweave.cli.loading import uncollected
 from fedweave.cli.options import OPTIONS, Json, Typed, as_option, experiments_of, help_text
-from fedweave.cli.progress import Show
 from fedweave.cli.signals import heed, resumable, stop, stopped, unmasked
 from fedweave.core import plugins
 from fedweave.core.settings import BadInput, nearest
 from fedweave.data import partition
 from fedweave.methods import GROUPS
 from fedweave.runs.method_names import method_groups, method_names
+from fedweave.runs.track import trackers_of
 from fedweave.store.export import write_model, write_tables
 from fedweave.system import names as systems
 from fedweave.tables.files import NotStored, writable
@@ -65,6 +65,15 @@ Set = Annotated[
 ]
 Out = Annotated[Path | None, help_text("Folder to keep the run in. [runs/NAME-DATE]", "RUN")]
 Folder = Annotated[Path, Parameter(metavar="RUN")]
+Track = Annotated[
+    tuple[str, ...],
+    Parameter(
+        negative="",
+        show_default=False,
+        metavar="tensorboard:DIR|mlflow|wandb",
+        help="Also write every round to TensorBoard files in DIR, to MLflow or to Weights & Biases.",
+    ),
+]
 NO_OPTIONS = Typed()
 STAYS = {"resume": " A run is continued with the settings it began with."}
 STALLED = "the hull of the clients' momenta came close to the origin; docs/guide.md says what helps"
@@ -121,6 +130,7 @@ def run(
         ),
     ] = None,
     out: Out = None,
+    track: Track = (),
     json: Json = False,
 ) -> None:
     """Run one method: a name of `fedweave list methods`, a TOML experiment file, or your own, module:name."""
@@ -131,11 +141,10 @@ def run(
         if "per_round" in options.given():
             raise BadInput("--per-round and --plan exclude each other: a plan has its own cohort size.")
         experiment = plan_command.follow(experiment, plan)
-    running, _ = _training()
+    trackers, (running, _) = trackers_of(track), _training()
     folder = out or _folder(experiment.method.name)
     with resumable(folder):
-        with Show(1, running.device_sentence(experiment)) as show:
-            result = running.run(experiment, folder, [show, heed], _command())
+        result = running.run(experiment, folder, [*trackers, heed], _command(), progress=True)
         _say([result], None, json)
 
 
@@ -150,6 +159,7 @@ def compare(
         int | None, help_text("With --pool ray: runs that go on at the same time. [one per CPU of the cluster]")
     ] = None,
     out: Out = None,
+    track: Track = (),
     json: Json = False,
 ) -> None:
     """Run several methods on the same data, worlds and seeds; leaves a table and report.html.
@@ -158,13 +168,12 @@ def compare(
     """
     wanted = methods or ("fedavg", "fedprox", "fedavgm", "fedyogi")
     experiments, checked = experiments_of(wanted, options.given(), set_)
-    running, comparing = _training()
+    trackers, (_, comparing) = trackers_of(track), _training()
     folder, zoo = out or _folder("compare"), [e.method for e in experiments]
     with resumable(folder):
-        with Show(len(zoo) * checked.seeds, running.device_sentence(experiments[0])) as show:
-            results = comparing.compare(
-                zoo, experiments[0], checked.seeds, folder, [show, heed], _command(), at_once
-            ).results
+        results = comparing.compare(
+            zoo, experiments[0], checked.seeds, folder, [*trackers, heed], _command(), at_once, progress=True
+        ).results
         _say(results, folder / "report.html", json)
 
 
@@ -176,17 +185,17 @@ def resume(
     trust: Annotated[
         bool, Parameter(negative="", show_default=False, help="Import the plug-ins and read the files that RUN names.")
     ] = False,
+    track: Track = (),
     json: Json = False,
 ) -> None:
     """Continue an interrupted run or comparison, bit for bit."""
     with resumable(folder):
-        running, comparing = _training()
+        callbacks, (running, comparing) = [*trackers_of(track), heed], _training()
         several = comparing.is_comparison(folder)
-        with Show(len(comparing.runs_in(folder))) as show:
-            if several:
-                results = comparing.resume_comparison(folder, [show, heed], trust).results
-            else:
-                results = [running.resume(folder, callbacks=[show, heed], trust=trust)]
+        if several:
+            results = comparing.resume_comparison(folder, callbacks, trust, progress=True).results
+        else:
+            results = [running.resume(folder, callbacks=callbacks, trust=trust, progress=True)]
         _say(results, folder / "report.html" if several else None, json)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedweave.core.records import ServerState
 from fedweave.core.settings import BadInput, shown
 from fedweave.runs.experiment import Experiment
+from fedweave.store.export import Columns
 
 if TYPE_CHECKING:
     from fedweave.runs.results import Result
@@ -25,6 +26,7 @@ class Running:
     manifest: Mapping[str, Any]
     folder: Path | None
     rounds_done: int  # of a run that is continued, when it began again
+    past: Columns = field(default_factory=dict)  # the rows of those rounds, as in ``Result.rounds``
 
     @property
     def name(self) -> str:
