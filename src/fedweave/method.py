@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 from pydantic import Field
 
@@ -44,8 +44,9 @@ class Method:
         return f"Method({self.name}: {', '.join(shown(part, 200) for part in self.parts)})"
 
     def _repr_html_(self) -> str:
-        rows, parts = list[tuple[str, str, str]](), cast(tuple[Any, ...], self.parts)
-        for role, part in zip(ROLES, parts, strict=True):
+        rows = list[tuple[str, str, str]]()
+        for role in ROLES:
+            part: Any = getattr(self, role)
             inner = (f"{field.name} = {shown(getattr(part, field.name), 200)}" for field in fields(part))
             rows.append((role, type(part).__name__, ", ".join(inner)))
         return html_table(rows, title=self.name, head=("part", "class", "settings"))

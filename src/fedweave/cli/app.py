@@ -34,12 +34,12 @@ from fedweave.core.settings import BadInput, nearest
 from fedweave.data import partition
 from fedweave.methods import GROUPS
 from fedweave.runs.method_names import method_groups, method_names
-from fedweave.runs.track import trackers_of
 from fedweave.store.export import write_model, write_tables
 from fedweave.system import names as systems
 from fedweave.tables.files import NotStored, writable
 
 if TYPE_CHECKING:
+    from fedweave.runs.callbacks import Callback
     from fedweave.runs.results import Result
 
 app = App(
@@ -141,7 +141,7 @@ def run(
         if "per_round" in options.given():
             raise BadInput("--per-round and --plan exclude each other: a plan has its own cohort size.")
         experiment = plan_command.follow(experiment, plan)
-    trackers, (running, _) = trackers_of(track), _training()
+    trackers, (running, _) = _trackers(track), _training()
     folder = out or _folder(experiment.method.name)
     with resumable(folder):
         result = running.run(experiment, folder, [*trackers, heed], _command(), progress=True)
@@ -168,7 +168,7 @@ def compare(
     """
     wanted = methods or ("fedavg", "fedprox", "fedavgm", "fedyogi")
     experiments, checked = experiments_of(wanted, options.given(), set_)
-    trackers, (_, comparing) = trackers_of(track), _training()
+    trackers, (_, comparing) = _trackers(track), _training()
     folder, zoo = out or _folder("compare"), [e.method for e in experiments]
     with resumable(folder):
         results = comparing.compare(
@@ -190,7 +190,7 @@ def resume(
 ) -> None:
     """Continue an interrupted run or comparison, bit for bit."""
     with resumable(folder):
-        callbacks, (running, comparing) = [*trackers_of(track), heed], _training()
+        callbacks, (running, comparing) = [*_trackers(track), heed], _training()
         several = comparing.is_comparison(folder)
         if several:
             results = comparing.resume_comparison(folder, callbacks, trust, progress=True).results
@@ -290,6 +290,14 @@ def _training() -> tuple[ModuleType, ModuleType]:
             raise
         raise BadInput("Training needs torch: pip install 'fedweave[torch]'") from None
     return running, comparing
+
+
+def _trackers(given: Sequence[str]) -> Sequence[Callback]:
+    if not given:
+        return ()
+    from fedweave.runs.track import trackers_of
+
+    return trackers_of(given)
 
 
 def _folder(name: str) -> Path:
