@@ -488,7 +488,7 @@ def test_resume_says_that_the_processor_is_another_one(fedweave, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(fw.Interrupted):
-        fw.run(fw.Experiment("fedavg", data="digits", rounds=2, workers=1), tmp_path / "run", lambda *_: stop)
+        fw.run(fw.Experiment("fedavg", data="digits", rounds=2, workers=1), tmp_path / "run", stop)
     file = tmp_path / "run" / "manifest.json"
     began = json.loads(file.read_text())
     vectors, began["processor"]["vectors"] = began["processor"]["vectors"], "AVX1024"

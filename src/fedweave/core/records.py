@@ -71,7 +71,8 @@ class Population:
         for one in fields(self):
             column = getattr(self, one.name)
             if column is not None and one.name != "available" and column.size:
-                low, high = f"{column.min():.6g}", f"{column.max():.6g}"
+                form = "," if column.dtype.kind in "iu" else ".3g"
+                low, high = f"{column.min():{form}}", f"{column.max():{form}}"
                 found[one.name] = low if low == high else f"{low} to {high}"
         return found
 

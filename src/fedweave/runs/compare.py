@@ -88,7 +88,7 @@ def compare(
         raise BadInput(f"'at_once' must be a whole number of at least 1, or None. Got {shown(at_once)}.")
     heard = callbacks_of(callbacks)
     runs = _plan(methods, replace(experiment, data=load_data(experiment)), seeds)
-    left = len(unfinished(Path(out), runs) if out else runs)
+    left = len(unfinished(Path(out), runs) if out and is_comparison(Path(out)) else runs)
     with shown_progress(progress, left) as bar, workers_of(experiment) as workers:
         heard = (*bar, *heard)
         if out is None:
