@@ -123,7 +123,9 @@ def test_the_first_hour(kernel, capfd):
     assert result["text/plain"] == repr(made)
 
     (progress,), comparison = seen["comparison"]
-    assert re.fullmatch(r"all runs  6/6 runs  \d+ s", progress[-1]["text/plain"]), "one line stays of six runs"
+    assert re.fullmatch(r"all runs  6/6 runs  took [\d.:]+( s)?", progress[-1]["text/plain"]), (
+        "one line stays of six runs"
+    )
     texts = Page(comparison["text/html"]).texts
     for row in kernel.user_ns["comparison"].summary:
         assert texts.count(row["method"]) == (1 if row["paired"] is None else 2)

@@ -213,7 +213,7 @@ class Cell(Show):
         body = "".join(
             f'<tr><td style="{CELL}">{escape(name)}</td>'
             f'<td style="{CELL}"><progress value="{done:g}" max="{total:g}"></progress></td>'
-            f'<td style="{CELL}">{escape(text)}</td></tr>'
+            f'<td style="{CELL}">{escape(text.replace("  ", " · "))}</td></tr>'
             for name, done, total, text in rows
         )
         note = f'<div style="{FAINT}">{escape(self._note)}</div>' if self._note else ""
@@ -232,19 +232,21 @@ class Cell(Show):
         rows = [_cells(line, now) for line in lines if not several or line.failed or not (ended or line.ended)]
         if several:
             done = sum(line.ended and not line.failed for line in lines)
-            rows.append(("all runs", done, self._runs, f"{done}/{self._runs} runs  {_span(now - self._begun)}"))
+            rows.append(("all runs", done, self._runs, f"{done}/{self._runs} runs  took {_span(now - self._begun)}"))
         return rows
 
 
 def _cells(line: Line, now: float) -> tuple[str, float, float, str]:
     passed, done = now - line.begun, line.done - line.first
-    left = "" if line.ended or not done else f"  {_span(passed / done * (line.total - line.done))} left"
-    text = f"{line.done}/{line.total} rounds  {line.status}  {_span(passed)}{left}"
+    left = "" if line.ended or not done else f", {_span(passed / done * (line.total - line.done))} left"
+    text = f"{line.done}/{line.total} rounds  {line.status}  took {_span(passed)}{left}"
     return line.label, line.done, line.total, text
 
 
 def _span(seconds: float) -> str:
-    """Return a duration as 7 s, 1:05 or 2:00:07."""
+    """Return a duration as 0.7 s, 17 s, 1:05 or 2:00:07."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
     whole = round(seconds)
     hours, minutes = whole // 3600, whole // 60
     if not minutes:
