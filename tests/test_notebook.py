@@ -149,7 +149,7 @@ def test_an_interrupted_cell_keeps_the_bar_where_it_was(kernel, tiny):
     last = {sent["transient"]["display_id"]: sent["data"] for sent in kernel.display_pub.outputs}
     assert last[first]["text/plain"].startswith("fedavg  2/5 rounds")
     stopped, rest = last[second]["text/plain"].splitlines()
-    assert stopped.startswith("[2/2] fedprox, seed 0  2/3 rounds")
+    assert stopped.startswith("[2/2] fedprox-seed0  2/3 rounds")
     assert rest.startswith("all runs  1/2 runs")
 
 

@@ -94,7 +94,7 @@ def test_what_has_ended_is_one_line_above_the_bars(quadratic, terminal, capsys):
         fw.compare(["fedavg", "fedprox"], quadratic, seeds=2, callbacks=lambda row: print(row["round"]))  # noqa: T201
     done = [line for line in terminal.lines if re.search(r"^\[./4\] .*\d/4 rounds .*clock", line) and "━" not in line]
     assert [line.split("  ")[0] for line in done] == [
-        f"[{i}/4] {name}, seed {seed}"
+        f"[{i}/4] {name}-seed{seed}"
         for i, (seed, name) in enumerate([(0, "fedavg"), (0, "fedprox"), (1, "fedavg"), (1, "fedprox")], 1)
     ]
     assert re.match(r"all runs +━{30} 4/4 runs", terminal.lines[-2])
@@ -143,7 +143,7 @@ def test_threads_share_a_display(kind, terminal):
     for thread in threads:
         thread.join()
     show.close()
-    last = [re.match(r"\[(./8)\] m, seed (.) .*50/50", line) for line in terminal.lines if "━" not in line]
+    last = [re.match(r"\[(./8)\] m-seed(.) .*50/50", line) for line in terminal.lines if "━" not in line]
     assert sorted(m[1] for m in last if m) == [f"{i}/8" for i in range(1, 9)], "each number once"
     assert sorted(m[2] for m in last if m) == list("01234567"), "each run once"
 

@@ -33,6 +33,12 @@ class Running:
         """The name of its method."""
         return self.experiment.method.name
 
+    @property
+    def label(self) -> str:
+        """Its method and its seed, as fedavg-seed0; in a folder with others what it is called there."""
+        seed = f"-seed{self.experiment.seed}"
+        return self.folder.name if self.folder and self.folder.name.endswith(seed) else f"{self.name}{seed}"
+
 
 class Callback:
     """Told when a run begins, after each round and when it ends; override what you need.

@@ -45,8 +45,10 @@ def shown_progress(progress: bool | None, runs: int) -> Generator[Sequence[Callb
     try:
         yield (show,)
     finally:
-        show.close()
-        _showing.release()
+        try:
+            show.close()
+        finally:
+            _showing.release()
 
 
 def _chosen(progress: bool | None, runs: int) -> Show | None:
@@ -60,8 +62,8 @@ def _chosen(progress: bool | None, runs: int) -> Show | None:
 
 def in_notebook() -> bool:
     """Return whether a notebook's kernel runs this program; where IPython was never imported, none does."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return getattr(shell, "kernel", None) is not None
+    find = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return find is not None and getattr(find(), "kernel", None) is not None
 
 
 @dataclass
@@ -93,11 +95,11 @@ class Show(Callback):
 
     def begin(self, run: Running) -> None:
         """Begin a line for a run; the first one also says where it trains."""
-        number, experiment, done = next(self._numbers), run.experiment, run.rounds_done
+        number, done = next(self._numbers), run.rounds_done
         if number == 1 and not done:  # a run that is continued says where it began
             self.say(f"device: {run.manifest['device']}")
-        label = f"[{number}/{self._runs}] {run.name}, seed {experiment.seed}" if self._runs > 1 else run.name
-        self._lines[run] = Line(label, experiment.rounds, done, time.monotonic(), done)
+        label = f"[{number}/{self._runs}] {run.label}" if self._runs > 1 else run.name
+        self._lines[run] = Line(label, run.experiment.rounds, done, time.monotonic(), done)
         self.draw(self._lines[run])
 
     def round(self, run: Running, row: Row, state: ServerState) -> None:

@@ -95,11 +95,6 @@ def scalars(row: Row) -> dict[str, float]:
     return {f"{TAGS.get(name, 'test')}/{name}": value for name, value in known.items() if np.isfinite(value)}
 
 
-def label_of(run: Running) -> str:
-    """Return what a run is called: its method and its seed."""
-    return f"{run.name}-seed{run.experiment.seed}"
-
-
 def identity_of(run: Running) -> str:
     """Return what tells a run from all others, and is the same when it is continued."""
     return f"{run.folder.resolve()} of {run.manifest['started']}" if run.folder else f"in memory, {uuid4()}"
@@ -137,7 +132,7 @@ class TensorBoard(Tracker):
 
     def _place(self, run: Running) -> Path:
         """Return the folder that a run began, or a new one: another run may have had the same name."""
-        name, mark = label_of(run), identity_of(run)
+        name, mark = run.label, identity_of(run)
         for place in (self.folder / n for n in chain([name], (f"{name}-{i}" for i in count(2)))):
             try:
                 place.mkdir(parents=True)
@@ -218,7 +213,7 @@ class MLflow(Tracker):
         if found:
             client.update_run(found[0].info.run_id, "RUNNING")
             return MLflowRun(self._mlflow, client, found[0].info.run_id)
-        begun = client.create_run(self._experiment, tags={"fedweave": mark}, run_name=label_of(run))
+        begun = client.create_run(self._experiment, tags={"fedweave": mark}, run_name=run.label)
         parameters = [self._mlflow.entities.Param(name, str(value)) for name, value in settings_of(run).items()]
         for i in range(0, len(parameters), BATCH):
             client.log_batch(begun.info.run_id, params=parameters[i : i + BATCH])
@@ -256,7 +251,7 @@ class WandB(Tracker):
         key = hashlib.sha256(identity_of(run).encode()).hexdigest()[:16]
         found = self._wandb.init(
             project=self._project,
-            name=label_of(run),
+            name=run.label,
             group=run.name,
             config=settings_of(run),
             id=key,
