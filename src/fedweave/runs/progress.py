@@ -154,7 +154,7 @@ class Bars(Show):
         super().__init__(runs)
         self._console = console
         self._bars = Progress(
-            TextColumn("{task.description:<24}", markup=False),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30),
             TextColumn("{task.fields[status]}", markup=False),
             TimeRemainingColumn(compact=True),
