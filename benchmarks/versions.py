@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import time
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,8 @@ def prepare() -> dict[str, Any]:
     def whole_run(k: int) -> Any:
         natural = fw.partition.parse("natural", None)
         e = fw.Experiment(method=fw.methods.fedavg(k), partition=natural, rounds=RUN_ROUNDS, workers=1, **quadratic)
-        return lambda: fw.run(e)
+        silent = {"progress": False} if "progress" in signature(fw.run).parameters else {}  # 0.1 always is
+        return lambda: fw.run(e, **silent)
 
     return {
         "W1": stepper(method=fw.methods.fedavg(10), data=images(100, 200), model="cnn_small", epochs=2.0),

@@ -51,17 +51,20 @@ USES |= (
         "flower,torch,data": [FLEET, "flower demo --nodes 2 --rounds 1"],
         "ray,torch,data": [f"run fedavg --data digits --pool ray {SMALL}"],
         "private,torch,data": [f"run fedacs_private --data digits {SMALL}"],
+        "track,torch,data": [f"run fedavg --data digits --track tensorboard:logs {SMALL}"],
     }
     if PIP
     else {
         "flower": ["from fedweave import flower, methods\nflower.Strategy(methods.fedavg(2))"],
         "ray,torch": ["import ray\nfrom fedweave.engine.pool.ray import RayActors\nRayActors(2)"],
+        "track,torch,data": [f"run fedavg --data digits --track tensorboard:logs {SMALL}"],
         "private": ["from fedweave import privacy\nassert 6 < privacy.epsilon_participation_known(1.0, 2.0, 1e-5) < 7"],
     }
 )
 MISSING = {  # by extras: what is refused for want of another one
     "": {
         "run fedavg --data digits": "torch",
+        "run fedavg --data digits --track tensorboard:logs": "track",
         "reproduce latency/fig2": "papers",
         "flower demo": "flower,torch,data",
         "import fedweave.flower": "flower",
@@ -127,7 +130,7 @@ def test_the_sdist_holds_the_sources_and_no_data(packages):
     tops = """src tests docs examples benchmarks results PKG-INFO pyproject.toml constraints.txt Makefile README.md
         LICENSE CHANGELOG.md CONTRIBUTING.md .gitignore"""
     assert {n.partition("/")[0] for n in names} == {*tops.split()}
-    kinds = "py typed md png csv json toml txt PKG-INFO LICENSE Makefile gitignore"
+    kinds = "py ipynb typed md png csv json toml txt PKG-INFO LICENSE Makefile gitignore"
     assert {n.rpartition(".")[2] for n in names} <= {*kinds.split()}
     assert packages[0].stat().st_size < 2**21, "pictures of the docs are the largest part"
 

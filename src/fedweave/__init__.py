@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedweave.local import adversaries as adversaries
     from fedweave.local import solvers as solvers
     from fedweave.method import Method as Method
+    from fedweave.runs import track as track
     from fedweave.runs.callbacks import Callback as Callback
     from fedweave.runs.compare import Comparison as Comparison
     from fedweave.runs.compare import compare as compare
@@ -62,6 +63,7 @@ _WHERE = {  # names of this package that are no modules of it
     "run": "runs.loop",
     "settings": "core.settings",
     "solvers": "local",
+    "track": "runs",
 }
 _MODULES = ("aggregate", "data", "methods", "models", "pacing", "sample", "server", "solve", "system", "tasks")
 _MODULES += ("theory", "upload")

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property
+from typing import Any
 
 from pydantic import Field
 
 from fedweave.aggregate.linear import Mean
+from fedweave.core.html import html_table
 from fedweave.core.roles import Aggregator, Pacing, Sampler, ServerOptimizer, Solver, Upload
-from fedweave.core.settings import BadInput, FileName, brief, is_foreign, settings, undeclared
+from fedweave.core.settings import BadInput, FileName, brief, is_foreign, settings, shown, undeclared
 from fedweave.core.spec import kinds
 from fedweave.local.solvers import SGD
 from fedweave.pacing import Synchronous, with_draws
 from fedweave.server import Descent
 from fedweave.upload.everything import Everything
+
+ROLES = ("sampler", "solver", "aggregator", "server", "upload", "pacing")
 
 
 @settings
@@ -34,6 +38,17 @@ class Method:
     def parts(self) -> tuple[Sampler, Solver, Aggregator, ServerOptimizer, Upload, Pacing]:
         """All parts, in the order of a round."""
         return self.sampler, self.solver, self.aggregator, self.server, self.upload, self.pacing
+
+    def __repr__(self) -> str:
+        return f"Method({self.name}: {', '.join(shown(part, 200) for part in self.parts)})"
+
+    def _repr_html_(self) -> str:
+        rows = list[tuple[str, str, str]]()
+        for role in ROLES:
+            part: Any = getattr(self, role)
+            inner = (f"{field.name} = {shown(getattr(part, field.name), 200)}" for field in fields(part))
+            rows.append((role, type(part).__name__, ", ".join(inner)))
+        return html_table(rows, title=self.name, head=("part", "class", "settings"))
 
     @property
     def stateful(self) -> tuple[Sampler, Aggregator, ServerOptimizer, Upload]:

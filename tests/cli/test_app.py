@@ -18,11 +18,11 @@ from fedweave import methods
 from fedweave.cli import app as cli
 from fedweave.cli.options import OPTIONS, experiments_of
 from fedweave.cli.output import Refusals
-from fedweave.cli.progress import Show
 from fedweave.core.settings import BadInput
 from fedweave.runs import loop as running
 from fedweave.runs.callbacks import Running
 from fedweave.runs.method_names import method_names
+from fedweave.runs.progress import Show
 
 TINY = shlex.split("--data digits --clients 6 --per-round 3 --rounds 3 --system dynamic --workers 1")
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
@@ -471,6 +471,19 @@ def test_an_interrupted_comparison_names_itself_and_is_continued(compared, monke
     code, out, _ = fedweave("resume", "d", "--json")
     assert code == 0
     assert [r["digest"] for r in json.loads(out)["runs"]] == [r["digest"] for r in found["runs"]]
+
+
+def test_runs_are_tracked_from_the_command_line(fedweave, tmp_path):
+    code, _, err = fedweave("run", "fedavg", *TINY, "--out", "r", "--track", "tensorboard:", "--track", "tensorbord:b")
+    assert code == 2
+    assert len(err.splitlines()) == 2
+    assert "Did you mean 'tensorboard'?" in err
+    assert not list(tmp_path.iterdir())
+    assert fedweave("compare", "fedavg", "fedprox", *TINY, "--out", "c", "--track", "tensorboard:b")[0] == 0
+    assert {p.name for p in (tmp_path / "b").iterdir()} == {"fedavg-seed0", "fedprox-seed0"}
+    before = {p: p.read_bytes() for p in (tmp_path / "b").rglob("events*")}
+    assert fedweave("resume", "c", "--track", "tensorboard:b")[0] == 0
+    assert {p: p.read_bytes() for p in (tmp_path / "b").rglob("events*")} == before, "nothing was left to do"
 
 
 def test_a_failed_run_has_code_1(fedweave, monkeypatch):

@@ -1,9 +1,12 @@
 """Callbacks: told of the beginning, of every round, and of the end, whatever it is."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import fedweave as fw
+from fedweave.runs.callbacks import Running
 from interrupt import StopAfter
 
 
@@ -67,6 +70,24 @@ def test_the_runs_of_a_comparison_share_their_callbacks(tiny):
     assert [entry for entry in diary.told() if entry[0] != "round"] == [
         (what, name, done) for name in ("fedavg", "fedprox") for what, done in (("begin", 0), ("end", 1))
     ]
+
+
+@pytest.mark.parametrize(
+    ("folder", "label"),
+    [(None, "fedavg-seed3"), ("runs/first", "fedavg-seed3"), ("sweep/lr=0.1-fedavg-seed3", "lr=0.1-fedavg-seed3")],
+)
+def test_a_run_is_called_as_in_the_folder_that_it_shares(folder, label, tiny):
+    assert Running(tiny(seed=3), {}, folder and Path(folder), 0).label == label
+
+
+def test_a_run_that_is_continued_knows_its_past(tiny, tmp_path):
+    begun = []
+    look = type("Look", (fw.Callback,), {"begin": lambda self, run: begun.append(run)})()
+    with pytest.raises(fw.Interrupted):
+        fw.run(tiny(rounds=3), tmp_path / "run", [look, StopAfter(2)])
+    result = fw.resume(tmp_path / "run", callbacks=look)
+    assert [run.past["round"].tolist() for run in begun] == [[], [1, 2]]
+    assert begun[1].past["accuracy"].tolist() == result.rounds["accuracy"][:2].tolist()
 
 
 @pytest.mark.parametrize("wrong", [3, fw.Callback, [None], "print"])

@@ -19,7 +19,7 @@ from fedweave.cli import plan as plan_command
 from fedweave.cli.completion import completer
 from fedweave.cli.loading import uncollected
 from fedweave.cli.options import NO_OPTIONS, Typed, experiments_of
-from fedweave.cli.output import watching
+from fedweave.cli.output import beside_progress
 from fedweave.cli.parameters import NORMAL, Json, Talk, help_text
 from fedweave.cli.root import app as app
 from fedweave.cli.root import main as main
@@ -29,6 +29,7 @@ from fedweave.store.export import write_model, write_tables
 from fedweave.tables.files import writable
 
 if TYPE_CHECKING:
+    from fedweave.runs.callbacks import Callback
     from fedweave.runs.results import Result
 
 Set = Annotated[
@@ -44,6 +45,15 @@ Set = Annotated[
 Out = Annotated[Path | None, help_text("Folder to keep the run in. [runs/NAME-DATE]", "RUN")]
 Method = Annotated[str, Parameter(completer=completer("methods"))]
 Folder = Annotated[Path, Parameter(metavar="RUN")]
+Track = Annotated[
+    tuple[str, ...],
+    Parameter(
+        negative="",
+        show_default=False,
+        metavar="tensorboard:DIR|mlflow|wandb",
+        help="Also write every round to TensorBoard files in DIR, to MLflow or to Weights & Biases.",
+    ),
+]
 STALLED = "the hull of the clients' momenta came close to the origin; docs/guide.md says what helps"
 
 
@@ -60,6 +70,7 @@ def run(
         ),
     ] = None,
     out: Out = None,
+    track: Track = (),
     talk: Talk = NORMAL,
     json: Json = False,
 ) -> None:
@@ -71,11 +82,11 @@ def run(
         if "per_round" in options.given():
             raise BadInput("--per-round and --plan exclude each other: a plan has its own cohort size.")
         experiment = plan_command.follow(experiment, plan)
-    running, _ = _training()
+    trackers, (running, _) = _trackers(track), _training()
     folder = out or _folder(experiment.method.name)
     with resumable(folder):
-        with watching(1, talk, running.device_sentence(experiment)) as callbacks:
-            result = running.run(experiment, folder, callbacks, _command())
+        callbacks = [*trackers, *beside_progress(talk)]
+        result = running.run(experiment, folder, callbacks, _command(), progress=not talk.quiet)
         _say([result], None, json)
 
 
@@ -87,6 +98,7 @@ def compare(
         int | None, help_text("With --pool ray: runs that go on at the same time. [one per CPU of the cluster]")
     ] = None,
     out: Out = None,
+    track: Track = (),
     talk: Talk = NORMAL,
     json: Json = False,
 ) -> None:
@@ -96,13 +108,13 @@ def compare(
     """
     wanted = methods or ("fedavg", "fedprox", "fedavgm", "fedyogi")
     experiments, checked = experiments_of(wanted, options.given(), set_)
-    running, comparing = _training()
+    trackers, (_, comparing) = _trackers(track), _training()
     folder, zoo = out or _folder("compare"), [e.method for e in experiments]
     with resumable(folder):
-        with watching(len(zoo) * checked.seeds, talk, running.device_sentence(experiments[0])) as callbacks:
-            results = comparing.compare(
-                zoo, experiments[0], checked.seeds, folder, callbacks, _command(), at_once
-            ).results
+        callbacks, shown = [*trackers, *beside_progress(talk)], not talk.quiet
+        results = comparing.compare(
+            zoo, experiments[0], checked.seeds, folder, callbacks, _command(), at_once, progress=shown
+        ).results
         _say(results, folder / "report.html", json)
 
 
@@ -113,18 +125,19 @@ def resume(
     trust: Annotated[
         bool, Parameter(negative="", show_default=False, help="Import the plug-ins and read the files that RUN names.")
     ] = False,
+    track: Track = (),
     talk: Talk = NORMAL,
     json: Json = False,
 ) -> None:
     """Continue an interrupted run or comparison, bit for bit."""
     with resumable(folder):
-        running, comparing = _training()
+        trackers, (running, comparing) = _trackers(track), _training()
+        callbacks, shown = [*trackers, *beside_progress(talk)], not talk.quiet
         several = comparing.is_comparison(folder)
-        with watching(len(comparing.runs_in(folder)), talk) as callbacks:
-            if several:
-                results = comparing.resume_comparison(folder, callbacks, trust).results
-            else:
-                results = [running.resume(folder, callbacks=callbacks, trust=trust)]
+        if several:
+            results = comparing.resume_comparison(folder, callbacks, trust, progress=shown).results
+        else:
+            results = [running.resume(folder, callbacks=callbacks, trust=trust, progress=shown)]
         _say(results, folder / "report.html" if several else None, json)
 
 
@@ -211,6 +224,14 @@ def _training() -> tuple[ModuleType, ModuleType]:
             raise
         raise BadInput("Training needs torch: pip install 'fedweave[torch]'") from None
     return running, comparing
+
+
+def _trackers(given: Sequence[str]) -> Sequence[Callback]:
+    if not given:
+        return ()
+    from fedweave.runs.track import trackers_of
+
+    return trackers_of(given)
 
 
 def _folder(name: str) -> Path:

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 
 from fedweave.cli.parameters import Talk
-from fedweave.cli.progress import Show
 from fedweave.cli.signals import heed
 from fedweave.core.errors import BadInput
 from fedweave.core.records import ServerState
 from fedweave.runs.callbacks import Callback, Given, Row, Running
-
-
-@contextmanager
-def watching(runs: int, talk: Talk, device: str = "") -> Generator[list[Given]]:
-    """Yield the callbacks that show as much of so many runs as is wanted, and stop them after a signal."""
-    beside = beside_progress(talk)
-    if talk.quiet:
-        yield beside
-    else:
-        with Show(runs, device) as show:
-            yield [show, *beside]
 
 
 def beside_progress(talk: Talk) -> list[Given]:

@@ -17,6 +17,7 @@ EXTRAS = {  # what each is for
     "flower": "real fleets (fedweave flower)",
     "ray": "workers on a Ray cluster (--pool ray)",
     "private": "differential privacy (fedacs_private)",
+    "track": "TensorBoard files (--track tensorboard:DIR)",
     "all": "all of these",
     "dev": "tests and linters",
 }

@@ -1,21 +1,15 @@
-"""Progress of long runs on the error stream: a bar on a terminal, plain lines elsewhere."""
+"""Progress of many small runs on the error stream: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import count
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedweave.core.records import ServerState
-from fedweave.runs.callbacks import Callback, Row, Running
-from fedweave.runs.results import score_of
-
-LINE_SECONDS = 5.0
+from fedweave.runs.progress import LINE_SECONDS
 
 
 class Count:
@@ -48,65 +42,3 @@ class Count:
         if not self._console.is_terminal and (done == total or time.monotonic() - self._last > LINE_SECONDS):
             self._last = time.monotonic()
             self._console.print(f"{self._label}: {done}/{total} runs", highlight=False)
-
-
-@dataclass
-class Line:
-    """What is shown of one run."""
-
-    label: str
-    task: TaskID
-    last: float  # when it was printed
-    score: str = ""
-
-
-class Show(Callback):
-    """One line per run: rounds done, accuracy, simulated seconds, time left."""
-
-    def __init__(self, runs: int, device: str = ""):
-        self._device = device  # printed when the first run begins
-        self._console = Console(stderr=True)
-        self._runs, self._numbers = runs, count(1)
-        self._lines = dict[Running, Line]()
-        self._bars = Progress(
-            TextColumn("{task.description:<24}"),
-            BarColumn(bar_width=30),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
-            TextColumn("{task.fields[status]}"),
-            TimeRemainingColumn(compact=True),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-
-    def __enter__(self) -> Show:
-        self._bars.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._bars.__exit__(kind, value, where)
-
-    def begin(self, run: Running) -> None:
-        """Begin a line for a run."""
-        number, experiment = next(self._numbers), run.experiment
-        if number == 1 and self._device:
-            self._console.print(f"device: {self._device}", highlight=False)
-        label = f"[{number}/{self._runs}] {run.name}, seed {experiment.seed}" if self._runs > 1 else run.name
-        task = self._bars.add_task(label, total=experiment.rounds, status="")
-        self._lines[run] = Line(label, task, time.monotonic())
-
-    def round(self, run: Running, row: Row, state: ServerState) -> None:
-        """Bring the line of a run up to date."""
-        line, total = self._lines[run], run.experiment.rounds
-        line.score = score_of(row, run.experiment.task) or line.score
-        status = f"{line.score}  clock {row['clock']:.4g} s"
-        self._bars.update(line.task, completed=row["round"], status=status)
-        due = row["round"] == total or time.monotonic() - line.last > LINE_SECONDS
-        if due and not self._console.is_terminal:
-            line.last = time.monotonic()
-            said = f"{line.label}  round {row['round']}/{total}  {status}"
-            self._console.print(said, highlight=False, soft_wrap=True)
-        if row["refused"]:
-            said = f"{line.label}  round {row['round']}: refused {row['refused']} updates"
-            self._console.print(said, soft_wrap=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedweave.core.html import html_table
 from fedweave.core.vectors import keep_only_rows
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Table(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Population:
     """What the server knows of its N clients in one round."""
 
@@ -62,6 +63,26 @@ class Population:
     def arrival_rate(self) -> Array:
         """(N,) 1 − q, chance that an answer arrives."""
         return 1 - self.loss_rate
+
+    def ranges(self) -> dict[str, str]:
+        """Return what is known of the clients in a line each: the range of every column."""
+        there = int(self.available.sum())
+        found = {"available": "all" if there == self.size else f"{there:,} of {self.size:,}"}
+        for one in fields(self):
+            column = getattr(self, one.name)
+            if column is not None and one.name != "available" and column.size:
+                form = "," if column.dtype.kind in "iu" else ".3g"
+                low, high = f"{column.min():{form}}", f"{column.max():{form}}"
+                found[one.name] = low if low == high else f"{low} to {high}"
+        return found
+
+    def __repr__(self) -> str:
+        ranges = (f"{name.replace('_', ' ')} {text}" for name, text in self.ranges().items())
+        return f"Population({self.size:,} clients: {', '.join(ranges)})"
+
+    def _repr_html_(self) -> str:
+        rows = [(name.replace("_", " "), text) for name, text in self.ranges().items()]
+        return html_table(rows, title=f"{self.size:,} clients")
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,13 @@ Column = tuple[str, str, Callable[[Row], str]]  # heading, the quantity that is 
 def terminal_table(results: Sequence[Result]) -> Table:
     """Return the comparison as a rich table, at most 100 columns wide; the best mean of a column is bold."""
     rows = compare_rows(results)
-    table = Table(box=box.SIMPLE_HEAD, caption=_caption(rows), caption_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, caption=caption(rows), caption_justify="left")
     table.padding, table.pad_edge = (
         (0, 0, 0, 1),
         False,
     )  # 100 columns with the longest names and spreads
     table.add_column("method", overflow="fold", max_width=24)
-    columns = [c for c in _columns(rows) if any(c[2](row) != units.NONE for row in rows)]
+    columns = known_columns(rows)
     for heading, _, _ in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     winners = {quantity: best(rows, quantity) if quantity else None for _, quantity, _ in columns}
@@ -92,6 +92,11 @@ def client_table(results: Sequence[Result]) -> Table | None:
     return table
 
 
+def known_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return the columns of a comparison, without those that are empty for all methods."""
+    return [column for column in _columns(rows) if any(column[2](row) != units.NONE for row in rows)]
+
+
 def _columns(rows: Sequence[Row]) -> list[Column]:
     base = rows[0]["baseline"] if rows else ""
     metric = rows[0]["metric"] if rows else "accuracy"
@@ -117,7 +122,8 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
     ]
 
 
-def _caption(rows: Sequence[Row]) -> str:
+def caption(rows: Sequence[Row]) -> str:
+    """Say what the numbers of a comparison are."""
     seeds = {row["seeds"] for row in rows}
     parts = ["mean ± std over the seeds" if max(seeds, default=1) > 1 else "one seed each"]
     if any(row["value"] is not None for row in rows):

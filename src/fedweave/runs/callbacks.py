@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedweave.core.records import ServerState
 from fedweave.core.settings import BadInput, shown
 from fedweave.runs.experiment import Experiment
+from fedweave.store.export import Columns
 
 if TYPE_CHECKING:
     from fedweave.runs.results import Result
@@ -25,11 +26,18 @@ class Running:
     manifest: Mapping[str, Any]
     folder: Path | None
     rounds_done: int  # of a run that is continued, when it began again
+    past: Columns = field(default_factory=dict)  # the rows of those rounds, as in ``Result.rounds``
 
     @property
     def name(self) -> str:
         """The name of its method."""
         return self.experiment.method.name
+
+    @property
+    def label(self) -> str:
+        """Its method and its seed, as fedavg-seed0; in a folder with others what it is called there."""
+        seed = f"-seed{self.experiment.seed}"
+        return self.folder.name if self.folder and self.folder.name.endswith(seed) else f"{self.name}{seed}"
 
 
 class Callback:

@@ -22,6 +22,7 @@ from fedweave.runs.callbacks import Callback, Callbacks, callbacks_of
 from fedweave.runs.experiment import Experiment, check_experiment, load_data
 from fedweave.runs.loop import Interrupted, resume_with, run_with, workers_of
 from fedweave.runs.plain import from_plain, to_plain
+from fedweave.runs.progress import shown_progress
 from fedweave.runs.results import Result
 from fedweave.runs.same_run import different, refuse_another
 from fedweave.runs.session import prepare
@@ -60,6 +61,11 @@ class Comparison:
         names = dict.fromkeys(r.summary["method"] for r in self.results)
         return f"Comparison({len(self.results)} runs of {', '.join(names)})"
 
+    def _repr_html_(self) -> str:
+        from fedweave.report import comparison_html
+
+        return comparison_html(self.results)
+
 
 def compare(
     methods: Sequence[Method | str],
@@ -69,18 +75,22 @@ def compare(
     callbacks: Callbacks = (),
     command: str | None = None,
     at_once: int | None = None,
+    progress: bool | None = None,
 ) -> Comparison:
     """Run every method, given itself or by name, with every seed; with ``out`` each run has its folder in there.
 
     An interrupted comparison goes on when it is called again with the same arguments and ``out``. On a Ray cluster
     ``at_once`` runs go on at the same time, each in a thread that also calls ``callbacks``; None: one per CPU.
+    ``progress`` as for ``run``.
     """
     check_experiment(experiment)
     if at_once is not None and (not isinstance(at_once, int) or at_once < 1):
         raise BadInput(f"'at_once' must be a whole number of at least 1, or None. Got {shown(at_once)}.")
     heard = callbacks_of(callbacks)
     runs = _plan(methods, replace(experiment, data=load_data(experiment)), seeds)
-    with workers_of(experiment) as workers:
+    left = len(unfinished(Path(out), runs) if out and is_comparison(Path(out)) else runs)
+    with shown_progress(progress, left) as bar, workers_of(experiment) as workers:
+        heard = (*bar, *heard)
         if out is None:
             _try(runs, workers, command)
 
@@ -133,7 +143,9 @@ def _plan(given: Sequence[Method | str], experiment: Experiment, seeds: int) -> 
     }
 
 
-def resume_comparison(folder: str | Path, callbacks: Callbacks = (), trust: bool = False) -> Comparison:
+def resume_comparison(
+    folder: str | Path, callbacks: Callbacks = (), trust: bool = False, progress: bool | None = None
+) -> Comparison:
     """Finish an interrupted comparison: runs that are complete are only read; ``trust`` as for ``resume``."""
     heard, content = callbacks_of(callbacks), _planned(Path(folder))
     runs = {name: from_plain(plain, trust) for name, plain in content["runs"].items()}
@@ -141,8 +153,9 @@ def resume_comparison(folder: str | Path, callbacks: Callbacks = (), trust: bool
     for name, e in runs.items():  # read each data set once
         loaded[e.data] = loaded.get(e.data) or load_data(e)
         runs[name] = replace(e, data=loaded[e.data])
-    with workers_of(next(iter(runs.values()))) as workers:
-        return _continue(Path(folder), runs, heard, content["command"], workers)
+    left = len(unfinished(Path(folder), runs))
+    with shown_progress(progress, left) as bar, workers_of(next(iter(runs.values()))) as workers:
+        return _continue(Path(folder), runs, (*bar, *heard), content["command"], workers)
 
 
 def _continue(
@@ -165,12 +178,17 @@ def _continue(
         return result
 
     try:
-        left = [e for name, e in runs.items() if not (run_inside(folder, name) / state_file(e.rounds)).exists()]
+        left = unfinished(folder, runs)
         if left and isinstance(workers, RayActors) and not workers.joined:
             prepare(left[0], workers)  # joins the cluster if there is anything to train
         return Comparison(spread(finish, list(runs), workers, at_once))
     except KeyboardInterrupt as stopped:  # what can be continued is the whole comparison
         raise Interrupted(folder, getattr(stopped, "round", 0)) from None
+
+
+def unfinished(folder: Path, runs: Mapping[str, Experiment]) -> list[Experiment]:
+    """Return the runs of a comparison that are not there yet, or not done."""
+    return [e for name, e in runs.items() if not (run_inside(folder, name) / state_file(e.rounds)).exists()]
 
 
 def runs_in(folder: str | Path) -> list[Path]:

@@ -21,6 +21,7 @@ from fedweave.runs.callbacks import Callback, Callbacks, Running, callbacks_of
 from fedweave.runs.experiment import Experiment, check_experiment
 from fedweave.runs.factories import own_model
 from fedweave.runs.plain import from_plain, to_plain
+from fedweave.runs.progress import shown_progress
 from fedweave.runs.recorder import Recorder
 from fedweave.runs.results import Result, summarise
 from fedweave.runs.same_run import different, mind_machine, refuse_another, refuse_another_start, refuse_edited
@@ -39,19 +40,28 @@ class Interrupted(KeyboardInterrupt):
 
 
 def run(
-    experiment: Experiment, out: str | Path | None = None, callbacks: Callbacks = (), command: str | None = None
+    experiment: Experiment,
+    out: str | Path | None = None,
+    callbacks: Callbacks = (),
+    command: str | None = None,
+    progress: bool | None = None,
 ) -> Result:
     """Run an experiment. With ``out`` everything is kept in that folder and can be resumed; without, in memory.
 
     ``callbacks`` are told of every round: a ``Callback``, a function of a round's row, or several of them.
+    ``progress`` is shown on a terminal and in a notebook unless it is False, and with True also elsewhere.
     """
     heard = callbacks_of(callbacks)
-    with workers_of(experiment) as workers:
-        return run_with(experiment, Path(out) if out else None, heard, command, workers)
+    with shown_progress(progress, 1) as bar, workers_of(experiment) as workers:
+        return run_with(experiment, Path(out) if out else None, (*bar, *heard), command, workers)
 
 
 def resume(
-    run_folder: str | Path, experiment: Experiment | None = None, callbacks: Callbacks = (), trust: bool = False
+    run_folder: str | Path,
+    experiment: Experiment | None = None,
+    callbacks: Callbacks = (),
+    trust: bool = False,
+    progress: bool | None = None,
 ) -> Result:
     """Continue an interrupted run, bit for bit. ``experiment`` is needed only for data or models given in Python.
 
@@ -69,8 +79,8 @@ def resume(
             check_experiment(experiment)
             refuse_another(stored, experiment)
         experiment = experiment or from_plain(stored, trust)
-        with workers_of(experiment) as workers:
-            return resume_with(store, experiment, heard, workers)
+        with shown_progress(progress, 1) as bar, workers_of(experiment) as workers:
+            return resume_with(store, experiment, (*bar, *heard), workers)
 
 
 def workers_of(experiment: Experiment) -> Pool:
@@ -142,7 +152,7 @@ def rounds(experiment: Experiment) -> Iterator[tuple[ServerState, Round]]:
 
 def go_on(session: Session, state: ServerState, store: RunFolder, callbacks: Sequence[Callback]) -> Result:
     """Do the rounds that are left, from this state, and return what the whole run came to."""
-    run = Running(session.experiment, session.manifest, store.folder, state.round)
+    run = Running(session.experiment, session.manifest, store.folder, state.round, store.columns("rounds"))
     record, begun, error = Recorder(session, state, store, run, callbacks), list[Callback](), None
     try:
         for callback in callbacks:
@@ -207,8 +217,3 @@ def load_result(folder: str | Path) -> Result:
                 f"The run {str(folder)!r} has no finished round yet. `fedweave resume {folder}` continues it."
             )
         return _result(store, store.experiment, store.manifest, state)
-
-
-def device_sentence(experiment: Experiment) -> str:
-    """Return which device and how many processes an experiment will use, and why."""
-    return f"{choose_device(experiment.device, experiment.pool)[1]}, {workers_of(experiment)}"

@@ -60,6 +60,11 @@ class Result:
         score = f"{s['metric']}={s['value']}" if s["value"] is None else f"{s['metric']}={s['value']:.4g}"
         return f"Result({s['method']}, rounds={s['rounds']}, {score}, run={s['run']!r})"
 
+    def _repr_html_(self) -> str:
+        from fedweave.report import result_html
+
+        return result_html(self)
+
     def model(
         self, factory: Callable[..., nn.Module] | None = None, *, which: Literal["last", "best"] = "last"
     ) -> nn.Module:

@@ -42,7 +42,7 @@ def run_experiment(experiment: Experiment, seed: int) -> Record:
     """Run an experiment with this seed in this process; what most studies do."""
     from fedweave.runs.loop import run  # needs torch, which studies are declared without
 
-    result = run(replace(experiment, seed=seed, workers=1, device="cpu"))
+    result = run(replace(experiment, seed=seed, workers=1, device="cpu"), progress=False)
     facts = {name: result.manifest[name] for name in FACTS}
     return Record(result.rounds, result.clients, {**result.summary, **facts})
 

@@ -117,7 +117,7 @@ def estimate_seconds(study: Study, scale: Scale) -> float | None:
 def _round_seconds(experiment: Experiment) -> float:
     from fedweave.runs.loop import run  # needs torch, which items are chosen without
 
-    trial = run(replace(experiment, rounds=min(3, experiment.rounds), workers=1))
+    trial = run(replace(experiment, rounds=min(3, experiment.rounds), workers=1), progress=False)
     wall = trial.rounds["wall_seconds"]
     return float((wall[-1] - wall[0]) / (wall.size - 1)) if wall.size > 1 else float(wall[-1])
 
