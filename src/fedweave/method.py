@@ -15,6 +15,7 @@ from fedweave.core.settings import BadInput, brief, is_foreign, settings, undecl
 from fedweave.core.spec import kinds
 from fedweave.local.solvers import SGD
 from fedweave.pacing import Synchronous, with_draws
+from fedweave.schedule import Rate
 from fedweave.server import Descent
 from fedweave.upload.everything import Everything
 
@@ -30,6 +31,7 @@ class Method:
     upload: Upload = Field(default_factory=Everything)
     pacing: Pacing = Field(default_factory=Synchronous)
     name: FileName = "custom"  # also of its folder in a comparison
+    lr: Rate | None = None  # of its clients, in place of the experiment's
 
     @property
     def parts(self) -> tuple[Sampler, Solver, Aggregator, ServerOptimizer, Upload, Pacing]:

@@ -67,6 +67,7 @@ Out = Annotated[Path | None, help_text("Folder to keep the run in. [runs/NAME-DA
 Folder = Annotated[Path, Parameter(metavar="RUN")]
 NO_OPTIONS = Typed()
 STAYS = {"resume": " A run is continued with the settings it began with."}
+ENDED = {"target": "it reached the target", "patience": "its metric no longer improved"}
 STALLED = "the hull of the clients' momenta came close to the origin; docs/guide.md says what helps"
 
 
@@ -176,17 +177,21 @@ def resume(
     trust: Annotated[
         bool, Parameter(negative="", show_default=False, help="Import the plug-ins and read the files that RUN names.")
     ] = False,
+    rounds: Annotated[
+        int | None,
+        help_text("Give it so many rounds in all: it comes to what a run of that length would have come to.", "R"),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Continue an interrupted run or comparison, bit for bit."""
+    """Continue an interrupted run or comparison, bit for bit, or extend a finished one with --rounds."""
     with resumable(folder):
         running, comparing = _training()
         several = comparing.is_comparison(folder)
         with Show(len(comparing.runs_in(folder))) as show:
             if several:
-                results = comparing.resume_comparison(folder, [show, heed], trust).results
+                results = comparing.resume_comparison(folder, [show, heed], trust, rounds).results
             else:
-                results = [running.resume(folder, callbacks=[show, heed], trust=trust)]
+                results = [running.resume(folder, callbacks=[show, heed], trust=trust, rounds=rounds)]
         _say(results, folder / "report.html" if several else None, json)
 
 
@@ -310,6 +315,10 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
     for result in results:
         if not result.rounds["asked"].any():
             print(f"warning: nobody was ever available in {result.folder}: nothing was trained", file=sys.stderr)
+        if why := result.summary.get("ended_early"):
+            who = f"{result.summary['method']}, seed {result.summary['seed']}"
+            planned = f"{result.summary['rounds']} of {result.experiment['rounds']} rounds"
+            print(f"note: {who} ended after {planned}: {ENDED[why]}", file=sys.stderr)
         if (since := result.summary.get("stalled_since")) is not None:
             who = f"{result.summary['method']}, seed {result.summary['seed']}"
             print(f"warning: {who} has stalled since round {since}: {STALLED}", file=sys.stderr)

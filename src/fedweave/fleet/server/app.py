@@ -33,7 +33,7 @@ from fedweave.round.flights import under_way
 from fedweave.runs.callbacks import Callback, Callbacks, Row, Running, callbacks_of
 from fedweave.runs.experiment import Experiment, load_data
 from fedweave.runs.factories import model_factory, own_model
-from fedweave.runs.loop import go_on
+from fedweave.runs.loop import extend, go_on, is_over
 from fedweave.runs.own_models import first_vector
 from fedweave.runs.plain import to_plain
 from fedweave.runs.results import Result, score_of
@@ -60,7 +60,7 @@ def server(
     partition not at all. ``system=fedweave.system.Measured()`` has links and latencies learned from what is seen; any
     other world decides how much clients work. The experiment's ``start`` values are sent as every model is; frozen
     parameters are not sent, so the client's app has to set those itself. With ``out`` everything is kept in that
-    folder, and a run that was interrupted goes on where it was. ``experiment`` and ``terms`` may be functions of the
+    folder, and a run that was interrupted goes on where it was, also to another number of rounds. ``experiment`` and ``terms`` may be functions of the
     app's configuration, what ``flwr run -c`` changes; an ``out`` there counts more than the one here.
     """
     app = ServerApp()
@@ -92,7 +92,9 @@ def run(
         store = RunFolder.create(out, to_plain(experiment), session.manifest)
         return go_on(session, store.start(session.start, experiment.tables), store, heard)
     store = RunFolder.open(out)
-    refuse_another(store.experiment, experiment)
+    stored = store.experiment
+    refuse_another(stored, replace(experiment, rounds=stored["rounds"]))
+    extend(store, experiment)
     state = store.load_state(experiment.tables)
     store.refuse_broken_log(state.round if state else 0, experiment.audit)
     store.rewind(state.round if state else 0)
@@ -105,7 +107,8 @@ def run(
     if state is not None:
         refuse_foreign_state(session, state)
         _recall(session, store)
-        _ask_again(session, state)
+        if not is_over(store, state):
+            _ask_again(session, state)
     state = state or store.start(session.start, experiment.tables)
     return go_on(session._replace(manifest=manifest), state, store, heard)
 
@@ -210,7 +213,7 @@ def _recall(session: Session, store: RunFolder) -> None:
 def _ask_again(session: Session, state: ServerState) -> None:
     """Ask those again who were under way when the server stopped: what they answered it is gone with it."""
     engine, method = session.engine, session.method
-    if isinstance(engine, FlowerEngine) and method.pacing.overlaps and state.round < session.experiment.rounds:
+    if isinstance(engine, FlowerEngine) and method.pacing.overlaps:
         engine.resume(state.clock, under_way(method, state, session.base, engine, session.experiment.seed))
 
 
