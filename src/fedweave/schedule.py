@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, PositiveInt, TypeAdapter, ValidationError
 
-from fedweave.core.settings import BadInput, NonNegativeFactor, PositiveFactor, brief, settings, shown
+from fedweave.core.settings import BadInput, NonNegativeFactor, PositiveFactor, brief, rule_of, settings, shown
 from fedweave.core.spec import build, describe
 
 FORMS = "0.1, or '0.1, 0.01@200', cosine:0.1, cosine:0.1:0.001, each also behind 'warmup:5,'"
@@ -68,7 +69,7 @@ class Piecewise(Schedule):
 
     def __post_init__(self) -> None:
         rounds = [1, *(round for round, _ in self.changes)]
-        if any(later <= earlier for earlier, later in zip(rounds, rounds[1:], strict=False)):
+        if any(later <= earlier for earlier, later in pairwise(rounds)):
             listed = ", ".join(map(str, rounds[1:]))
             raise ValueError(f"The rounds in which a learning rate changes must grow, from 2 on. Got {listed}.")
 
@@ -157,5 +158,4 @@ def _number(given: Any) -> float:
     try:
         return _POSITIVE.validate_python(given)
     except ValidationError as e:
-        rule = e.errors()[0]["msg"].removeprefix("Input should be ").split(", unable")[0]
-        raise BadNumber(f"must be {rule}. Got {shown(given)} instead.") from None
+        raise BadNumber(f"must be {rule_of(e.errors()[0]['msg'])}. Got {shown(given)} instead.") from None

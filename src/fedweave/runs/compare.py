@@ -164,9 +164,9 @@ class _SoFar(Callback):
 def resume_comparison(
     folder: str | Path, callbacks: Callbacks = (), trust: bool = False, rounds: int | None = None
 ) -> Comparison:
-    """Finish an interrupted comparison: runs that are complete are only read; ``trust`` and ``rounds`` as for ``resume``.
+    """Finish an interrupted comparison: runs that are complete are only read; ``trust`` as for ``resume``.
 
-    With ``rounds`` all runs are given that length.
+    ``rounds`` gives all of its runs another length.
     """
     heard, content = callbacks_of(callbacks), _planned(Path(folder))
     runs = {name: from_plain(plain, trust) for name, plain in content["runs"].items()}

@@ -130,19 +130,6 @@ class Experiment:
             "0.9",
         ),
     ] = None
-    stop_at_target: Annotated[
-        bool, Option("true: end the run with the first evaluated round that reaches the target.", "BOOL", "true")
-    ] = False
-    patience: Annotated[
-        PositiveInt | None,
-        Option(
-            "End the run when the task's metric on the test set has not improved for so many rounds; evaluated rounds "
-            "alone count.",
-            "R",
-            "20",
-            default="never",
-        ),
-    ] = None
     evaluate_every: Annotated[PositiveInt, Option("Evaluate every so many rounds.", "R", "5")] = 1
     seed: Annotated[Seed, Option("Same seed, same bits.", "S", "7")] = 0
     pool: Annotated[
@@ -316,6 +303,20 @@ class Experiment:
             "1",
         ),
     ] = 0
+
+    stop_at_target: Annotated[
+        bool, Option("true: end the run with the first evaluated round that reaches the target.", "BOOL", "true")
+    ] = False
+    patience: Annotated[
+        PositiveInt | None,
+        Option(
+            "End the run when the task's metric on the test set has not improved for so many rounds; evaluated rounds "
+            "alone count.",
+            "R",
+            "20",
+            default="never",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse fields that contradict each other, all at once; the command line replaces their quoted names."""

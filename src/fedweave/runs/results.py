@@ -125,9 +125,9 @@ def reason_to_end(
     if task is None or round % experiment["evaluate_every"] or round >= experiment["rounds"]:
         return None
     target, patience = experiment["target"], experiment["patience"]
-    if experiment["stop_at_target"] and target is not None:
-        if value >= target if task["higher_is_better"] else value <= target:
-            return "target"
+    sign = 1 if task["higher_is_better"] else -1
+    if experiment["stop_at_target"] and target is not None and sign * value >= sign * target:
+        return "target"
     return "patience" if patience is not None and round - best >= patience else None
 
 

@@ -60,8 +60,9 @@ def server(
     partition not at all. ``system=fedweave.system.Measured()`` has links and latencies learned from what is seen; any
     other world decides how much clients work. The experiment's ``start`` values are sent as every model is; frozen
     parameters are not sent, so the client's app has to set those itself. With ``out`` everything is kept in that
-    folder, and a run that was interrupted goes on where it was, also to another number of rounds. ``experiment`` and ``terms`` may be functions of the
-    app's configuration, what ``flwr run -c`` changes; an ``out`` there counts more than the one here.
+    folder, and a run that was interrupted goes on where it was; with another number of rounds it is extended.
+    ``experiment`` and ``terms`` may be functions of the app's configuration, what ``flwr run -c`` changes; an ``out``
+    there counts more than the one here.
     """
     app = ServerApp()
 
