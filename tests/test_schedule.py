@@ -76,7 +76,7 @@ def test_a_number_stays_a_number_and_own_classes_are_tables():
     own = fw.settings(Halving)
     assert quadratic(lr=own()).lr_at(3) == 0.125
     assert to_plain(quadratic(lr=Warmup(3, own())))["lr"]["then"]["type"].endswith("Halving")
-    with pytest.raises(fw.BadInput, match="Halving must be declared with @fedweave.settings"):
+    with pytest.raises(fw.BadInput, match=r"Halving must be declared with @fedweave\.settings"):
         quadratic(lr=type("Halving", (own,), {})())
 
 

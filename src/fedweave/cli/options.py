@@ -137,9 +137,9 @@ def experiments_of(
 
 def _with_own_rates(zoo: list[Method], given: dict[str, Any], where: Where, problems: list[str]) -> list[Method]:
     """Return the methods with the learning rates that --lr gives them behind semicolons, and leave the first in it."""
-    common, *own = given["lr"].split(";") if isinstance(given.get("lr"), str) else [None]
-    if not own:
+    if not isinstance(given.get("lr"), str) or ";" not in given["lr"]:
         return zoo
+    common, *own = given["lr"].split(";")
     given["lr"], names, found = common, [method.name for method in zoo], dict[str, Method]()
     if not common.strip():
         del given["lr"]
@@ -150,7 +150,7 @@ def _with_own_rates(zoo: list[Method], given: dict[str, Any], where: Where, prob
             problems.append(f"{where('lr')}: {text.strip()!r} must be METHOD=ETA, of one of {', '.join(names)}.{hint}")
             continue
         with _gather(problems, f"{where('lr')}: "):
-            found[name] = replace(zoo[names.index(name)], lr=rate)  # pyright: ignore[reportArgumentType] - its text
+            found[name] = replace(zoo[names.index(name)], lr=rate)
     return [found.get(method.name, method) for method in zoo]
 
 

@@ -79,7 +79,7 @@ class Strategy(FlowerStrategy):
         self,
         method: Method,
         *,
-        lr: float | str | Schedule = 0.05,
+        lr: Rate = 0.05,
         epochs: float = 1.0,
         batch_size: int = 32,
         clients: int | None = None,

@@ -155,8 +155,8 @@ class _SoFar(Callback):
 
     def comparison(self, folder: Path | None = None) -> Comparison:
         """Return the runs that have a finished round; those that are only in the folder are read."""
-        for name in [name for name, result in self._results.items() if folder and result is None]:
-            if any((place := run_inside(folder, name)).glob("state-*.safetensors")):
+        for name in [name for name, result in self._results.items() if result is None]:
+            if folder and any((place := run_inside(folder, name)).glob("state-*.safetensors")):
                 self.add(name, load_result(place))
         return Comparison([result for result in self._results.values() if result and result.summary["rounds"]])
 
