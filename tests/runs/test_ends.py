@@ -274,6 +274,15 @@ def test_a_length_that_a_run_cannot_have_is_refused_and_changes_nothing(changes,
     assert fw.resume(tmp_path / "run", rounds=3).summary == before.summary, "the length that it has"
 
 
+def test_an_extension_that_is_refused_for_other_reasons_changes_nothing(tmp_path, tiny):
+    short = tiny(rounds=3, evaluate_every=2)
+    fw.run(short, tmp_path / "run")
+    with pytest.raises(fw.BadInput, match="The data has changed since this run began"):
+        fw.resume(tmp_path / "run", replace(short, data=short.data.split(0.2)), rounds=5)
+    left = fw.load_result(tmp_path / "run")
+    assert (left.experiment["rounds"], left.summary["rounds"]) == (3, 3)
+
+
 def test_a_whole_comparison_is_extended_also_after_a_kill(tmp_path, monkeypatch):
     methods, short = [fw.methods.fedavg(3), fw.methods.scaffold(3)], extended("fedavg", audit=True)
     whole = fw.compare(methods, replace(short, rounds=5), out=tmp_path / "whole").results

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -157,7 +157,8 @@ class _SoFar(Callback):
         """Return the runs that have a finished round; those that are only in the folder are read."""
         for name in [name for name, result in self._results.items() if result is None]:
             if folder and any((place := run_inside(folder, name)).glob("state-*.safetensors")):
-                self.add(name, load_result(place))
+                with suppress(BadInput):  # of a state that was not finished
+                    self.add(name, load_result(place))
         return Comparison([result for result in self._results.values() if result and result.summary["rounds"]])
 
 
@@ -184,13 +185,12 @@ def resume_comparison(
 def _extend(folder: Path, runs: Mapping[str, Experiment], content: dict[str, Any]) -> None:
     """Plan other lengths for the runs of a comparison; each is extended when its turn comes."""
     for name, e in runs.items():
-        before, done, place = content["runs"][name]["rounds"], 0, run_inside(folder, name)
+        stored, done, place = content["runs"][name], 0, run_inside(folder, name)
         if (place / "run.sqlite").exists():
             with closing(RunFolder.open(place, write=False)) as store:
-                state = store.load_state(tables=None)
-                before, done = store.experiment["rounds"], state.round if state else 0
-        if e.rounds != before:
-            refuse_length(e, before, done)
+                state, stored = store.load_state(tables=None), store.experiment
+                done = state.round if state else 0
+        refuse_length(stored, e, done)
     changed = {name: plain | {"rounds": runs[name].rounds} for name, plain in content["runs"].items()}
     crash_point("compare: extending")
     with writable(folder):
@@ -230,9 +230,10 @@ def _continue(
         return result
 
     try:
-        left = [e for name, e in runs.items() if not _is_over(run_inside(folder, name), e)]
-        if left and isinstance(workers, RayActors) and not workers.joined:
-            prepare(left[0], workers)  # joins the cluster if there is anything to train
+        if isinstance(workers, RayActors) and not workers.joined:
+            left = (e for name, e in runs.items() if not _is_over(run_inside(folder, name), e))
+            if first := next(left, None):
+                prepare(first, workers)  # joins the cluster if there is anything to train
         return Comparison(spread(finish, list(runs), workers, at_once))
     except KeyboardInterrupt as stopped:  # what can be continued is the whole comparison
         raise Interrupted(folder, getattr(stopped, "round", 0), so_far.comparison(folder)) from None

@@ -108,29 +108,30 @@ def run_with(
 def resume_with(store: RunFolder, experiment: Experiment, callbacks: Sequence[Callback], workers: Pool) -> Result:
     """Continue a run with workers that are already there; a finished one is only read.
 
-    If it has fewer rounds than the experiment, it is extended, or with fewer to come shortened.
+    Where the experiment has another number of rounds, the run is given that, once everything else is known to fit.
     """
-    extend(store, experiment)
     manifest, state = store.manifest, store.load_state(tables=None)
     store.refuse_broken_log(state.round if state else 0, experiment.audit)
     store.tidy()
-    if state is not None and is_over(store, state):
+    longer = refuse_length(store.experiment, experiment, state.round if state else 0)
+    if state is not None and not longer and is_over(store, state):
         own = own_model(experiment.model)
         own = own and started(own, experiment.start)[0]
         result = _result(store, to_plain(experiment), manifest, state, own)
         store.close()
         return result
-    state = store.load_state(experiment.tables)
-    store.rewind(state.round if state else 0)
     session = prepare(experiment, workers)
     if other := different(manifest["data"], session.manifest["data"]):
         raise BadInput(f"The data has changed since this run began: {'; '.join(other)}.")
     refuse_another_start(manifest, session.manifest)
     mind_machine(manifest, session.manifest)
+    extend(store, experiment)
+    state = store.load_state(experiment.tables)
+    store.rewind(state.round if state else 0)
     if state is not None:
         refuse_foreign_state(session, state)
     state = state or store.start(session.start, experiment.tables)
-    return go_on(session._replace(manifest=manifest), state, store, callbacks)
+    return go_on(session._replace(manifest=store.manifest), state, store, callbacks)
 
 
 def extend(store: RunFolder, experiment: Experiment) -> None:
@@ -138,14 +139,11 @@ def extend(store: RunFolder, experiment: Experiment) -> None:
 
     A last round in which more was evaluated than a longer run would have evaluated there is done again.
     """
-    before, state = int(store.experiment["rounds"]), None
-    if experiment.rounds == before:
-        return
-    state = store.load_state(tables=None)
+    before, state = int(store.experiment["rounds"]), store.load_state(tables=None)
     done = state.round if state else 0
-    refuse_length(experiment, before, done)
-    again = done == before and ends_with_more(experiment, before)
-    store.extend(experiment.rounds, before - 1 if again else done)
+    if refuse_length(store.experiment, experiment, done):
+        again = done == before and ends_with_more(experiment, before)
+        store.extend(experiment.rounds, before - 1 if again else done)
 
 
 def is_over(store: RunFolder, state: ServerState) -> bool:

@@ -44,9 +44,11 @@ def refuse_another(stored: Mapping[str, Any], given: Experiment) -> None:
         )
 
 
-def refuse_length(experiment: Experiment, before: int, done: int) -> None:
-    """Refuse to give a run of ``before`` rounds, of which so many are done, as many as the experiment has now."""
-    rounds = experiment.rounds
+def refuse_length(stored: Mapping[str, Any], experiment: Experiment, done: int) -> bool:
+    """Return whether the experiment has another number of rounds than its run; refuse one that this cannot have."""
+    rounds, before = experiment.rounds, stored["rounds"]
+    if rounds == before:
+        return False
     if rounds <= done:
         raise BadInput(f"This run has done {done} of its {before} rounds: 'rounds' must be more. Got {rounds}.")
     if isinstance(rate := experiment.rate, Schedule) and rate.needs_rounds:
@@ -54,6 +56,7 @@ def refuse_length(experiment: Experiment, before: int, done: int) -> None:
             f"The learning rate {describe(rate)} goes down over all {before} rounds of this run, so that its first "
             f"rounds would have been others in a run of {rounds}. Start a new run."
         )
+    return True
 
 
 def different(before: Any, now: Any, path: str = "") -> list[str]:

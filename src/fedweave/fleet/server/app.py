@@ -37,7 +37,7 @@ from fedweave.runs.loop import extend, go_on, is_over
 from fedweave.runs.own_models import first_vector
 from fedweave.runs.plain import to_plain
 from fedweave.runs.results import Result, score_of
-from fedweave.runs.same_run import different, mind_machine, refuse_another, refuse_another_start
+from fedweave.runs.same_run import different, mind_machine, refuse_another, refuse_another_start, refuse_length
 from fedweave.runs.session import Session, describe_model, describe_task, nominal_population, refuse_foreign_state
 from fedweave.runs.start import started
 from fedweave.store.run_folder import RunFolder
@@ -95,23 +95,24 @@ def run(
     store = RunFolder.open(out)
     stored = store.experiment
     refuse_another(stored, replace(experiment, rounds=stored["rounds"]))
-    extend(store, experiment)
-    state = store.load_state(experiment.tables)
+    manifest, state = store.manifest, store.load_state(tables=None)
     store.refuse_broken_log(state.round if state else 0, experiment.audit)
-    store.rewind(state.round if state else 0)
-    manifest = store.manifest
+    refuse_length(stored, experiment, state.round if state else 0)
     session = prepare(experiment, grid, terms, clock, manifest.get("samples"))
     if other := different(manifest["data"], session.manifest["data"]):
         raise BadInput(f"The server's data has changed since this run began: {'; '.join(other)}.")
     refuse_another_start(manifest, session.manifest)
     mind_machine(manifest, session.manifest)
+    extend(store, experiment)
+    state = store.load_state(experiment.tables)
+    store.rewind(state.round if state else 0)
     if state is not None:
         refuse_foreign_state(session, state)
         _recall(session, store)
         if not is_over(store, state):
             _ask_again(session, state)
     state = state or store.start(session.start, experiment.tables)
-    return go_on(session._replace(manifest=manifest), state, store, heard)
+    return go_on(session._replace(manifest=store.manifest), state, store, heard)
 
 
 def prepare(
