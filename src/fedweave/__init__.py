@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedweave import models as models
     from fedweave import pacing as pacing
     from fedweave import sample as sample
+    from fedweave import schedule as schedule
     from fedweave import server as server
     from fedweave import solve as solve
     from fedweave import system as system
@@ -65,8 +66,8 @@ _WHERE = {  # names of this package that are no modules of it
     "solvers": "local",
     "track": "runs",
 }
-_MODULES = ("aggregate", "data", "methods", "models", "pacing", "sample", "server", "solve", "system", "tasks")
-_MODULES += ("theory", "upload")
+_MODULES = ("aggregate", "data", "methods", "models", "pacing", "sample", "schedule", "server", "solve")
+_MODULES += ("system", "tasks", "theory", "upload")
 
 
 def __getattr__(name: str) -> Any:

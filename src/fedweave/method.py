@@ -16,6 +16,7 @@ from fedweave.core.settings import BadInput, FileName, brief, is_foreign, settin
 from fedweave.core.spec import kinds
 from fedweave.local.solvers import SGD
 from fedweave.pacing import Synchronous, with_draws
+from fedweave.schedule import Rate
 from fedweave.server import Descent
 from fedweave.upload.everything import Everything
 
@@ -33,6 +34,7 @@ class Method:
     upload: Upload = Field(default_factory=Everything)
     pacing: Pacing = Field(default_factory=Synchronous)
     name: FileName = "custom"  # also of its folder in a comparison
+    lr: Rate | None = None  # of its clients, in place of the experiment's
 
     @property
     def parts(self) -> tuple[Sampler, Solver, Aggregator, ServerOptimizer, Upload, Pacing]:

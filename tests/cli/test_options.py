@@ -126,7 +126,7 @@ WRONG = {
     "device": "gpu", "tables": "tape", "calibrate": "perhaps", "true_gradients": "?", "submodels": "half",
     "pool": "spark", "max_length_ratio": "0", "deadline": "soon", "over_selection": "0.5", "answers": "0",
     "min_answers": "-1", "failures": "ignore", "quarantine": "0", "audit": "maybe", "task": "regresion",
-    "evaluate": "trian", "client_eval": "0",
+    "evaluate": "trian", "client_eval": "0", "stop_at_target": "soon", "patience": "0",
     "start": "model.onnx", "adversary": "sign-flop:0.2", "roll": "-1", "pacing": "buffered:5", "upload": "topc:0.1",
 }  # fmt: skip
 
@@ -385,7 +385,7 @@ def test_the_guide_lists_every_option_as_it_is_declared():
 def test_the_example_of_an_option_works(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / OPTIONS["start"].example).touch()
-    needed = {"submodels": OPTIONS["submodels"].example} if name == "roll" else {}
+    needed = {"roll": {"submodels": "1,0.5"}, "stop_at_target": {"target": 0.9}}.get(name, {})
     (experiment,), _ = experiments_of(["fedavg"], {name: OPTIONS[name].example, **needed})
     default = fw.Experiment("fedavg", **needed)
     assert experiment != default or name == "seeds", "an example of the default shows nothing"

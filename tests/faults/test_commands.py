@@ -57,7 +57,9 @@ def undisturbed(zygote, tmp_path_factory):
 
 
 # The plan is the first file, then two files of each run and its states.
+EXTENDING = ["compare: extending", "extending", "extended"]  # only when it is given another length
 CASES = [(point, 1) for point in (*COMMAND_POINTS["compare"], *COMMAND_POINTS["report"], *FOLDERS)]
+CASES = [(point, nth) for point, nth in CASES if point not in EXTENDING]
 CASES += [(point, nth) for point in FILES for nth in (1, 3)] + [("compare: run finished", 2), ("folder filled", 2)]
 CASES += [(point, nth) for point in POINTS for nth in (1, 3, 7)] if THOROUGH else [("committed", 3)]
 
@@ -72,6 +74,19 @@ def test_a_killed_comparison(point, nth, zygote, undisturbed, tmp_path):
     words = ["resume", "c", "--json"] if begun and nth % 2 else COMPARE
     assert digests(done(zygote, words, tmp_path)) == wanted
     assert tree(tmp_path) == files
+
+
+@pytest.mark.parametrize(("point", "nth"), [*((point, 1) for point in EXTENDING), ("file renamed", 1), ("recorded", 2)])
+def test_a_killed_extension(point, nth, zygote, undisturbed, tmp_path):
+    """Of a comparison, by resume: the same command again finishes it, and so does resume alone once it is planned."""
+    shutil.copytree(undisturbed[0], tmp_path / "c")
+    longer = [word if before != "--rounds" else "5" for before, word in zip(["", *COMPARE], COMPARE, strict=False)]
+    (tmp_path / "longer").mkdir()
+    wanted = digests(done(zygote, longer, tmp_path / "longer"))
+    assert kill(zygote, ["resume", "c", "--rounds", "5"], tmp_path, point, nth)
+    planned = point != "compare: extending"
+    assert digests(done(zygote, ["resume", "c", *([] if planned else ["--rounds", "5"]), "--json"], tmp_path)) == wanted
+    assert done(zygote, ["verify", "c"], tmp_path).count("intact: 5 rounds") == 2
 
 
 @pytest.mark.parametrize("point", [*COMMAND_POINTS["report"], *FILES])

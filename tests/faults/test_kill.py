@@ -12,7 +12,7 @@ from fleet import POINTS, RUNS, STRUCK, THOROUGH, assert_same, gone
 from fedweave.store.run_folder import RunFolder
 
 KILLED = -signal.SIGKILL
-ONLY_ON_RESUME = {"rewinding", "audit rewinding"}
+ONLY_ON_RESUME = {"rewinding", "audit rewinding", "extending", "extended"}
 
 
 def test_there_are_points():

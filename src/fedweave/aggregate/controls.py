@@ -85,7 +85,7 @@ class PushPull(Aggregator):
         if not replies.received.any():
             return mean, state
         parameters = view.layout.parameters
-        tracked = state["tracked"] - weigh(view.population.weight[cohort.ids] / view.lr, replies)
+        tracked = state["tracked"] - weigh(view.population.weight[cohort.ids] / view.lr_of(replies), replies)
         tracked[parameters:] = 0
         direction = (-view.lr * self.step_length(view, view.population.weight)) * tracked
         direction[parameters:] = mean[parameters:]  # buffers are not trained: they follow the mean

@@ -104,7 +104,8 @@ class MIFA(Aggregator):
 
     def combine(self, state: State, view: View, cohort: Cohort, replies: Replies) -> tuple[Array, State]:
         lr, parameters = replies.updates.dtype.type(view.lr), view.layout.parameters
-        after = _refresh(state["last"], cohort, replies._replace(updates=replies.updates / lr))
+        own = lr if replies.lr is None else replies.lr.astype(lr.dtype)[:, None]
+        after = _refresh(state["last"], cohort, replies._replace(updates=replies.updates / own))
         direction = lr * after["last"].combine(view.population.weight)
         if parameters < direction.size:
             direction[parameters:] = Mean().combine({}, view, cohort, replies)[0][parameters:]

@@ -54,6 +54,7 @@ Track = Annotated[
         help="Also write every round to TensorBoard files in DIR, to MLflow or to Weights & Biases.",
     ),
 ]
+ENDED = {"target": "it reached the target", "patience": "its metric no longer improved"}
 STALLED = "the hull of the clients' momenta came close to the origin; docs/guide.md says what helps"
 
 
@@ -125,19 +126,23 @@ def resume(
     trust: Annotated[
         bool, Parameter(negative="", show_default=False, help="Import the plug-ins and read the files that RUN names.")
     ] = False,
+    rounds: Annotated[
+        int | None,
+        help_text("Give it so many rounds in all: it comes to what a run of that length would have come to.", "R"),
+    ] = None,
     track: Track = (),
     talk: Talk = NORMAL,
     json: Json = False,
 ) -> None:
-    """Continue an interrupted run or comparison, bit for bit."""
+    """Continue an interrupted run or comparison, bit for bit, or extend a finished one with --rounds."""
     with resumable(folder):
         trackers, (running, comparing) = _trackers(track), _training()
         callbacks, shown = [*trackers, *beside_progress(talk)], not talk.quiet
         several = comparing.is_comparison(folder)
         if several:
-            results = comparing.resume_comparison(folder, callbacks, trust, progress=shown).results
+            results = comparing.resume_comparison(folder, callbacks, trust, rounds, progress=shown).results
         else:
-            results = [running.resume(folder, callbacks=callbacks, trust=trust, progress=shown)]
+            results = [running.resume(folder, callbacks=callbacks, trust=trust, rounds=rounds, progress=shown)]
         _say(results, folder / "report.html" if several else None, json)
 
 
@@ -261,6 +266,10 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
     for result in results:
         if not result.rounds["asked"].any():
             print(f"warning: nobody was ever available in {result.folder}: nothing was trained", file=sys.stderr)
+        if why := result.summary.get("ended_early"):
+            who = f"{result.summary['method']}, seed {result.summary['seed']}"
+            planned = f"{result.summary['rounds']} of {result.experiment['rounds']} rounds"
+            print(f"note: {who} ended after {planned}: {ENDED[why]}", file=sys.stderr)
         if (since := result.summary.get("stalled_since")) is not None:
             who = f"{result.summary['method']}, seed {result.summary['seed']}"
             print(f"warning: {who} has stalled since round {since}: {STALLED}", file=sys.stderr)

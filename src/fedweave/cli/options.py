@@ -115,6 +115,7 @@ def experiments_of(
         with _gather(problems):
             zoo_.append(method_names.parse(method, ours.per_round) if isinstance(method, str) else method)
     theirs = {k: v for k, v in given.items() if k in experiments.OPTIONS}
+    zoo_ = _with_own_rates(zoo_, theirs, where, problems)
     base = _check(Experiment, {"method": (zoo_ or [methods.fedavg()])[0], **theirs}, where, problems)
     limit = ours.clients or _clients(given)
     if limit and "per_round" in given and ours.per_round > limit:
@@ -128,6 +129,25 @@ def experiments_of(
     changes = dict(a.split("=", 1) for a in assignments)
     changes = {_current_name(path, f"--set {path}"): value for path, value in changes.items()}
     return [_changed(replace(base, method=method), changes) for method in zoo_], ours
+
+
+def _with_own_rates(zoo: list[Method], given: dict[str, Any], where: Where, problems: list[str]) -> list[Method]:
+    """Return the methods with the learning rates that --lr gives them behind semicolons, and leave the first in it."""
+    if not isinstance(given.get("lr"), str) or ";" not in given["lr"]:
+        return zoo
+    common, *own = given["lr"].split(";")
+    given["lr"], names, found = common, [method.name for method in zoo], dict[str, Method]()
+    if not common.strip():
+        del given["lr"]
+    for text in own:
+        name, equals, rate = (part.strip() for part in text.partition("="))
+        if not equals or name not in names:
+            hint = nearest(name, names)
+            problems.append(f"{where('lr')}: {text.strip()!r} must be METHOD=ETA, of one of {', '.join(names)}.{hint}")
+            continue
+        with _gather(problems, f"{where('lr')}: "):
+            found[name] = replace(zoo[names.index(name)], lr=rate)
+    return [found.get(method.name, method) for method in zoo]
 
 
 def _clients(given: Mapping[str, Any]) -> int | None:

@@ -59,8 +59,8 @@ COMMANDS = {
     ),
     "resume": Command(
         "app:resume",
-        "Continue an interrupted run or comparison, bit for bit.",
-        ("fedweave resume runs/fedavg-20260101-120000",),
+        "Continue an interrupted run or comparison, bit for bit, or extend a finished one with --rounds.",
+        ("fedweave resume runs/fedavg-20260101-120000", "fedweave resume runs/fedavg-20260101-120000 --rounds 200"),
     ),
     "report": Command(
         "app:report",

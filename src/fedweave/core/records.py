@@ -140,6 +140,7 @@ class Replies(NamedTuple):
     squared_loss: Array | None = None  # (k,) mean squared loss of the samples over the local steps; likewise
     staleness: Array | None = None  # (k,) int, rounds since the model that each began with; None: there are none
     drift: Array | None = None  # (k, D) that model − the present one; None unless the aggregator needs it, or all zero
+    lr: Array | None = None  # (k,) the learning rate that each was asked to use; None: that of the round
 
     def keep_only(self, rows: Array) -> Replies:
         """Return the replies with all rows but these (k,) bool lost."""
@@ -237,6 +238,10 @@ class View:
     effort_of: Callable[[Array], Array]  # steps -> ‖a‖₁ of the solver, at the nominal lr
     seed: int = 0  # for noise that a server stage adds at its own address
     probes: Probes = field(default=NoProbes(), repr=False, compare=False)
+
+    def lr_of(self, replies: Replies) -> Array:
+        """Return the learning rate (k,) of each reply: of its own dispatch, where rounds overlap."""
+        return np.full(replies.received.size, self.lr) if replies.lr is None else replies.lr
 
     @cached_property
     def effort(self) -> Array:

@@ -56,12 +56,16 @@ def _sentence(name: str, errors: list[Any], caller: str, fields: Sequence[str]) 
     messages = [e["msg"].removeprefix("Value error, ") for e in errors]
     if kind == "value_error":  # a check of our own is already a sentence, or the end of one
         return f"The {name!r} parameter of {caller} {messages[0]}" if name and messages[0][0].islower() else messages[0]
+    return f"The {name!r} parameter of {caller} must be {rule_of(*messages)}. Got {shown(got)} instead."
+
+
+def rule_of(*messages: str) -> str:
+    """Return what pydantic says that a value should be, in our words."""
     rule = " or ".join(
         m.replace("a valid integer", "a whole number").removeprefix("Input should be ").split(", unable")[0]
         for m in messages
     )
-    rule = re.sub(r"\d{16,}", lambda number: f"{float(number[0]):g}", rule)
-    return f"The {name!r} parameter of {caller} must be {rule}. Got {shown(got)} instead."
+    return re.sub(r"\d{16,}", lambda number: f"{float(number[0]):g}", rule)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(pydantic.Field,))

@@ -23,6 +23,7 @@ from fedweave.core.options import renamed
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Cohort, Layout, Population, Replies, ServerState, State
 from fedweave.core.settings import BadInput, settings
+from fedweave.core.spec import describe
 from fedweave.fleet.server.mail import DAY, PromptGrid
 from fedweave.fleet.server.places import Places
 from fedweave.fleet.server.questions import Asker, Question, as_known
@@ -36,6 +37,7 @@ from fedweave.round import absorb, first_state, plan
 from fedweave.round.admission import wrong_number
 from fedweave.round.rules import Rules
 from fedweave.runs.experiment import Seed, Share
+from fedweave.schedule import Rate, Schedule, rate_at
 from fedweave.system.measured import Measured
 from fedweave.system.worlds import steps_of
 
@@ -47,7 +49,7 @@ WRAPPER = "Build the ClientApp with fedweave.flower.client(model, load_partition
 class StrategyOptions:
     """What the clients of an existing app do by themselves, as far as a method wants to know it, and the rest."""
 
-    lr: PositiveFloat
+    lr: Rate
     epochs: PositiveFloat  # for clients that do not report their "steps"
     batch_size: PositiveInt
     clients: PositiveInt | None
@@ -66,17 +68,18 @@ class Strategy(FlowerStrategy):
     ``steps``, ``loss`` and ``first-gradient`` are used where they are reported. A method that has its clients do more
     than plain training says so, and needs ``fedweave.flower.client``.
 
-    ``lr``, ``epochs`` and ``batch_size`` say what the clients do (and tell clients of ours what to do); ``clients`` is
-    the size of the fleet, if not those who are there when the first round begins; ``terms`` say how many must be there
-    and how long to wait, beside the ``timeout`` of ``start``; an update more than ``max_length_ratio`` times as
-    long as the median of its round is refused.
+    ``lr``, ``epochs`` and ``batch_size`` say what the clients do (and tell clients of ours what to do); ``lr`` may be a
+    schedule, and a method's own counts more, as in an Experiment; ``clients`` is the size of the fleet, if not those
+    who are there when the first round begins; ``terms`` say how many must be there and how long to wait, beside the
+    ``timeout`` of ``start``; an update more than ``max_length_ratio`` times as long as the median of its round is
+    refused.
     """
 
     def __init__(
         self,
         method: Method,
         *,
-        lr: float = 0.05,
+        lr: Rate = 0.05,
         epochs: float = 1.0,
         batch_size: int = 32,
         clients: int | None = None,
@@ -99,6 +102,7 @@ class Strategy(FlowerStrategy):
         self.method = replace(method, sampler=ask_more(method.sampler, self.local.terms.over_selection))
         self._clock = clock or Clock()
         self._needs = needs(method)
+        self._rounds: int | None = None  # of ``start``
         self._grid: PromptGrid | None = None  # unless the loop of somebody else calls this strategy
         self._state: ServerState | None = None
         self._places: Places | Roster | None = None
@@ -122,7 +126,7 @@ class Strategy(FlowerStrategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
         """Run Flower's own loop on a grid that looks for answers often and loses none that came in time."""
-        self._grid = PromptGrid(grid, self.local.terms, self._clock)
+        self._grid, self._rounds = PromptGrid(grid, self.local.terms, self._clock), num_rounds
         return super().start(
             self._grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
         )
@@ -144,12 +148,20 @@ class Strategy(FlowerStrategy):
         state = state._replace(round=server_round - 1)
         with deterministic(self._blas):
             prober = _NoProbes(self._tensors.layout)
-            question = Question(plan(self.method, state, population, prober, self.local.lr, self.local.seed))
+            lr = self._lr(server_round)
+            question = Question(plan(self.method, state, population, prober, lr, self.local.seed))
         config = ConfigRecord({**config, "server-round": server_round})
         wait = self.local.terms.answer_seconds
         messages = self._asker.messages(question, places.node, arrays, wait, config)
         self._asked = _Asked(state, question, messages, arrays, self._clock.now())
         return messages
+
+    def _lr(self, round: int) -> float:
+        """Return the learning rate of a round."""
+        rate = self.local.lr if self.method.lr is None else self.method.lr
+        if self._rounds is None and isinstance(rate, Schedule) and rate.needs_rounds:
+            raise BadInput(f"The learning rate {describe(rate)} depends on the number of rounds, which start() knows.")
+        return rate_at(rate, round, self._rounds or round)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

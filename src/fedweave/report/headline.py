@@ -146,6 +146,11 @@ def _caveats(rows: Sequence[Row]) -> list[str]:
     if any(row["stalled"] for row in rows):
         which = _some(rows, "stalled")
         sentences.append(f"Training stalled ({which}): the direction ended close to zero, see the step lengths.")
+    if any(row["ended_early"] for row in rows):
+        which = _some(rows, "ended_early")
+        sentences.append(
+            f"Some runs ended at the target or by patience, as asked ({which}): final numbers are of different rounds."
+        )
     if any(row["unfinished"] for row in rows):
         which = _some(rows, "unfinished")
         sentences.append(

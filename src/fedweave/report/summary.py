@@ -45,7 +45,8 @@ def compare_rows(results: Sequence[Result]) -> list[Row]:
     ``<name>_std`` (None with one seed). The ``*_to_target`` means are over the ``reached`` seeds alone.
     ``time_ratio`` is the mean simulated time to the target over that of ``baseline`` (fedavg, or the first
     method); where it is None, or over fewer seeds, ``note`` says why. ``unfinished`` counts the runs
-    that have fewer rounds than their experiment asks for, ``stalled`` those whose steps ended close to zero.
+    that have fewer rounds than their experiment asks for, but for ``ended_early``, those that ended at the target or by
+    patience as asked; ``stalled`` those whose steps ended close to zero.
     ``paired`` is the difference to the first method in the metric, seed by seed, with its 95 % t interval and a
     verdict: better, worse, equal (within ``margin``, 1 % of the first method's mean) or undecided.
     ``paired_costs`` has the same for each of the costs to the target, by name, where all seeds of both reached it.
@@ -169,8 +170,15 @@ def _row(method: str, runs: Sequence[Result]) -> Row:
         "rounds_max": max(lengths),
         "stalled": sum(run.summary.get("stalled_since") is not None for run in runs),
         "calibrated": any(run.experiment.get("calibrate") for run in runs),
-        "unfinished": sum(n < run.experiment.get("rounds", n) for n, run in zip(lengths, runs, strict=True)),
+        "ended_early": sum(_ended(run) for run in runs),
+        "unfinished": sum(
+            n < run.experiment.get("rounds", n) and not _ended(run) for n, run in zip(lengths, runs, strict=True)
+        ),
     }
+
+
+def _ended(run: Result) -> bool:
+    return run.summary.get("ended_early") is not None
 
 
 def _against(row: Row, base: Row) -> Row:

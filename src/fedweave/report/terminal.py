@@ -132,6 +132,10 @@ def caption(rows: Sequence[Row]) -> str:
     if any(row["reached"] is not None for row in rows):
         goal = units.goal(target, rows[0]["metric"])
         parts.append(f"from “reached” on: until {goal}, over the seeds that got there")
+    if ended := sum(row["ended_early"] for row in rows):
+        parts.append(
+            f"{ended} of {sum(row['seeds'] for row in rows)} runs ended at the target or by patience, as asked"
+        )
     unfinished = sum(row["unfinished"] for row in rows)
     if unfinished:
         parts.append(f"{unfinished} of {sum(row['seeds'] for row in rows)} runs stopped early")

@@ -73,10 +73,12 @@ def gather(
 
 
 def with_staleness(method: Method, state: ServerState, assignment: Assignment, replies: Replies) -> Replies:
-    """Return the replies with each one's staleness, and with its drift if the aggregator needs that."""
+    """Return the replies with each one's staleness and learning rate, and its drift if the aggregator needs that."""
     landing = assignment.landing
     assert landing is not None
     replies = replies._replace(staleness=state.round - landing.flights.version)
+    if (landing.flights.lr != assignment.lr).any():
+        replies = replies._replace(lr=landing.flights.lr)
     if not method.aggregator.needs_drift or not replies.received.any():
         return replies
     rows = np.flatnonzero(replies.received)

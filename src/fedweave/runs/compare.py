@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,13 @@ from fedweave.engine.pool.protocol import Pool
 from fedweave.engine.pool.ray import RayActors
 from fedweave.method import Method
 from fedweave.runs import method_names
-from fedweave.runs.callbacks import Callback, Callbacks, callbacks_of
+from fedweave.runs.callbacks import Callback, Callbacks, Running, callbacks_of
 from fedweave.runs.experiment import Experiment, check_experiment, load_data
-from fedweave.runs.loop import Interrupted, resume_with, run_with, workers_of
+from fedweave.runs.loop import Interrupted, load_result, resume_with, run_with, workers_of
 from fedweave.runs.plain import from_plain, to_plain
 from fedweave.runs.progress import shown_progress
 from fedweave.runs.results import Result
-from fedweave.runs.same_run import different, refuse_another
+from fedweave.runs.same_run import different, refuse_another, refuse_length
 from fedweave.runs.session import prepare
 from fedweave.runs.spread import spread
 from fedweave.store.contents import Plan
@@ -79,7 +79,8 @@ def compare(
 ) -> Comparison:
     """Run every method, given itself or by name, with every seed; with ``out`` each run has its folder in there.
 
-    An interrupted comparison goes on when it is called again with the same arguments and ``out``. On a Ray cluster
+    An interrupted comparison goes on when it is called again with the same arguments and ``out``; the ``result`` of the
+    ``Interrupted`` that Ctrl-C raises is a Comparison of the runs that have a finished round. On a Ray cluster
     ``at_once`` runs go on at the same time, each in a thread that also calls ``callbacks``; None: one per CPU.
     ``progress`` as for ``run``.
     """
@@ -94,10 +95,15 @@ def compare(
         if out is None:
             _try(runs, workers, command)
 
-            def run_one(name: str, own: Pool) -> Result:
-                return run_with(runs[name], None, heard, command, own)
+            so_far = _SoFar(runs)
 
-            return Comparison(spread(run_one, list(runs), workers, at_once))
+            def run_one(name: str, own: Pool) -> Result:
+                return run_with(runs[name], None, [*heard, so_far], command, own)
+
+            try:
+                return Comparison(spread(run_one, list(runs), workers, at_once))
+            except KeyboardInterrupt as stopped:
+                raise Interrupted(None, getattr(stopped, "round", 0), so_far.comparison()) from None
         folder, plain = Path(out), {name: to_plain(e) for name, e in runs.items()}
         if is_comparison(folder) and not different(_planned(folder)["runs"], json.loads(json.dumps(plain))):
             return _continue(folder, runs, heard, command, workers, at_once)
@@ -143,12 +149,45 @@ def _plan(given: Sequence[Method | str], experiment: Experiment, seeds: int) -> 
     }
 
 
+class _SoFar(Callback):
+    """Keeps what runs came to, however they ended."""
+
+    def __init__(self, runs: Mapping[str, Experiment]):
+        self._results = dict[str, Result | None].fromkeys(runs)
+
+    def end(self, run: Running, result: Result, error: BaseException | None) -> None:
+        """Keep a result."""
+        self.add(f"{run.name}-seed{run.experiment.seed}", result)
+
+    def add(self, name: str, result: Result) -> None:
+        """Keep the result of the run of this name."""
+        self._results[name] = result
+
+    def comparison(self, folder: Path | None = None) -> Comparison:
+        """Return the runs that have a finished round; those that are only in the folder are read."""
+        for name in [name for name, result in self._results.items() if result is None]:
+            if folder and any((place := run_inside(folder, name)).glob("state-*.safetensors")):
+                with suppress(BadInput):  # of a state that was not finished
+                    self.add(name, load_result(place))
+        return Comparison([result for result in self._results.values() if result and result.summary["rounds"]])
+
+
 def resume_comparison(
-    folder: str | Path, callbacks: Callbacks = (), trust: bool = False, progress: bool | None = None
+    folder: str | Path,
+    callbacks: Callbacks = (),
+    trust: bool = False,
+    rounds: int | None = None,
+    progress: bool | None = None,
 ) -> Comparison:
-    """Finish an interrupted comparison: runs that are complete are only read; ``trust`` as for ``resume``."""
+    """Finish an interrupted comparison: runs that are complete are only read; ``trust`` as for ``resume``.
+
+    ``rounds`` gives all of its runs another length.
+    """
     heard, content = callbacks_of(callbacks), _planned(Path(folder))
     runs = {name: from_plain(plain, trust) for name, plain in content["runs"].items()}
+    if rounds is not None:
+        runs = {name: replace(e, rounds=rounds) for name, e in runs.items()}
+        _extend(Path(folder), runs, content)
     loaded: dict[Any, Dataset] = {}
     for name, e in runs.items():  # read each data set once
         loaded[e.data] = loaded.get(e.data) or load_data(e)
@@ -156,6 +195,29 @@ def resume_comparison(
     left = len(unfinished(Path(folder), runs))
     with shown_progress(progress, left) as bar, workers_of(next(iter(runs.values()))) as workers:
         return _continue(Path(folder), runs, (*bar, *heard), content["command"], workers)
+
+
+def _extend(folder: Path, runs: Mapping[str, Experiment], content: dict[str, Any]) -> None:
+    """Plan other lengths for the runs of a comparison; each is extended when its turn comes."""
+    for name, e in runs.items():
+        stored, done, place = content["runs"][name], 0, run_inside(folder, name)
+        if (place / "run.sqlite").exists():
+            with closing(RunFolder.open(place, write=False)) as store:
+                state, stored = store.load_state(tables=None), store.experiment
+                done = state.round if state else 0
+        refuse_length(stored, e, done)
+    changed = {name: plain | {"rounds": runs[name].rounds} for name, plain in content["runs"].items()}
+    crash_point("compare: extending")
+    with writable(folder):
+        write_file(folder / "compare.json", (json.dumps({**content, "runs": changed}, indent=1) + "\n").encode())
+
+
+def _is_over(place: Path, experiment: Experiment) -> bool:
+    """Return whether a run of a comparison has nothing left to do."""
+    if (place / state_file(experiment.rounds)).exists():
+        return True
+    may = experiment.stop_at_target or experiment.patience
+    return bool(may and any(place.glob("state-*.safetensors")) and load_result(place).summary["ended_early"])
 
 
 def _continue(
@@ -166,14 +228,19 @@ def _continue(
     workers: Pool,
     at_once: int | None = None,
 ) -> Comparison:
+    so_far = _SoFar(runs)
+    heard = [*callbacks, so_far]
+
     def finish(name: str, own: Pool) -> Result:
         place = run_inside(folder, name)
         if (place / "run.sqlite").exists():
             with closing(RunFolder.open(place)) as store:
-                refuse_another(store.experiment, runs[name])
-                result = resume_with(store, runs[name], callbacks, own)
+                stored = store.experiment  # the plan may have given it another length
+                refuse_another(stored, replace(runs[name], rounds=stored["rounds"]))
+                result = resume_with(store, runs[name], heard, own)
         else:
-            result = run_with(runs[name], place, callbacks, command, own)
+            result = run_with(runs[name], place, heard, command, own)
+        so_far.add(name, result)
         crash_point("compare: run finished")
         return result
 
@@ -183,12 +250,12 @@ def _continue(
             prepare(left[0], workers)  # joins the cluster if there is anything to train
         return Comparison(spread(finish, list(runs), workers, at_once))
     except KeyboardInterrupt as stopped:  # what can be continued is the whole comparison
-        raise Interrupted(folder, getattr(stopped, "round", 0)) from None
+        raise Interrupted(folder, getattr(stopped, "round", 0), so_far.comparison(folder)) from None
 
 
 def unfinished(folder: Path, runs: Mapping[str, Experiment]) -> list[Experiment]:
     """Return the runs of a comparison that are not there yet, or not done."""
-    return [e for name, e in runs.items() if not (run_inside(folder, name) / state_file(e.rounds)).exists()]
+    return [e for name, e in runs.items() if not _is_over(run_inside(folder, name), e)]
 
 
 def runs_in(folder: str | Path) -> list[Path]:

@@ -10,6 +10,7 @@ import numpy as np
 from fedweave.core.records import Array, Population, ServerState
 from fedweave.core.roles import Scores
 from fedweave.round import measures
+from fedweave.runs.experiment import Experiment
 from fedweave.runs.session import Session
 
 COLUMNS = ("accuracy", "loss", "class_accuracy")  # metrics that are columns of every run
@@ -36,12 +37,23 @@ def evaluate(session: Session, after: ServerState, population: Population) -> Ev
         if e.true_gradients:
             surrogate = session.method.aggregator.surrogate(after.aggregator)
             measured |= measures.of_gradients(engine, after.x, population, surrogate)
-    if e.client_eval is None or not _due(e.client_eval, after, e.rounds):
-        return Evaluation(test, measured, {})
+    found = Evaluation(test, measured, {})
+    due = e.client_eval is not None and _due(e.client_eval, after, e.rounds)
+    return with_clients(session, after, found) if due else found
+
+
+def with_clients(session: Session, after: ServerState, found: Evaluation) -> Evaluation:
+    """Return an evaluation with the scores of the clients on their own test samples."""
     ids = session.tested
-    scores = engine.evaluate_clients(after.x, ids)
-    measured |= measures.of_clients(scores, session.manifest["task"]["higher_is_better"])
-    return Evaluation(test, measured, {"round": np.full(ids.size, after.round), "client": ids, "value": scores})
+    scores = session.engine.evaluate_clients(after.x, ids)
+    measured = found.measured | measures.of_clients(scores, session.manifest["task"]["higher_is_better"])
+    rows = {"round": np.full(ids.size, after.round), "client": ids, "value": scores}
+    return found._replace(measured=measured, clients=rows)
+
+
+def ends_with_more(experiment: Experiment, last: int) -> bool:
+    """Return whether a run whose last round is this one evaluates more in it than a longer run would."""
+    return any(every and last % every for every in (experiment.evaluate_every, experiment.client_eval))
 
 
 def _due(every: int, after: ServerState, last: int) -> bool:

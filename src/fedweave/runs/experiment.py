@@ -13,7 +13,7 @@ from fedweave.core import plugins
 from fedweave.core.options import Option, options_of, renamed_options
 from fedweave.core.records import MOST_STEPS
 from fedweave.core.roles import Pacing, System, Upload
-from fedweave.core.settings import BadInput, PositiveFactor, settings, shown, undeclared
+from fedweave.core.settings import BadInput, settings, shown, undeclared
 from fedweave.data import Dataset, load
 from fedweave.data.partition import Partition
 from fedweave.data.partition import parse as parse_partition
@@ -36,6 +36,7 @@ from fedweave.runs.checks import (
     without_effect,
 )
 from fedweave.runs.start import Start, check_start
+from fedweave.schedule import Rate, Schedule, rate_at
 from fedweave.system import names as systems
 from fedweave.system.layers import layers_of
 from fedweave.tables.rows import Where
@@ -99,7 +100,16 @@ class Experiment:
         ),
     ] = default_text("uniform")
     rounds: Annotated[PositiveInt, Option("Number of rounds.", "R", "60")] = 30
-    lr: Annotated[PositiveFactor, Option("Learning rate of the clients.", "ETA", "0.1")] = 0.05
+    lr: Annotated[
+        Rate,
+        Option(
+            "Learning rate of the clients: a number; '0.1, 0.01@200', which is 0.01 from round 200 on; cosine:0.1 or "
+            "cosine:0.1:0.001, from there down to zero or to 0.001 over the rounds; 'warmup:5, 0.1' grows to it in 5 "
+            "rounds. A method's own stands behind a semicolon: '0.1; fedprox=0.02'.",
+            "ETA",
+            "0.1",
+        ),
+    ] = 0.05
     epochs: Annotated[
         Annotated[float, Field(gt=0, le=MOST_STEPS)] | None,
         Option("Local passes over the data per round; fractions are fine.", "E", "0.5", default="1"),
@@ -294,6 +304,20 @@ class Experiment:
         ),
     ] = 0
 
+    stop_at_target: Annotated[
+        bool, Option("true: end the run with the first evaluated round that reaches the target.", "BOOL", "true")
+    ] = False
+    patience: Annotated[
+        PositiveInt | None,
+        Option(
+            "End the run when the task's metric on the test set has not improved for so many rounds; evaluated rounds "
+            "alone count.",
+            "R",
+            "20",
+            default="never",
+        ),
+    ] = None
+
     def __post_init__(self) -> None:
         """Refuse fields that contradict each other, all at once; the command line replaces their quoted names."""
         problems: list[str] = []
@@ -318,6 +342,10 @@ class Experiment:
         problems += self._method_problems()
         if self.target is not None and "test" not in self.evaluate:
             problems.append("'target' is reached on the test set: 'evaluate' must have test in it.")
+        if self.stop_at_target and self.target is None:
+            problems.append("'stop_at_target' needs a 'target'.")
+        if self.patience is not None and "test" not in self.evaluate:
+            problems.append("'patience' goes by the test set: 'evaluate' must have test in it.")
         problems += without_effect(self)
         problems += [
             why
@@ -357,6 +385,15 @@ class Experiment:
         pacing = self.pacing or (self._shorthand if self._shorthand != Synchronous() else None)
         given = {name: part for name, part in (("pacing", pacing), ("upload", self.upload)) if part is not None}
         return replace(self.method, **given) if given else self.method
+
+    @property
+    def rate(self) -> float | Schedule:
+        """The learning rate of the clients: the method's own, or this experiment's."""
+        return self.lr if self.method.lr is None else self.method.lr
+
+    def lr_at(self, round: int) -> float:
+        """Return the learning rate of the clients in a round, from 1."""
+        return rate_at(self.rate, round, self.rounds)
 
     @property
     def rules(self) -> Rules:

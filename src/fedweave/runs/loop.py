@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,21 @@ from fedweave.engine.pool.protocol import Pool
 from fedweave.local.torch.device import choose_device
 from fedweave.round import Round, run_round
 from fedweave.runs.callbacks import Callback, Callbacks, Running, callbacks_of
+from fedweave.runs.evaluation import ends_with_more
 from fedweave.runs.experiment import Experiment, check_experiment
 from fedweave.runs.factories import own_model
 from fedweave.runs.plain import from_plain, to_plain
 from fedweave.runs.progress import shown_progress
 from fedweave.runs.recorder import Recorder
-from fedweave.runs.results import Result, summarise
-from fedweave.runs.same_run import different, mind_machine, refuse_another, refuse_another_start, refuse_edited
+from fedweave.runs.results import Result, ended_early, summarise
+from fedweave.runs.same_run import (
+    different,
+    mind_machine,
+    refuse_another,
+    refuse_another_start,
+    refuse_edited,
+    refuse_length,
+)
 from fedweave.runs.session import Session, prepare, refuse_foreign_state
 from fedweave.runs.start import started
 from fedweave.store.database import reading
@@ -61,11 +70,13 @@ def resume(
     experiment: Experiment | None = None,
     callbacks: Callbacks = (),
     trust: bool = False,
+    rounds: int | None = None,
     progress: bool | None = None,
 ) -> Result:
     """Continue an interrupted run, bit for bit. ``experiment`` is needed only for data or models given in Python.
 
-    Without ``trust`` nothing is imported or read because the folder says so: plug-ins, images or a trace.
+    Without ``trust`` nothing is imported or read because the folder says so: plug-ins, images or a trace. ``rounds``
+    gives it another length: what comes out is bit for bit what a run of so many rounds would have been.
     """
     heard = callbacks_of(callbacks)
     with closing(RunFolder.open(Path(run_folder))) as store:  # closed also when refused: the next try is not locked out
@@ -77,8 +88,10 @@ def resume(
         refuse_edited(manifest.get("experiment") or stored, stored)
         if experiment is not None:
             check_experiment(experiment)
-            refuse_another(stored, experiment)
+            refuse_another(stored, experiment if rounds is None else replace(experiment, rounds=stored["rounds"]))
         experiment = experiment or from_plain(stored, trust)
+        if rounds is not None:
+            experiment = replace(experiment, rounds=rounds)
         with shown_progress(progress, 1) as bar, workers_of(experiment) as workers:
             return resume_with(store, experiment, (*bar, *heard), workers)
 
@@ -100,35 +113,62 @@ def run_with(
 
 
 def resume_with(store: RunFolder, experiment: Experiment, callbacks: Sequence[Callback], workers: Pool) -> Result:
-    """Continue a run with workers that are already there; a finished one is only read."""
+    """Continue a run with workers that are already there; a finished one is only read.
+
+    Where the experiment has another number of rounds, the run is given that, once everything else is known to fit.
+    """
     manifest, state = store.manifest, store.load_state(tables=None)
     store.refuse_broken_log(state.round if state else 0, experiment.audit)
     store.tidy()
-    if state is not None and state.round >= experiment.rounds:
+    longer = refuse_length(store.experiment, experiment, state.round if state else 0)
+    if state is not None and not longer and is_over(store, state):
         own = own_model(experiment.model)
         own = own and started(own, experiment.start)[0]
         result = _result(store, to_plain(experiment), manifest, state, own)
         store.close()
         return result
-    state = store.load_state(experiment.tables)
-    store.rewind(state.round if state else 0)
     session = prepare(experiment, workers)
     if other := different(manifest["data"], session.manifest["data"]):
         raise BadInput(f"The data has changed since this run began: {'; '.join(other)}.")
     refuse_another_start(manifest, session.manifest)
     mind_machine(manifest, session.manifest)
+    extend(store, experiment)
+    state = store.load_state(experiment.tables)
+    store.rewind(state.round if state else 0)
     if state is not None:
         refuse_foreign_state(session, state)
     state = state or store.start(session.start, experiment.tables)
-    return go_on(session._replace(manifest=manifest), state, store, callbacks)
+    return go_on(session._replace(manifest=store.manifest), state, store, callbacks)
+
+
+def extend(store: RunFolder, experiment: Experiment) -> None:
+    """Give a run as many rounds as the experiment has, if it has others.
+
+    A last round in which more was evaluated than a longer run would have evaluated there is done again.
+    """
+    before, state = int(store.experiment["rounds"]), store.load_state(tables=None)
+    done = state.round if state else 0
+    if refuse_length(store.experiment, experiment, done):
+        again = done == before and ends_with_more(experiment, before)
+        store.extend(experiment.rounds, before - 1 if again else done)
+
+
+def is_over(store: RunFolder, state: ServerState) -> bool:
+    """Return whether a run has nothing left to do after this state: all rounds are done, or it ended early."""
+    if state.round >= store.experiment["rounds"]:
+        return True
+    rounds = store.columns("rounds")
+    rounds = {name: column[rounds["round"] <= state.round] for name, column in rounds.items()}
+    return ended_early(rounds, store.experiment, store.manifest.get("task")) is not None
 
 
 def iterate(session: Session, state: ServerState | None = None) -> Iterator[tuple[ServerState, Round]]:
     """Yield the state after each round that is left, from this state or the first, and what happened in the round."""
     e, state = session.experiment, state or session.start
     while state.round < e.rounds:
+        lr = e.lr_at(state.round + 1)
         state, happened = run_round(
-            session.method, state, session.world, session.engine, e.lr, e.seed, e.calibrate, session.rules
+            session.method, state, session.world, session.engine, lr, e.seed, e.calibrate, session.rules
         )
         yield state, happened
         del happened  # its updates would stay in memory beside those of the next round
@@ -139,6 +179,9 @@ def rounds(experiment: Experiment) -> Iterator[tuple[ServerState, Round]]:
 
     ``state.x`` is the model, ``happened.cohort`` and ``happened.replies`` say who was asked and what arrived.
     """
+    check_experiment(experiment)
+    if experiment.stop_at_target or experiment.patience:
+        raise BadInput("fedweave.rounds evaluates nothing: leave 'stop_at_target' and 'patience' out.")
     with workers_of(experiment) as workers:
         steps, blas = iterate(prepare(experiment, workers)), ThreadpoolController()
         while True:
@@ -159,9 +202,11 @@ def go_on(session: Session, state: ServerState, store: RunFolder, callbacks: Seq
             begun.append(callback)
             callback.begin(run)
         with deterministic(), record:
-            for after, happened in iterate(session, state):
+            for after, happened in iterate(session, state) if not record.ended else ():
                 record.add(after, happened)
                 del happened
+                if record.ended:
+                    break
     except BaseException as e:
         error = e
     try:  # whatever happened, the finished rounds are kept
@@ -190,6 +235,7 @@ def _result(
         "method": plain["method"]["name"],
         "seed": plain["seed"],
         **summarise(rounds, plain["target"], manifest.get("task")),
+        "ended_early": ended_early(rounds, plain, manifest.get("task")),
         "run": str(store.folder) if store.folder else None,
         "digest": hashlib.sha256(state.x.tobytes()).hexdigest(),
     }

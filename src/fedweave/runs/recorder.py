@@ -13,7 +13,9 @@ from fedweave.core.crash_points import crash_point
 from fedweave.core.records import Array, Failure, ServerState, State
 from fedweave.round import Round, measures
 from fedweave.runs.callbacks import Callback, Running
-from fedweave.runs.evaluation import COLUMNS, Evaluation, evaluate
+from fedweave.runs.evaluation import COLUMNS, Evaluation, ends_with_more, evaluate, with_clients
+from fedweave.runs.plain import to_plain
+from fedweave.runs.results import ended_early, reason_to_end
 from fedweave.runs.rows import audit_lines, client_rows, round_row
 from fedweave.runs.session import Session
 from fedweave.store.run_folder import RunFolder
@@ -35,7 +37,8 @@ class Recorder(AbstractContextManager["Recorder"]):
     """Adds rounds to a store one after another: the row first, then the state.
 
     Where workers evaluate a model beside the next round, it is recorded when that one has trained. An interruption
-    loses the round that is being evaluated; resuming repeats it.
+    loses the round that is being evaluated; resuming repeats it. If its scores end the run, the next one is dropped, or
+    what went wrong in it.
     """
 
     def __init__(
@@ -48,16 +51,22 @@ class Recorder(AbstractContextManager["Recorder"]):
         self._before = state
         self._waiting: Finished | None = None
         self.state = state  # the last one that is recorded, with the best model so far
+        self._plain = to_plain(session.experiment)
+        self.ended = ended_early(past, self._plain, session.manifest.get("task"))  # why, before its last round
         self._begin = time.perf_counter()
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         """Record what waits, also after an error; but whoever interrupts a run does not wait for an evaluation."""
-        if kind is None or issubclass(kind, Exception):
-            self._settle()
+        if self._waiting is None or not (kind is None or issubclass(kind, Exception)):
+            return False
+        self._settle()
+        return self.ended is not None
 
     def add(self, after: ServerState, happened: Round) -> None:
         """Evaluate and measure a round, and record it as soon as its scores are there."""
         self._settle()
+        if self.ended:
+            return
         crash_point("stepped")
         self._waiting = Finished(
             after=after,
@@ -83,15 +92,21 @@ class Recorder(AbstractContextManager["Recorder"]):
         row = waiting.row | {name: scores[name] for name in COLUMNS if name in scores}
         row |= {"wall_seconds": self._seconds, **waiting.measured}
         row |= {name: value for name, value in scores.items() if name not in COLUMNS}  # the task's own
-        row |= waiting.found.measured
+        e, task, found = self._session.experiment, self._session.manifest.get("task"), waiting.found
+        best = _better(self.state.best, row, after, task)
+        value, seen = float(row.get(task["primary"], np.nan)) if task else np.nan, int(best["round"]) if best else 0
+        self.ended = reason_to_end(self._plain, task, after.round, value, seen)
+        if self.ended and e.client_eval and not found.clients:  # this is the last round, where they are evaluated
+            found = with_clients(self._session, after, found)
+        row |= found.measured
         crash_point("evaluated")
-        store.add(row, waiting.clients, waiting.failures, waiting.found.clients)
+        store.add(row, waiting.clients, waiting.failures, found.clients)
         if waiting.audit:
             store.note(after.round, waiting.audit)
         crash_point("recorded")
-        best = _better(self.state.best, row, after, self._session.manifest.get("task"))
         self.state = after._replace(best=best)
-        store.save(self.state, always=self._session.every_round)
+        before_extra = after.round == e.rounds - 1 and ends_with_more(e, e.rounds)  # a longer run goes on from here
+        store.save(self.state, always=self._session.every_round or before_extra)
         for callback in self._callbacks:
             callback.round(self._run, row, self.state)
         self._begin = time.perf_counter()

@@ -120,6 +120,34 @@ def to_target(
     return {name: column[hit[0]].item() if hit.size else None for name, column in costs.items()}
 
 
+def reason_to_end(
+    experiment: Mapping[str, Any], task: Mapping[str, Any] | None, round: int, value: float, best: int
+) -> str | None:
+    """Return why a run ends with this round before its last: "target", "patience", or None, if it does not.
+
+    ``value`` is the task's metric in that round, ``best`` the first round with the best value so far, 0 before any.
+    """
+    if task is None or round % experiment["evaluate_every"] or round >= experiment["rounds"]:
+        return None
+    target, patience = experiment["target"], experiment["patience"]
+    sign = 1 if task["higher_is_better"] else -1
+    if experiment["stop_at_target"] and target is not None and sign * value >= sign * target:
+        return "target"
+    return "patience" if patience is not None and round - best >= patience else None
+
+
+def ended_early(rounds: Columns, experiment: Mapping[str, Any], task: Mapping[str, Any] | None) -> str | None:
+    """Return why a run with these rows has ended before its last round: "target" or "patience"; None, if it has not."""
+    known = {"stop_at_target": False, "patience": None, "evaluate_every": 1, **experiment}  # older runs have neither
+    if not rounds["round"].size or not (known["stop_at_target"] or known["patience"]):
+        return None
+    metric, higher = primary_of(rounds, task)
+    values = rounds.get(metric, np.full(rounds["round"].size, np.nan))
+    seen = np.flatnonzero(np.isfinite(values))
+    best = rounds["round"][seen[(np.argmax if higher else np.argmin)(values[seen])]] if seen.size else 0
+    return reason_to_end(known, task, int(rounds["round"][-1]), float(values[-1]), int(best))
+
+
 def primary_of(rounds: Columns, task: Mapping[str, Any] | None) -> tuple[str, bool]:
     """Return the metric by which a run is judged, and whether higher is better; runs of 0.1 do not name it."""
     if task is not None:

@@ -10,8 +10,10 @@ from typing import Any
 
 from fedweave.core.plugins import is_plugin
 from fedweave.core.settings import BadInput, brief
+from fedweave.core.spec import describe
 from fedweave.runs.experiment import Experiment
 from fedweave.runs.plain import refuse_old_fields, to_plain
+from fedweave.schedule import Schedule
 
 FREE = {"pool", "workers", "device", "tables"}  # settings that change no bit
 
@@ -40,6 +42,21 @@ def refuse_another(stored: Mapping[str, Any], given: Experiment) -> None:
             f"The experiment differs from the one this run began with in {'; '.join(other)}. "
             "Give the same one, or start a new run."
         )
+
+
+def refuse_length(stored: Mapping[str, Any], experiment: Experiment, done: int) -> bool:
+    """Return whether the experiment has another number of rounds than its run; refuse one that this cannot have."""
+    rounds, before = experiment.rounds, stored["rounds"]
+    if rounds == before:
+        return False
+    if rounds <= done:
+        raise BadInput(f"This run has done {done} of its {before} rounds: 'rounds' must be more. Got {rounds}.")
+    if isinstance(rate := experiment.rate, Schedule) and rate.needs_rounds:
+        raise BadInput(
+            f"The learning rate {describe(rate)} goes down over all {before} rounds of this run, so that its first "
+            f"rounds would have been others in a run of {rounds}. Start a new run."
+        )
+    return True
 
 
 def different(before: Any, now: Any, path: str = "") -> list[str]:

@@ -144,7 +144,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     }
     start = first_state(method, x, base, engine.layout.parameters)
     if experiment.calibrate:  # a method whose step length nobody knows says so now
-        calibrated_lr(method, start, view_of(method, start, first, engine, experiment.lr))
+        calibrated_lr(method, start, view_of(method, start, first, engine, experiment.lr_at(1)))
     return Session(
         experiment=experiment,
         engine=engine,

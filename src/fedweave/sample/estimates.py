@@ -24,7 +24,7 @@ def remember(state: State, view: View, cohort: Cohort, replies: Replies, memory:
     after["effort"][ids] *= memory
     after["effort"][answered] += effort
     after["reach"][ids] *= memory
-    after["reach"][answered] += measured_effort(replies, view.lr, effort)
+    after["reach"][answered] += measured_effort(replies, view.lr if replies.lr is None else replies.lr[ok], effort)
     return after
 
 
@@ -36,7 +36,7 @@ def visited(state: State, ids: Array, memory: float, **values: Array) -> dict[st
     return after
 
 
-def measured_effort(replies: Replies, lr: float, effort: Array) -> Array:
+def measured_effort(replies: Replies, lr: float | Array, effort: Array) -> Array:
     """Return κ = ‖u‖ / (η ‖first gradient‖) of the received updates, at most the counted effort.
 
     It equals the counted effort where gradients stay constant, and is less where local training saturates.

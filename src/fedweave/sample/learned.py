@@ -51,12 +51,12 @@ def local_gradients(view: View, replies: Replies, kind: Gradients) -> Iterator[t
 
     Both are exact for plain SGD. Of the received updates, a block at a time; those that are not finite are left out.
     """
-    updates = replies.updates[:, : view.layout.parameters]
+    updates, lr = replies.updates[:, : view.layout.parameters], view.lr_of(replies)
     for some in row_blocks(updates):
         rows = np.arange(some.start, some.stop)[replies.received[some]]
         steps = replies.steps[rows]
         with np.errstate(divide="ignore", invalid="ignore"):  # no steps, no gradient
-            reach = view.lr * view.effort_of(steps) / (1 if kind == "mean" else steps)
+            reach = lr[rows] * view.effort_of(steps) / (1 if kind == "mean" else steps)
             g = updates[rows] / -reach[:, None].astype(updates.dtype)
         finite = np.isfinite(g).all(axis=1)
         yield rows[finite], g[finite]

@@ -40,6 +40,9 @@ class StoredExperiment(Checked):
     rounds: Number
     target: float | None
     calibrate: bool = False
+    stop_at_target: bool = False
+    patience: Number | None = None
+    evaluate_every: Annotated[int, Field(gt=0, lt=2**63)] = 1
 
 
 def _metric(name: str) -> str:

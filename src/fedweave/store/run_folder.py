@@ -95,15 +95,29 @@ class RunFolder:
 
     @property
     def experiment(self) -> dict[str, Any]:
-        """The settings that the run began with, in experiment.json."""
+        """The settings that the run began with, in experiment.json, with as many rounds as it was extended to."""
         assert self.folder is not None
-        return read_json(self.folder / "experiment.json", StoredExperiment)
+        return read_json(self.folder / "experiment.json", StoredExperiment) | self._length()
 
     @property
     def manifest(self) -> dict[str, Any]:
         """Where the run comes from, in manifest.json."""
         assert self.folder is not None
-        return read_json(self.folder / "manifest.json", Manifest)
+        manifest = read_json(self.folder / "manifest.json", Manifest)
+        if began := manifest.get("experiment"):
+            manifest["experiment"] = began | self._length()
+        return manifest
+
+    def _length(self) -> dict[str, int]:
+        """Return the number of rounds that the run was extended to, if it was.
+
+        experiment.json stays as it is: the audit log is chained to it.
+        """
+        with reading(self.folder):
+            found = read_columns(self._db, "extension", schema.EXTENSION)["rounds"]
+            if any(rounds < 1 for rounds in found):
+                raise ValueError("the column 'rounds' of 'extension' must be positive")
+        return {"rounds": found[-1]} if found else {}
 
     def add(
         self,
@@ -228,6 +242,19 @@ class RunFolder:
         if self._audit and self.folder:
             with storing(self.folder / AUDIT_LOG):
                 self._audit.rewind(self.audit_end())
+
+    def extend(self, rounds: int, last: int) -> None:
+        """Give the run another number of rounds, from its newest state up to round ``last``, all at once."""
+        with storing(self.folder and self.folder / "run.sqlite"):
+            self._db.execute("BEGIN IMMEDIATE")
+            (kept,) = self._db.execute("SELECT MAX(round) FROM states WHERE round <= ?", (last,)).fetchone()
+            for table in (*schema.ROWS, "states"):
+                self._db.execute(f"DELETE FROM {table} WHERE round > ?", (kept or 0,))
+            self._db.execute("DELETE FROM extension")
+            schema.insert_rows(self._db, "extension", [(rounds,)])
+            crash_point("extending")
+            self._db.execute("COMMIT")
+        crash_point("extended")
 
     def audit_end(self, round: int = 2**62) -> End | None:
         """Return the end of the audit log as recorded with the last state up to ``round``; None without a log."""

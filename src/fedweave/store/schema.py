@@ -29,11 +29,12 @@ CLIENT_SCORES = {"round": "INTEGER", "client": "INTEGER", "value": "REAL"}
 FAILURES = {"round": "INTEGER", "kind": "TEXT", "client": "INTEGER", "why": "TEXT", "traceback": "TEXT"}
 MEASURES = {"round": "INTEGER", "name": "TEXT", "value": "REAL"}
 AUDIT = {"round": "INTEGER PRIMARY KEY", "bytes": "INTEGER", "chain": "TEXT"}  # the end of the log
+EXTENSION = {"rounds": "INTEGER"}  # the length of a run that was extended; one row, or none
 STATES = {"round": "INTEGER PRIMARY KEY", "file": "TEXT", "sha256": "TEXT"}
 
 TABLES = {
     "rounds": ROUNDS, "clients": CLIENTS, "failures": FAILURES, "measures": MEASURES, "audit": AUDIT, "states": STATES,
-    "client_scores": CLIENT_SCORES,
+    "client_scores": CLIENT_SCORES, "extension": EXTENSION,
 }  # fmt: skip
 KEYS = {
     "clients": ", PRIMARY KEY (round, client)", "measures": ", PRIMARY KEY (round, name)",

@@ -33,11 +33,11 @@ from fedweave.round.flights import under_way
 from fedweave.runs.callbacks import Callback, Callbacks, Row, Running, callbacks_of
 from fedweave.runs.experiment import Experiment, load_data
 from fedweave.runs.factories import model_factory, own_model
-from fedweave.runs.loop import go_on
+from fedweave.runs.loop import extend, go_on, is_over
 from fedweave.runs.own_models import first_vector
 from fedweave.runs.plain import to_plain
 from fedweave.runs.results import Result, score_of
-from fedweave.runs.same_run import different, mind_machine, refuse_another, refuse_another_start
+from fedweave.runs.same_run import different, mind_machine, refuse_another, refuse_another_start, refuse_length
 from fedweave.runs.session import Session, describe_model, describe_task, nominal_population, refuse_foreign_state
 from fedweave.runs.start import started
 from fedweave.store.run_folder import RunFolder
@@ -60,8 +60,9 @@ def server(
     partition not at all. ``system=fedweave.system.Measured()`` has links and latencies learned from what is seen; any
     other world decides how much clients work. The experiment's ``start`` values are sent as every model is; frozen
     parameters are not sent, so the client's app has to set those itself. With ``out`` everything is kept in that
-    folder, and a run that was interrupted goes on where it was. ``experiment`` and ``terms`` may be functions of the
-    app's configuration, what ``flwr run -c`` changes; an ``out`` there counts more than the one here.
+    folder, and a run that was interrupted goes on where it was; with another number of rounds it is extended.
+    ``experiment`` and ``terms`` may be functions of the app's configuration, what ``flwr run -c`` changes; an ``out``
+    there counts more than the one here.
     """
     app = ServerApp()
 
@@ -92,22 +93,26 @@ def run(
         store = RunFolder.create(out, to_plain(experiment), session.manifest)
         return go_on(session, store.start(session.start, experiment.tables), store, heard)
     store = RunFolder.open(out)
-    refuse_another(store.experiment, experiment)
-    state = store.load_state(experiment.tables)
+    stored = store.experiment
+    refuse_another(stored, replace(experiment, rounds=stored["rounds"]))
+    manifest, state = store.manifest, store.load_state(tables=None)
     store.refuse_broken_log(state.round if state else 0, experiment.audit)
-    store.rewind(state.round if state else 0)
-    manifest = store.manifest
+    refuse_length(stored, experiment, state.round if state else 0)
     session = prepare(experiment, grid, terms, clock, manifest.get("samples"))
     if other := different(manifest["data"], session.manifest["data"]):
         raise BadInput(f"The server's data has changed since this run began: {'; '.join(other)}.")
     refuse_another_start(manifest, session.manifest)
     mind_machine(manifest, session.manifest)
+    extend(store, experiment)
+    state = store.load_state(experiment.tables)
+    store.rewind(state.round if state else 0)
     if state is not None:
         refuse_foreign_state(session, state)
         _recall(session, store)
-        _ask_again(session, state)
+        if not is_over(store, state):
+            _ask_again(session, state)
     state = state or store.start(session.start, experiment.tables)
-    return go_on(session._replace(manifest=manifest), state, store, heard)
+    return go_on(session._replace(manifest=store.manifest), state, store, heard)
 
 
 def prepare(
@@ -210,7 +215,7 @@ def _recall(session: Session, store: RunFolder) -> None:
 def _ask_again(session: Session, state: ServerState) -> None:
     """Ask those again who were under way when the server stopped: what they answered it is gone with it."""
     engine, method = session.engine, session.method
-    if isinstance(engine, FlowerEngine) and method.pacing.overlaps and state.round < session.experiment.rounds:
+    if isinstance(engine, FlowerEngine) and method.pacing.overlaps:
         engine.resume(state.clock, under_way(method, state, session.base, engine, session.experiment.seed))
 
 
