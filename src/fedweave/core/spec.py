@@ -120,7 +120,7 @@ def change(spec: dict[str, Any], assignments: Mapping[str, str]) -> dict[str, An
         if isinstance(node, dict) and last in node:
             node[last] = _value(text)
         else:
-            problems.append(f"--set: there is no field {path!r}.{nearest(path, _paths(spec))}")
+            problems.append(f"--set: there is no field {path!r}.{nearest(path, paths(spec))}")
     if problems:
         raise BadInput(*problems)
     return spec
@@ -134,6 +134,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _paths(spec: Mapping[str, Any], prefix: str = "") -> list[str]:
-    inner = [p for k, v in spec.items() if isinstance(v, Mapping) for p in _paths(v, f"{prefix}{k}.")]
+def paths(spec: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return the paths of all fields of plain settings, such as ``method.sampler.per_round``."""
+    inner = [p for k, v in spec.items() if isinstance(v, Mapping) for p in paths(v, f"{prefix}{k}.")]
     return [prefix + k for k in spec] + inner

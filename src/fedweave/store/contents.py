@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from fedweave.core.paths import FileName
 from fedweave.core.typed_json import Checked
@@ -40,6 +40,7 @@ class StoredExperiment(Checked):
     rounds: Number
     target: float | None
     calibrate: bool = False
+    validation: float | None = None
 
 
 def _metric(name: str) -> str:
@@ -101,10 +102,17 @@ class Manifest(Checked):
 
 
 class Plan(Checked):
-    """compare.json: the runs of a comparison by the names of their folders."""
+    """compare.json: the runs of a comparison by the names of their folders, and in a sweep where each is in the grid."""
 
     command: Printable | None
     runs: Annotated[dict[FileName, StoredExperiment], Field(min_length=1)]
+    points: dict[str, dict[Printable, Printable | float | int | bool | None]] | None = None
+
+    @model_validator(mode="after")
+    def _each_run_has_a_point(self) -> Plan:
+        if self.points is not None and self.points.keys() != self.runs.keys():
+            raise ValueError("'points' must have the names of 'runs'")
+        return self
 
 
 class AuditLine(Checked):

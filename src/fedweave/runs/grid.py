@@ -1,0 +1,188 @@
+"""The grid of a sweep: which fields take which values, the experiments at its points, and the names of their runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedweave.core.settings import BadInput, nearest, shown
+from fedweave.core.spec import describe, name_of, paths
+from fedweave.method import Method
+from fedweave.runs.experiment import Experiment
+from fedweave.runs.plain import to_plain
+from fedweave.runs.same_run import FREE
+
+FIXED = {
+    "method": "the methods are a list of their own",
+    "seed": "every point runs with all seeds",
+    "validation": "all points are judged on the same samples",
+    **dict.fromkeys(sorted(FREE), "it changes no result"),
+}
+LONGEST = 32  # characters of a value in the name of a run
+LONGEST_POINT = 120  # and of all values together
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A field that takes several values, of all methods or of some."""
+
+    path: str
+    values: tuple[Any, ...]
+    labels: tuple[Any, ...]  # how they are shown: numbers and texts, all different
+    methods: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A method at a point of the grid."""
+
+    stem: str  # of the names of its runs
+    point: Mapping[str, Any]  # labels by path
+    experiment: Experiment
+
+
+def axes_of(over: Mapping[str, Sequence[Any]], methods: Sequence[Method], experiment: Experiment) -> list[Axis]:
+    """Return the axes of a grid, given as ``{"lr": [0.01, 0.1], "fedprox:method.solver.mu": [0, 0.1]}``.
+
+    Names of methods before a colon restrict an axis to them.
+    """
+    if not isinstance(over, Mapping) or not over:
+        raise BadInput(f"A sweep needs fields and their values, such as {{'lr': [0.01, 0.1]}}. Got {shown(over)}.")
+    problems, axes, names = list[str](), list[Axis](), [m.name for m in methods]
+    for key, values in over.items():
+        some, _, path = str(key).rpartition(":")
+        path, chosen = path.replace("-", "_"), [name.strip() for name in some.split(",")] if some else names
+        wrong = [f"over {key!r}: {n!r} is no method of this sweep.{nearest(n, names)}" for n in chosen if n not in names]
+        wrong = wrong or _value_problems(key, values) or _path_problems(key, path, chosen, methods, experiment)
+        wrong += [
+            f"over {key!r}: {path!r} is swept twice for {name}."
+            for name in chosen
+            if any(axis.path == path and name in axis.methods for axis in axes)
+        ]
+        problems += wrong
+        if not wrong:
+            axes.append(Axis(path, tuple(values), tuple(_unique([label_of(v) for v in values])), tuple(chosen)))
+    if problems:
+        raise BadInput(*problems)
+    return axes
+
+
+def _value_problems(key: str, values: Any) -> list[str]:
+    if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray) or not len(values):
+        return [f"over {key!r} takes a list of values. Got {shown(values)}."]
+    plain = [json.dumps(describe(v), default=repr, sort_keys=True) for v in values]
+    twice = [v for v, text in zip(values, plain, strict=True) if plain.count(text) > 1]
+    return [f"over {key!r} has {shown(twice[0])} twice."] if twice and not callable(twice[0]) else []
+
+
+def _path_problems(
+    key: str, path: str, chosen: Sequence[str], methods: Sequence[Method], experiment: Experiment
+) -> list[str]:
+    if path in FIXED:
+        return [f"over {key!r}: {path!r} cannot be swept, since {FIXED[path]}."]
+    having = {m.name: replace(experiment, method=m) for m in methods}
+    lacking = [name for name in chosen if not _has_field(having[name], path)]
+    if not lacking:
+        return []
+    able = [name for name in having if _has_field(having[name], path)]
+    if not able:
+        known = [p for e in having.values() for p in paths(to_plain(e))]
+        return [f"over {key!r}: there is no field {path!r}.{nearest(path, known)}"]
+    way = f"Sweep it for those that have it: {','.join(able)}:{path}"
+    return [f"over {key!r}: {_and(lacking)} {'has' if len(lacking) == 1 else 'have'} no field {path!r}. {way}"]
+
+
+def places_of(axes: Sequence[Axis], methods: Sequence[Method], experiment: Experiment) -> list[Place]:
+    """Return every method at every point of the grid; values that fields do not take are errors, all at once."""
+    problems, found, taken = dict[str, str](), list[Place](), set[str]()
+    shorts = short_names(axis.path for axis in axes)
+    for method in methods:
+        own = [axis for axis in axes if method.name in axis.methods]
+        for number, choice in enumerate(itertools.product(*(range(len(axis.values)) for axis in own)), 1):
+            point = {axis.path: axis.labels[i] for axis, i in zip(own, choice, strict=True)}
+            stem = _stem(method.name, {shorts[path]: label for path, label in point.items()}, number, taken)
+            values = {axis.path: axis.values[i] for axis, i in zip(own, choice, strict=True)}
+            try:
+                found.append(Place(stem, point, with_fields(replace(experiment, method=method), values)))
+            except BadInput as e:
+                for problem in e.problems:
+                    problems.setdefault(problem, f"{stem}: {problem}")
+    if problems:
+        raise BadInput(*problems.values())
+    return found
+
+
+def with_fields(settings: Any, values: Mapping[str, Any]) -> Any:
+    """Return settings with fields replaced by their paths, each value as the field takes it."""
+    own, inner = dict[str, Any](), dict[str, dict[str, Any]]()
+    for path, value in values.items():
+        head, _, rest = path.partition(".")
+        if not _has_field(settings, head):
+            raise BadInput(f"{type(settings).__name__} has no field {head!r}.")
+        if rest:
+            inner.setdefault(head, {})[rest] = value
+        else:
+            own[head] = value.item() if isinstance(value, np.generic) else value
+    if both := own.keys() & inner.keys():  # a part that is replaced, and then changed
+        settings = replace(settings, **{head: own.pop(head) for head in both})
+    own |= {head: with_fields(getattr(settings, head), changes) for head, changes in inner.items()}
+    return replace(settings, **own)
+
+
+def _has_field(settings: Any, path: str) -> bool:
+    head, _, rest = path.partition(".")
+    if not dataclasses.is_dataclass(settings) or head not in {f.name for f in dataclasses.fields(settings)}:
+        return False
+    return not rest or _has_field(getattr(settings, head), rest)
+
+
+def label_of(value: Any) -> Any:
+    """Return how a value is shown: a number, a word or a short text."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return value if value.isprintable() else shown(value)
+    return name_of(value) if callable(value) and not dataclasses.is_dataclass(value) else shown(value)
+
+
+def _unique(labels: Iterable[Any]) -> list[Any]:
+    """Return labels of which none occurs twice: different values may be shown alike."""
+    found: list[Any] = []
+    for label in labels:
+        numbers = itertools.chain([label], (f"{label} ({n})" for n in itertools.count(2)))
+        found.append(next(each for each in numbers if str(each) not in map(str, found)))
+    return found
+
+
+def short_names(paths: Iterable[str]) -> dict[str, str]:
+    """Return what the fields of a sweep are called: the last word of each path; whole paths where two end alike."""
+    words = {path: path.rpartition(".")[2] for path in paths}
+    return {path: word if list(words.values()).count(word) == 1 else path for path, word in words.items()}
+
+
+def _stem(method: str, point: Mapping[str, Any], number: int, taken: set[str]) -> str:
+    """Return a folder's name for a method at a point, without its seed, that no other has."""
+    words = "-".join(f"{name}{_word(value)}" for name, value in point.items())
+    name = f"{method}-{words if len(words) <= LONGEST_POINT else f'point{number}'}" if point else method
+    names = itertools.chain([name], (f"{name}_{n}" for n in itertools.count(2)))
+    found = next(each for each in names if each.lower() not in taken)  # also where case makes no difference
+    taken.add(found.lower())
+    return found
+
+
+def _word(value: Any) -> str:
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return re.sub(r"[^A-Za-z0-9.+-]+", "_", text).strip("_")[:LONGEST] or "_"
+
+
+def _and(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
