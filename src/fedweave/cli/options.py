@@ -46,7 +46,7 @@ class CommandOptions:
     per_round: Annotated[PositiveInt, Option("How many clients take part in a round.", "K", "10")] = (
         method_names.PER_ROUND
     )
-    seeds: Annotated[PositiveInt, Option("How many seeds, from --seed on; only for compare.", "COUNT", "5")] = 1
+    seeds: Annotated[PositiveInt, Option("How many seeds, from --seed on; for compare and sweep.", "COUNT", "5")] = 1
 
 
 OURS = options_of(CommandOptions)

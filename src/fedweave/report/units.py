@@ -80,6 +80,13 @@ def score(metric: str) -> Format:
     return percent if metric == "accuracy" else loss
 
 
+def interval(metric: str, low: float | None, high: float | None) -> str:
+    """Return an interval of a metric: 88.1 to 90.2 %."""
+    if low is None or high is None:
+        return NONE
+    return f"{100 * low:.1f} to {100 * high:.1f} %" if metric == "accuracy" else f"{plain(low)} to {plain(high)}"
+
+
 def goal(target: float | None, metric: str = "accuracy") -> str:
     """Return the target as in "reached 80 %"; "the target" where runs have different ones."""
     if target is None:

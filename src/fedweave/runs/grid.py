@@ -169,6 +169,11 @@ def short_names(paths: Iterable[str]) -> dict[str, str]:
     return {path: word if list(words.values()).count(word) == 1 else path for path, word in words.items()}
 
 
+def point_text(point: Mapping[str, Any]) -> str:
+    """Return a point in words: lr = 0.1, mu = 0."""
+    return ", ".join(f"{name} = {point[path]}" for path, name in short_names(point).items())
+
+
 def _stem(method: str, point: Mapping[str, Any], number: int, taken: set[str]) -> str:
     """Return a folder's name for a method at a point, without its seed, that no other has."""
     words = "-".join(f"{name}{_word(value)}" for name, value in point.items())

@@ -34,7 +34,7 @@ from fedweave.runs.compare import (
     with_data,
 )
 from fedweave.runs.experiment import Experiment, check_experiment, load_data
-from fedweave.runs.grid import axes_of, places_of, short_names
+from fedweave.runs.grid import axes_of, places_of, point_text
 from fedweave.runs.loop import Interrupted, load_result, workers_of
 from fedweave.runs.results import Result, frame_of
 from fedweave.statistics import mean_over_seeds
@@ -195,11 +195,6 @@ def load_sweep(folder: Path) -> Sweep:
 
 def _begun(folder: Path, names: Mapping[str, Any]) -> list[str]:
     return [name for name in names if has_begun(run_inside(folder, name))]
-
-
-def point_text(point: Point) -> str:
-    """Return a point in words: lr = 0.1, mu = 0."""
-    return ", ".join(f"{name} = {point[path]}" for path, name in short_names(point).items())
 
 
 def _rows_of(comparison: Comparison | None) -> list[dict[str, Any]]:
