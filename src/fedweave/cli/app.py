@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
-import shlex
 import signal
 import sys
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
@@ -24,9 +19,10 @@ from rich.text import Text
 from fedweave import __version__, data, models, papers, tasks
 from fedweave.cli import plan as plan_command
 from fedweave.cli import reproduce as reproduce_command
+from fedweave.cli import sweep as sweep_command
 from fedweave.cli import verify as verify_command
+from fedweave.cli.common import NO_OPTIONS, AtOnce, Out, Set, command_line, new_folder, print_json, training
 from fedweave.cli.flower import flower
-from fedweave.cli.loading import uncollected
 from fedweave.cli.options import OPTIONS, Json, Typed, as_option, experiments_of, help_text
 from fedweave.cli.progress import Show
 from fedweave.cli.signals import heed, resumable, stop, stopped, unmasked
@@ -53,19 +49,7 @@ app = App(
     print_error=False,
     help_epilogue="Example: fedweave compare fedavg fedprox --data digits --system dynamic --rounds 20",
 )
-Set = Annotated[
-    tuple[str, ...],
-    Parameter(
-        "--set",
-        negative="",
-        show_default=False,
-        metavar="PATH=VALUE",
-        help="Any field by its path, such as method.sampler.per_round=3 or partition.alpha=1.",
-    ),
-]
-Out = Annotated[Path | None, help_text("Folder to keep the run in. [runs/NAME-DATE]", "RUN")]
 Folder = Annotated[Path, Parameter(metavar="RUN")]
-NO_OPTIONS = Typed()
 STAYS = {"resume": " A run is continued with the settings it began with."}
 STALLED = "the hull of the clients' momenta came close to the origin; docs/guide.md says what helps"
 
@@ -92,7 +76,7 @@ def list_(
     chosen = {kind: plugins.info(kind, known[kind]()) for kind in ([what] if what else known)}
     groups = method_groups(chosen.get("methods", ()))
     if json:
-        _print_json({**chosen, "groups": groups} if "methods" in chosen else chosen)
+        print_json({**chosen, "groups": groups} if "methods" in chosen else chosen)
         return
     for title, rows in chosen.items():
         table = Table("name", "what it is", title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
@@ -131,11 +115,11 @@ def run(
         if "per_round" in options.given():
             raise BadInput("--per-round and --plan exclude each other: a plan has its own cohort size.")
         experiment = plan_command.follow(experiment, plan)
-    running, _ = _training()
-    folder = out or _folder(experiment.method.name)
+    running, _ = training()
+    folder = out or new_folder(experiment.method.name)
     with resumable(folder):
         with Show(1, running.device_sentence(experiment)) as show:
-            result = running.run(experiment, folder, [show, heed], _command())
+            result = running.run(experiment, folder, [show, heed], command_line())
         _say([result], None, json)
 
 
@@ -146,9 +130,7 @@ def compare(
     *methods: str,
     options: Typed = NO_OPTIONS,
     set_: Set = (),
-    at_once: Annotated[
-        int | None, help_text("With --pool ray: runs that go on at the same time. [one per CPU of the cluster]")
-    ] = None,
+    at_once: AtOnce = None,
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -158,12 +140,12 @@ def compare(
     """
     wanted = methods or ("fedavg", "fedprox", "fedavgm", "fedyogi")
     experiments, checked = experiments_of(wanted, options.given(), set_)
-    running, comparing = _training()
-    folder, zoo = out or _folder("compare"), [e.method for e in experiments]
+    running, comparing = training()
+    folder, zoo = out or new_folder("compare"), [e.method for e in experiments]
     with resumable(folder):
         with Show(len(zoo) * checked.seeds, running.device_sentence(experiments[0])) as show:
             results = comparing.compare(
-                zoo, experiments[0], checked.seeds, folder, [show, heed], _command(), at_once
+                zoo, experiments[0], checked.seeds, folder, [show, heed], command_line(), at_once
             ).results
         _say(results, folder / "report.html", json)
 
@@ -178,16 +160,19 @@ def resume(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Continue an interrupted run or comparison, bit for bit."""
+    """Continue an interrupted run, comparison or sweep, bit for bit."""
     with resumable(folder):
-        running, comparing = _training()
-        several = comparing.is_comparison(folder)
-        with Show(len(comparing.runs_in(folder))) as show:
+        running, comparing = training()
+        several, swept = comparing.is_comparison(folder), comparing.is_sweep(folder)
+        with Show(comparing.count_runs(folder), by_folder=swept) as show:
             if several:
-                results = comparing.resume_comparison(folder, [show, heed], trust).results
+                found = comparing.resume_comparison(folder, [show, heed], trust)
             else:
-                results = [running.resume(folder, callbacks=[show, heed], trust=trust)]
-        _say(results, folder / "report.html" if several else None, json)
+                found = running.resume(folder, callbacks=[show, heed], trust=trust)
+        if swept:
+            sweep_command.say(found, folder / "report.html", json)
+        else:
+            _say(found.results if several else [found], folder / "report.html" if several else None, json)
 
 
 @app.command(help_epilogue="Example: fedweave report runs/compare-20260101-120000 --html page.html")
@@ -200,10 +185,13 @@ def report(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show a table and write one self-contained HTML page over runs or comparisons."""
+    """Show a table and write one self-contained HTML page over runs or comparisons, or over one sweep."""
     if not folders:
         raise BadInput("report needs at least one run folder, such as: fedweave report runs/fedavg-20260101-120000")
-    running, comparing = _training()
+    running, comparing = training()
+    if any(map(comparing.is_sweep, folders)):
+        sweep_command.report(folders, html, curves, json)
+        return
     results = [running.load_result(run) for folder in folders for run in comparing.begun_in(folder)]
     if curves is not None:
         from fedweave.report import write_curves
@@ -235,7 +223,7 @@ def export(
     """
     if which == "best" and to in ("csv", "parquet"):
         raise BadInput("--which is for a model: use it with --to safetensors or --to pt.")
-    running, comparing = _training()
+    running, comparing = training()
     files: list[str] = []
     for run in comparing.begun_in(folder):
         result = running.load_result(run)
@@ -245,7 +233,7 @@ def export(
             else:
                 files.append(_export_model(result, run, to, which))
     if json:
-        _print_json({"files": files})
+        print_json({"files": files})
     else:
         print("\n".join(files))
 
@@ -264,34 +252,11 @@ def _export_model(result: Result, run: Path, to: Literal["safetensors", "pt"], w
     return str(path)
 
 
+app.command(sweep_command.sweep, help_epilogue=sweep_command.EXAMPLE)
 app.command(plan_command.plan, help_epilogue=plan_command.EXAMPLE)
 app.command(reproduce_command.reproduce, help_epilogue=reproduce_command.EXAMPLE)
 app.command(verify_command.command, name="verify", help_epilogue=verify_command.EXAMPLE)
 app.command(flower)
-
-
-def _training() -> tuple[ModuleType, ModuleType]:
-    """Import what runs and compares, which takes seconds, only once the input is known to be good."""
-    try:
-        with uncollected():
-            from fedweave.runs import compare as comparing
-            from fedweave.runs import loop as running
-    except ModuleNotFoundError as e:
-        if e.name not in ("torch", "cloudpickle"):
-            raise
-        raise BadInput("Training needs torch: pip install 'fedweave[torch]'") from None
-    return running, comparing
-
-
-def _folder(name: str) -> Path:
-    """Return a folder that is not there yet, also for the second run of a second."""
-    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
-    return next(path for name in names if not (path := Path("runs") / name).exists())
-
-
-def _command() -> str:
-    return shlex.join(["fedweave", *sys.argv[1:]])
 
 
 def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
@@ -302,7 +267,7 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
         write(results, page)
     if as_json:
         runs = [dict(r.summary) for r in results]
-        _print_json(runs[0] if page is None else {"runs": runs, "summary": compare_rows(results), "report": str(page)})
+        print_json(runs[0] if page is None else {"runs": runs, "summary": compare_rows(results), "report": str(page)})
         return
     for make in (terminal_table, paired_table, cost_table, client_table):
         if table := make(results):
@@ -314,10 +279,6 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
             who = f"{result.summary['method']}, seed {result.summary['seed']}"
             print(f"warning: {who} has stalled since round {since}: {STALLED}", file=sys.stderr)
     print(f"run: {results[0].folder}" if page is None else f"report: {page}")
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, default=float, allow_nan=False))
 
 
 def main() -> None:

@@ -63,8 +63,9 @@ class Line:
 class Show(Callback):
     """One line per run: rounds done, accuracy, simulated seconds, time left."""
 
-    def __init__(self, runs: int, device: str = ""):
+    def __init__(self, runs: int, device: str = "", by_folder: bool = False):
         self._device = device  # printed when the first run begins
+        self._by_folder = by_folder  # runs are called by their folders: in a sweep these name the points
         self._console = Console(stderr=True)
         self._runs, self._numbers = runs, count(1)
         self._lines = dict[Running, Line]()
@@ -92,7 +93,8 @@ class Show(Callback):
         number, experiment = next(self._numbers), run.experiment
         if number == 1 and self._device:
             self._console.print(f"device: {self._device}", highlight=False)
-        label = f"[{number}/{self._runs}] {run.name}, seed {experiment.seed}" if self._runs > 1 else run.name
+        name = run.folder.name if self._by_folder and run.folder else f"{run.name}, seed {experiment.seed}"
+        label = f"[{number}/{self._runs}] {name}" if self._runs > 1 else run.name
         task = self._bars.add_task(label, total=experiment.rounds, status="")
         self._lines[run] = Line(label, task, time.monotonic())
 

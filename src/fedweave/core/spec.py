@@ -118,7 +118,7 @@ def change(spec: dict[str, Any], assignments: Mapping[str, str]) -> dict[str, An
         for name in parents:
             node = node.get(name) if isinstance(node, Mapping) else None
         if isinstance(node, dict) and last in node:
-            node[last] = _value(text)
+            node[last] = read_value(text)
         else:
             problems.append(f"--set: there is no field {path!r}.{nearest(path, paths(spec))}")
     if problems:
@@ -126,7 +126,7 @@ def change(spec: dict[str, Any], assignments: Mapping[str, str]) -> dict[str, An
     return spec
 
 
-def _value(text: str) -> Any:
+def read_value(text: str) -> Any:
     """Read a value as JSON where it is JSON (numbers, true, null, lists), else as a word."""
     try:
         return json.loads(text)

@@ -12,11 +12,11 @@ from fedweave.core.crash_points import crash_point
 from fedweave.core.settings import BadInput
 from fedweave.report.summary import by_method, judged_by
 from fedweave.report.summary import compare_rows as compare_rows
+from fedweave.report.sweep_terminal import sweep_tables as sweep_tables
 from fedweave.report.terminal import client_table as client_table
 from fedweave.report.terminal import cost_table as cost_table
 from fedweave.report.terminal import paired_table as paired_table
 from fedweave.report.terminal import terminal_table as terminal_table
-from fedweave.report.sweep_terminal import sweep_tables as sweep_tables
 from fedweave.runs.results import Result
 from fedweave.tables.files import write_file
 

@@ -133,7 +133,9 @@ def _points(rows: Sequence[Row], fields: Mapping[str, str], colors: Mapping[str,
     for row in rows:
         values = [label_text(row["point"][path]) if path in row["point"] else units.NONE for path in fields]
         lines.append((row["method"], [*values, *score_cells(row), str(row["seeds"])], row["best"]))
-    note = "Bold: the best point of a method. t intervals over the seeds; a point at which a run diverged cannot be best."
+    note = (
+        "Bold: the best point of a method. t intervals over the seeds; a point at which a run diverged cannot be best."
+    )
     return _table(columns, lines, colors, "All points") + f'<p class="note">{note}</p>'
 
 

@@ -67,7 +67,9 @@ def _draw(axes: Axes, x: Array, rows: Sequence[Row], ink: Ink, scale: float, joi
         axes.vlines(x, low, high, color=ink.color, linewidth=1.4, alpha=0.6)
         axes.plot(x, mean, linestyle="none", **look)
     top = [i for i, row in enumerate(rows) if row["best"]]
-    axes.plot(x[top], mean[top], "o", markersize=10, markerfacecolor="none", markeredgecolor=ink.color, linestyle="none")
+    axes.plot(
+        x[top], mean[top], "o", markersize=10, markerfacecolor="none", markeredgecolor=ink.color, linestyle="none"
+    )
 
 
 def _scale_axis(axes: Axes, labels: Sequence[Any]) -> Any:

@@ -45,7 +45,7 @@ def sweep_tables(sweep: Sweep) -> list[Table]:
     """Return all points, and the best one of every method, each table at most 100 columns wide."""
     rows, seeds = sweep.summary, max(row["seeds"] for row in sweep.summary)
     over = f"mean over {seeds} seeds" if seeds > 1 else "one seed"
-    tables = [_points(sweep, rows, f"{judged_on(sweep)} {rows[0]['metric']} at every point, {over}")]
+    tables = [_points(sweep, rows, f"{judged_on(sweep)} {rows[0]['metric']}, {over}")]
     if sweep.best:
         tables.append(_best(sweep))
     return tables
@@ -72,8 +72,8 @@ def _points(sweep: Sweep, rows: Sequence[Row], title: str) -> Table:
 
 def _best(sweep: Sweep) -> Table:
     tested = sweep.tested is not None
-    how = "on the test set, with other seeds" if tested else "chosen on the test set: optimistic"
-    table = _table(f"the best point of every method, {how}" if tested or not sweep.validation else "best so far")
+    how = "on the test set" if tested else "so far" if sweep.validation else "chosen on the test set: optimistic"
+    table = _table(f"best points {how}")
     table.add_column("method", overflow="fold", max_width=24)
     table.add_column("point", overflow="fold", max_width=30)
     for heading in (judged_on(sweep), *(("test", "95 % interval") if tested else ("95 % interval",))):

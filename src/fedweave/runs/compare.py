@@ -224,6 +224,15 @@ def runs_in(folder: str | Path) -> list[Path]:
     return runs + runs_in(best) if plan.get("points") is not None and is_comparison(best) else runs
 
 
+def count_runs(folder: Path) -> int:
+    """Return how many runs are done in a folder, with those of a sweep's best points, which may not be known yet."""
+    if not is_comparison(folder):
+        return 1
+    plan = planned(folder)
+    runs, swept = plan["runs"].values(), plan.get("points") is not None
+    return len(runs) + len({(e["method"]["name"], e["seed"]) for e in runs if swept and e.get("validation")})
+
+
 def is_comparison(folder: Path) -> bool:
     """Return whether a folder holds a comparison, which may be a sweep."""
     return os.path.lexists(folder / "compare.json")

@@ -59,7 +59,9 @@ def axes_of(over: Mapping[str, Sequence[Any]], methods: Sequence[Method], experi
     for key, values in over.items():
         some, _, path = str(key).rpartition(":")
         path, chosen = path.replace("-", "_"), [name.strip() for name in some.split(",")] if some else names
-        wrong = [f"over {key!r}: {n!r} is no method of this sweep.{nearest(n, names)}" for n in chosen if n not in names]
+        wrong = [
+            f"over {key!r}: {n!r} is no method of this sweep.{nearest(n, names)}" for n in chosen if n not in names
+        ]
         wrong = wrong or _value_problems(key, values) or _path_problems(key, path, chosen, methods, experiment)
         wrong += [
             f"over {key!r}: {path!r} is swept twice for {name}."

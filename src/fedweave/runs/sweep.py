@@ -125,19 +125,47 @@ def sweep(
     samples on which points are judged, a tenth unless given; 0 judges them on the test set. The other parameters are
     those of ``compare``: a sweep that was interrupted goes on when it is called again with the same arguments.
     """
+    return plan_sweep(methods, experiment, over, seeds).run(out, callbacks, command, at_once)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of a sweep's grid, and where each is in it."""
+
+    runs: Mapping[str, Experiment]
+    points: Points
+
+    @property
+    def count(self) -> int:
+        """How many runs there are, with those of the best points."""
+        tests = {(e.method.name, e.seed) for e in self.runs.values() if e.validation}
+        return len(self.runs) + len(tests)
+
+    def run(
+        self, out: str | Path | None, callbacks: Callbacks = (), command: str | None = None, at_once: int | None = None
+    ) -> Sweep:
+        """Do all runs, and then those of the best points."""
+        together = Together(callbacks_of(callbacks), command, check_at_once(at_once))
+        with workers_of(next(iter(self.runs.values()))) as workers:
+            return finish(self.runs, self.points, Path(out) if out else None, together, workers)
+
+
+def plan_sweep(
+    methods: Sequence[Method | str], experiment: Experiment, over: Mapping[str, Sequence[Any]], seeds: int = 1
+) -> Plan:
+    """Return the runs of a sweep, with their data read; whatever is wrong with the grid is an error now."""
     check_experiment(experiment)
     if "test" not in experiment.evaluate:
         raise BadInput("A sweep chooses by the task's metric: 'evaluate' must have test in it.")
     zoo, numbers = methods_of(methods), seeds_of(experiment, seeds)
-    experiment = replace(experiment, validation=_validation(experiment))
-    places = places_of(axes_of(over, zoo, experiment), zoo, experiment)
+    axes = axes_of(over, zoo, experiment)
+    places = places_of(axes, zoo, replace(experiment, validation=_validation(experiment)))
+    # seed after seed: an interrupted sweep has something to show at every point
     runs = {f"{p.stem}-seed{seed}": replace(p.experiment, seed=seed) for seed in numbers for p in places}
     points = {f"{p.stem}-seed{seed}": dict(p.point) for seed in numbers for p in places}
-    together = Together(callbacks_of(callbacks), command, check_at_once(at_once))
-    with workers_of(experiment) as workers:
-        runs = with_data(runs)
-        _check_metrics(runs.values())
-        return finish(runs, points, Path(out) if out else None, together, workers)
+    runs = with_data(runs)
+    _check_metrics(runs.values())
+    return Plan(runs, points)
 
 
 def _check_metrics(experiments: Iterable[Experiment]) -> None:
