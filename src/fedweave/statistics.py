@@ -115,7 +115,7 @@ def paired_difference(
 
 
 def mean_over_seeds(values: Sequence[float] | Array) -> Difference:
-    """Return the mean of one number per seed with its t interval: the difference to zero; missing ones (nan) are left out."""
+    """Return the mean of one number per seed with its t interval; missing ones (nan) are left out."""
     return paired_difference(values, np.zeros(len(values)))
 
 

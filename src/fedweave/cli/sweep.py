@@ -33,8 +33,8 @@ Over = Annotated[
         negative="",
         show_default=False,
         metavar="PATH=VALUES",
-        help="A field by its path, as --set takes it, and its values, separated by commas; or a JSON list, where values "
-        "have commas of their own. Methods before a colon have this axis alone: fedprox:method.solver.mu=0,0.1.",
+        help="A field by its path, as --set takes it, and its values, separated by commas; a JSON list where values "
+        "have commas of their own. Only methods before a colon have this axis: fedprox:method.solver.mu=0,0.1.",
     ),
 ]
 
@@ -83,13 +83,12 @@ def report(folders: Sequence[Path], html: Path | None, curves: Path | None, json
 
     if len(folders) > 1:
         raise BadInput("report takes one sweep at a time, or any number of runs and comparisons.")
+    found, page = load_sweep(folders[0]), html or folders[0] / "report.html"
     if curves is not None:
-        raise BadInput(
-            f"--curves is for runs and comparisons, such as {folders[0] / 'best'}, the best points of a sweep."
-        )
-    page = html or folders[0] / "report.html"
+        with writable(curves):
+            found.curves(curves)
     with writable(page):
-        say(load_sweep(folders[0]), page, json)
+        say(found, page, json)
 
 
 def read_over(given: Sequence[str]) -> dict[str, list[Any]]:

@@ -91,8 +91,8 @@ def _note(sweep: Sweep) -> str:
             "that its value at the best point is optimistic."
         )
     how = (
-        f"Every point was trained without {100 * sweep.validation:.3g} % of the training samples and judged on them, by "
-        f"the {metric} of the global model at the end."
+        f"Every point was trained without {100 * sweep.validation:.3g} % of the training samples and judged on them, "
+        f"by the {metric} of the global model at the end."
     )
     if sweep.tested is None:
         return how

@@ -297,7 +297,7 @@ class Experiment:
     validation: Annotated[
         Annotated[float, Field(ge=0, lt=1)] | None,
         Option(
-            "To tune without looking at the test set: hold out this share of the training samples, and evaluate on them "
+            "To tune without looking at the test set: hold out this share of the training samples and evaluate on them "
             "in its place.",
             "SHARE",
             "0.1",

@@ -90,6 +90,12 @@ class Sweep(Comparison):
 
         return write_sweep(self, Path(path))
 
+    def curves(self, path: str | Path) -> Path:
+        """Write the curves of the best points on the test set as one .png, .svg or .pdf file."""
+        if self.tested is None:
+            raise BadInput("Curves are those of the best points on the test set, which this sweep has not run.")
+        return self.tested.curves(path)
+
     def to_pandas(self) -> Any:
         """Return the rows per round of the grid's runs as one pandas DataFrame, with method, seed and swept fields."""
         keys = [{k: run.summary[k] for k in ("method", "seed")} for run in self.results]

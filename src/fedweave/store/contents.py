@@ -102,7 +102,7 @@ class Manifest(Checked):
 
 
 class Plan(Checked):
-    """compare.json: the runs of a comparison by the names of their folders, and in a sweep where each is in the grid."""
+    """compare.json: the runs of a comparison by the names of their folders, and in a sweep their points."""
 
     command: Printable | None
     runs: Annotated[dict[FileName, StoredExperiment], Field(min_length=1)]
