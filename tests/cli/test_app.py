@@ -16,6 +16,7 @@ import pytest
 import fedweave as fw
 from fedweave import methods
 from fedweave.cli import app as cli
+from fedweave.cli import sweep as sweep_command
 from fedweave.cli.options import OPTIONS, experiments_of
 from fedweave.cli.progress import Show
 from fedweave.core.settings import BadInput
@@ -24,7 +25,7 @@ from fedweave.runs.method_names import method_names
 
 TINY = shlex.split("--data digits --clients 6 --per-round 3 --rounds 3 --system dynamic --workers 1")
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
-COMMANDS = ("list", "run", "compare", "resume", "report", "export")
+COMMANDS = ("list", "run", "compare", "sweep", "resume", "report", "export")
 PROMISED = {
     "method", "rounds", "accuracy", "best_accuracy", "loss", "rounds_to_target", "seconds_to_target",
     "simulated_seconds", "wall_seconds", "bytes_up", "bytes_down", "run", "digest",
@@ -223,7 +224,8 @@ def test_help_shows_an_example_that_works(command, fedweave, monkeypatch):
     def good():
         raise BadInput("the input is good")
 
-    monkeypatch.setattr(cli, "_training", good)
+    for module in (cli, sweep_command):
+        monkeypatch.setattr(module, "training", good)
     code, _, err = fedweave(*shlex.split(example[1]))
     assert (code, err) in ((0, ""), (2, "error: the input is good\n"))
 
@@ -245,6 +247,7 @@ def test_help_tells_every_option_and_a_default_that_changes_nothing_when_it_is_t
             "start",
             "adversary",
             "upload",
+            "validation",
         },
     )
     for name in OPTIONS:
@@ -423,6 +426,94 @@ def test_an_interrupted_comparison_names_itself_and_is_continued(compared, monke
     code, out, _ = fedweave("resume", "d", "--json")
     assert code == 0
     assert [r["digest"] for r in json.loads(out)["runs"]] == [r["digest"] for r in found["runs"]]
+
+
+OVER = ["--over", "lr=0.01,0.1", "--over", "fedprox:method.solver.mu=0,0.1"]
+
+
+def test_a_sweep_prints_one_object_is_continued_reported_and_exported(fedweave, tmp_path, monkeypatch):
+    words = ["sweep", "fedavg", "fedprox", *TINY, *OVER, "--seeds", 2, "--out", "s"]
+
+    def stop(self, run, row, state):
+        if run.folder.name == "fedprox-lr0.1-mu0-seed1":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Show, "round", stop)
+        code, out, err = fedweave(*words)
+    assert (code, out) == (130, "")
+    assert "[2/16] fedavg-lr0.1-seed0" not in err  # nothing was shown by the one that stopped it
+    assert "Continue with: fedweave resume s\n" in err
+    code, out, err = fedweave("resume", "s", "--json")
+    found = json.loads(out)
+    assert (code, "] fedprox-lr0.1-mu0.1-seed1  round 3/3" in err) == (0, True)
+    assert [(r["method"], r["seed"], r["point"]["lr"]) for r in found["runs"][:2]] == [
+        ("fedavg", 0, 0.01),
+        ("fedavg", 0, 0.1),
+    ]
+    assert all(run.keys() >= PROMISED for run in found["runs"])
+    assert (len(found["runs"]), len(found["summary"]), len(found["tested"])) == (12, 6, 4)
+    for row in found["summary"]:
+        mine = [r["value"] for r in found["runs"] if (r["method"], r["point"]) == (row["method"], row["point"])]
+        assert row["mean"] == pytest.approx(sum(mine) / 2)
+        assert row["low"] < row["mean"] < row["high"] or mine[0] == mine[1]
+    best = {m: max((r for r in found["summary"] if r["method"] == m), key=lambda r: r["mean"]) for m in found["best"]}
+    assert {m: row["point"] for m, row in found["best"].items()} == {m: row["point"] for m, row in best.items()}
+    assert found["best"]["fedavg"]["test"]["mean"] == pytest.approx(
+        sum(r["value"] for r in found["tested"] if r["method"] == "fedavg") / 2
+    )
+    page = (tmp_path / "s/report.html").read_text()
+    code, out, _ = fedweave("report", "s", "--json", "--html", "page.html")
+    assert (code, {**json.loads(out), "report": ""}) == (0, {**found, "report": ""})
+    assert (tmp_path / "page.html").read_text() == page
+    code, out, _ = fedweave("report", "s")
+    assert (code, "validation accuracy, mean over 2 seeds" in out, "best points on the test set" in out) == (
+        0,
+        True,
+        True,
+    )
+    code, out, _ = fedweave("report", "s/best", "--json")
+    assert [r["digest"] for r in json.loads(out)["runs"]] == [r["digest"] for r in found["tested"]]
+    code, out, _ = fedweave("export", "s")
+    assert (code, len(out.splitlines())) == (0, 2 * 16)
+    assert fedweave(*words, "--json")[1].split('"report"')[0] == json.dumps(found).split('"report"')[0]
+
+
+BAD_SWEEPS = {
+    "--over lr": ["--over takes PATH=VALUES", "'lr'"],
+    "--over =1": ["--over takes PATH=VALUES", "'=1'"],
+    "": ["sweep needs --over"],
+    "--over lrr=1 --over method.solver.mu=1": [
+        "--over lrr: there is no field",
+        "--over method.solver.mu: fedavg has no",
+    ],
+    "--over lr=1 --over lr=2 --rounds x": ["--over lr is given twice", "--rounds"],
+    "--over lr=0.1,,x": ["'lr' parameter", "Got '' instead", "Got 'x' instead"],
+    "--over lr=1 --validation 1": ["--validation", "less than 1"],
+    "--over method.sampler.per_round=3,99": ["fedavg-per_round99", "asks for more clients than there are: 6"],
+}
+
+
+@pytest.mark.parametrize("typed", BAD_SWEEPS)
+def test_what_is_wrong_with_a_sweep_is_told_at_once(typed, fedweave, tmp_path):
+    code, out, err = fedweave("sweep", "fedavg", "fedprox", *TINY, *shlex.split(typed))
+    assert (code, out) == (2, "")
+    assert all(word in err for word in BAD_SWEEPS[typed]), err
+    assert not list(tmp_path.iterdir())
+
+
+def test_values_of_a_sweep_are_typed_with_commas_or_as_json():
+    read = sweep_command.read_over
+    assert read(["lr=0.1, 1"]) == {"lr": [0.1, 1]}
+    assert read(["fedavg,fedprox:partition=iid,dirichlet:0.1"]) == {
+        "fedavg,fedprox:partition": ["iid", "dirichlet:0.1"]
+    }
+    assert read(['system=["devices,jitter:0.2", "static"]']) == {"system": ["devices,jitter:0.2", "static"]}
+    assert read(["submodels=[[1, 0.5], []]", "upload=null,topk:0.1", "calibrate=true"]) == {
+        "submodels": [[1, 0.5], []],
+        "upload": [None, "topk:0.1"],
+        "calibrate": [True],
+    }
 
 
 def test_a_failed_run_has_code_1(fedweave, monkeypatch):

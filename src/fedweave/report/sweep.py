@@ -13,9 +13,9 @@ from fedweave.report.repeat import repeat
 from fedweave.report.summary import Row, by_method, compare_rows
 from fedweave.report.svg import Ink, inks
 from fedweave.report.sweep_figure import against
-from fedweave.report.sweep_terminal import field_columns, judged_on, label_text, score_cells
+from fedweave.report.sweep_terminal import field_columns, judged_on, score_cells
 from fedweave.report.tables import legend, paired_differences, swatch
-from fedweave.runs.grid import point_text
+from fedweave.runs.grid import label_text, point_text
 
 if TYPE_CHECKING:
     from fedweave.runs.sweep import Sweep
@@ -70,7 +70,7 @@ def _edges(best: Mapping[str, Row], rows: Sequence[Row]) -> list[str]:
     found: dict[tuple[str, str, str], list[str]] = {}
     for method, row in best.items():
         for path, value in row["point"].items():
-            tried = {other["point"][path] for other in rows if other["method"] == method}
+            tried = {other["point"].get(path) for other in rows if other["method"] == method}
             if len(tried) < 2 or not all(_is_number(v) for v in tried) or not value:
                 continue
             if value in (min(tried), max(tried)):
@@ -114,7 +114,8 @@ def _best(sweep: Sweep, colors: Mapping[str, Ink]) -> str:
 
 def _figures(sweep: Sweep, rows: Sequence[Row], colors: Mapping[str, Ink]) -> str:
     fields = field_columns(sweep)
-    drawn = [against(rows, path, name, colors, judged_on(sweep).capitalize()) for path, name in fields.items()]
+    on = judged_on(sweep).capitalize()
+    drawn = [against(rows, path, name, colors, on, f"against-{n}") for n, (path, name) in enumerate(fields.items())]
     note = "Rings: the best point of a method."
     if max(row["seeds"] for row in rows) > 1:
         note = f"Lines: mean over the seeds. Bands and bars: 95 % interval. {note}"

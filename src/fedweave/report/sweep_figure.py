@@ -13,12 +13,12 @@ from fedweave.core.records import Array
 from fedweave.report.figures import limits, metric_title
 from fedweave.report.summary import Row
 from fedweave.report.svg import Ink, canvas, simplify, to_svg
-from fedweave.report.sweep_terminal import label_text
+from fedweave.runs.grid import label_text
 
 DECADES = 20  # times the smallest value: from there on the axis is logarithmic
 
 
-def against(rows: Sequence[Row], path: str, name: str, colors: Mapping[str, Ink], on: str) -> str | None:
+def against(rows: Sequence[Row], path: str, name: str, colors: Mapping[str, Ink], on: str, key: str) -> str | None:
     """Return the metric against the values of a field, each at its best point over the other fields."""
     having = [row for row in rows if path in row["point"]]
     lines = {m: found for m in colors if (found := best_by_value([r for r in having if r["method"] == m], path))}
@@ -37,7 +37,7 @@ def against(rows: Sequence[Row], path: str, name: str, colors: Mapping[str, Ink]
             _draw(axes, np.array(places, float), list(found.values()), colors[method], scale, joined=_numbers(labels))
         ends = [row[end] for found in lines.values() for row in found.values() for end in ("mean", "low", "high")]
         limits(axes, scale * np.array([end for end in ends if end is not None]), having[0]["metric"])
-        return to_svg(figure, f"against-{path.replace('.', '-')}", f"{title} against {path}: {', '.join(lines)}")
+        return to_svg(figure, key, f"{title.split(',')[0]} against {path}: {', '.join(lines)}")
 
 
 def best_by_value(rows: Sequence[Row], path: str) -> dict[Any, Row]:
@@ -78,8 +78,8 @@ def _scale_axis(axes: Axes, labels: Sequence[Any]) -> Any:
     positive = [v for v in numbers if v > 0]
     wide = bool(positive) and positive[-1] >= DECADES * positive[0]
     if len(numbers) < len(labels) or (wide and numbers[0] <= 0):
-        texts = [label_text(label) for label in labels]
-        axes.set_xticks(range(len(labels)), [text if len(text) <= 16 else f"{text[:15]}…" for text in texts])
+        texts = [text if len(text := label_text(label)) <= 16 else f"{text[:15]}…" for label in labels]
+        axes.set_xticks(range(len(labels)), texts)
         if sum(map(len, texts)) > 48:
             axes.tick_params(axis="x", rotation=30)
         axes.set_xlim(-0.5, len(labels) - 0.5)

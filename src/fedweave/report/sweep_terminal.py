@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.table import Table
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fedweave.report import units
 from fedweave.report.summary import Row
-from fedweave.runs.grid import point_text, short_names
+from fedweave.runs.grid import label_text, point_text, short_names
 
 if TYPE_CHECKING:
     from fedweave.runs.sweep import Sweep
@@ -27,11 +27,6 @@ def judged_on(sweep: Sweep) -> str:
 def field_columns(sweep: Sweep) -> dict[str, str]:
     """Return the headings of the swept fields by their paths."""
     return short_names(sweep.fields)
-
-
-def label_text(label: Any) -> str:
-    """Return a value of a swept field as it is written in tables."""
-    return f"{label:g}" if isinstance(label, float) else str(label).lower() if isinstance(label, bool) else str(label)
 
 
 def score_cells(row: Row) -> list[str]:

@@ -21,10 +21,12 @@ from fedweave.runs.same_run import FREE
 
 FIXED = {
     "method": "the methods are a list of their own",
+    "method.name": "methods are told apart by it",
     "seed": "every point runs with all seeds",
     "validation": "all points are judged on the same samples",
     **dict.fromkeys(sorted(FREE), "it changes no result"),
 }
+LONGEST_LABEL = 60  # characters of a value in tables
 LONGEST = 32  # characters of a value in the name of a run
 LONGEST_POINT = 120  # and of all values together
 
@@ -153,7 +155,24 @@ def label_of(value: Any) -> Any:
         return value
     if isinstance(value, str):
         return value if value.isprintable() else shown(value)
-    return name_of(value) if callable(value) and not dataclasses.is_dataclass(value) else shown(value)
+    if dataclasses.is_dataclass(value):  # by what is not as it always is
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        own = [f"{f.name}={fields[f.name]!r}" for f in dataclasses.fields(value) if not _is_default(f, fields[f.name])]
+        text = f"{type(value).__name__}({', '.join(own)})" if own else type(value).__name__
+        return text if len(text) <= LONGEST_LABEL and text.isprintable() else shown(value, LONGEST_LABEL)
+    return name_of(value) if callable(value) else shown(value, LONGEST_LABEL)
+
+
+def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
+    default = getattr(field.default, "default", field.default)  # some are declared with pydantic's Field
+    return type(default) is type(value) and default == value
+
+
+def label_text(label: Any) -> str:
+    """Return a value of a swept field as it is written in tables."""
+    if isinstance(label, bool) or label is None:
+        return str(label).lower()
+    return f"{label:g}" if isinstance(label, float) else str(label)
 
 
 def _unique(labels: Iterable[Any]) -> list[Any]:
@@ -173,7 +192,7 @@ def short_names(paths: Iterable[str]) -> dict[str, str]:
 
 def point_text(point: Mapping[str, Any]) -> str:
     """Return a point in words: lr = 0.1, mu = 0."""
-    return ", ".join(f"{name} = {point[path]}" for path, name in short_names(point).items())
+    return ", ".join(f"{name} = {label_text(point[path])}" for path, name in short_names(point).items())
 
 
 def _stem(method: str, point: Mapping[str, Any], number: int, taken: set[str]) -> str:
@@ -187,8 +206,7 @@ def _stem(method: str, point: Mapping[str, Any], number: int, taken: set[str]) -
 
 
 def _word(value: Any) -> str:
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return re.sub(r"[^A-Za-z0-9.+-]+", "_", text).strip("_")[:LONGEST] or "_"
+    return re.sub(r"[^A-Za-z0-9.+-]+", "_", label_text(value)).strip("_")[:LONGEST] or "_"
 
 
 def _and(words: Sequence[str]) -> str:

@@ -194,7 +194,7 @@ def finish(
 ) -> Sweep:
     """Do what is left of a sweep: the runs of its grid, then those of the best points."""
     try:
-        found = Sweep(together.do(runs, folder, workers, points), list(points.values()))
+        found = Sweep(together.do(runs, folder, workers, points), [points[name] for name in runs])
         chosen = _tests(found.best, runs, points) if found.validation else {}
         if not chosen:
             return found

@@ -23,6 +23,7 @@ def _printable(text: str) -> str:
 
 
 Number = Annotated[int, Field(ge=0, lt=2**63)]
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Printable = Annotated[str, AfterValidator(_printable)]
 
 
@@ -106,7 +107,7 @@ class Plan(Checked):
 
     command: Printable | None
     runs: Annotated[dict[FileName, StoredExperiment], Field(min_length=1)]
-    points: dict[str, dict[Printable, Printable | float | int | bool | None]] | None = None
+    points: dict[str, dict[Printable, Printable | float | Whole | bool | None]] | None = None
 
     @model_validator(mode="after")
     def _each_run_has_a_point(self) -> Plan:
