@@ -428,31 +428,30 @@ def test_an_interrupted_comparison_names_itself_and_is_continued(compared, monke
     assert [r["digest"] for r in json.loads(out)["runs"]] == [r["digest"] for r in found["runs"]]
 
 
-OVER = ["--over", "lr=0.01,0.1", "--over", "fedprox:method.solver.mu=0,0.1"]
+OVER = ["--over", "fedavg:lr=0.01,0.1", "--over", "fedprox:method.solver.mu=0,0.1"]
 
 
 def test_a_sweep_prints_one_object_is_continued_reported_and_exported(fedweave, tmp_path, monkeypatch):
     words = ["sweep", "fedavg", "fedprox", *TINY, *OVER, "--seeds", 2, "--out", "s"]
 
     def stop(self, run, row, state):
-        if run.folder.name == "fedprox-lr0.1-mu0-seed1":
+        if run.folder.name == "fedprox-mu0-seed1":
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr(Show, "round", stop)
         code, out, err = fedweave(*words)
     assert (code, out) == (130, "")
-    assert "[2/16] fedavg-lr0.1-seed0" not in err  # nothing was shown by the one that stopped it
     assert "Continue with: fedweave resume s\n" in err
     code, out, err = fedweave("resume", "s", "--json")
     found = json.loads(out)
-    assert (code, "] fedprox-lr0.1-mu0.1-seed1  round 3/3" in err) == (0, True)
+    assert (code, "] fedprox-mu0.1-seed1  round 3/3" in err) == (0, True)
     assert [(r["method"], r["seed"], r["point"]["lr"]) for r in found["runs"][:2]] == [
         ("fedavg", 0, 0.01),
         ("fedavg", 0, 0.1),
     ]
     assert all(run.keys() >= PROMISED for run in found["runs"])
-    assert (len(found["runs"]), len(found["summary"]), len(found["tested"])) == (12, 6, 4)
+    assert (len(found["runs"]), len(found["summary"]), len(found["tested"])) == (8, 4, 4)
     for row in found["summary"]:
         mine = [r["value"] for r in found["runs"] if (r["method"], r["point"]) == (row["method"], row["point"])]
         assert row["mean"] == pytest.approx(sum(mine) / 2)
@@ -466,17 +465,14 @@ def test_a_sweep_prints_one_object_is_continued_reported_and_exported(fedweave, 
     code, out, _ = fedweave("report", "s", "--json", "--html", "page.html")
     assert (code, {**json.loads(out), "report": ""}) == (0, {**found, "report": ""})
     assert (tmp_path / "page.html").read_text() == page
-    code, out, _ = fedweave("report", "s")
+    code, out, _ = fedweave(*words)  # everything is there
     assert (code, "validation accuracy, mean over 2 seeds" in out, "best points on the test set" in out) == (
         0,
         True,
         True,
     )
-    code, out, _ = fedweave("report", "s/best", "--json")
-    assert [r["digest"] for r in json.loads(out)["runs"]] == [r["digest"] for r in found["tested"]]
     code, out, _ = fedweave("export", "s")
-    assert (code, len(out.splitlines())) == (0, 2 * 16)
-    assert fedweave(*words, "--json")[1].split('"report"')[0] == json.dumps(found).split('"report"')[0]
+    assert (code, len(out.splitlines())) == (0, 2 * 12)
 
 
 BAD_SWEEPS = {
@@ -487,7 +483,7 @@ BAD_SWEEPS = {
         "--over lrr: there is no field",
         "--over method.solver.mu: fedavg has no",
     ],
-    "--over lr=1 --over lr=2 --rounds x": ["--over lr is given twice", "--rounds"],
+    "--over lr=1 --over lr=2 --epochs x": ["--over lr is given twice", "--epochs"],
     "--over lr=0.1,,x": ["'lr' parameter", "Got '' instead", "Got 'x' instead"],
     "--over lr=1 --validation 1": ["--validation", "less than 1"],
     "--over method.sampler.per_round=3,99": ["fedavg-per_round99", "asks for more clients than there are: 6"],
