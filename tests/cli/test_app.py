@@ -16,6 +16,7 @@ import pytest
 import fedweave as fw
 from fedweave import methods
 from fedweave.cli import app as cli
+from fedweave.cli import common
 from fedweave.cli import sweep as sweep_command
 from fedweave.cli.options import OPTIONS, experiments_of
 from fedweave.cli.progress import Show
@@ -303,7 +304,7 @@ def test_run_prints_one_object_with_what_is_promised(fedweave, tmp_path):
 
 
 def test_runs_of_one_second_do_not_collide(fedweave, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli.time, "strftime", lambda _: "20260101-120000")
+    monkeypatch.setattr(common.time, "strftime", lambda _: "20260101-120000")
     for _ in range(2):
         assert fedweave("run", "fedavg", *TINY)[0] == 0
     assert sorted(os.listdir(tmp_path / "runs")) == ["fedavg-20260101-120000", "fedavg-20260101-120000-2"]
@@ -562,7 +563,7 @@ def test_resume_says_that_the_processor_is_another_one(fedweave, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(fw.Interrupted):
-        fw.run(fw.Experiment("fedavg", data="digits", rounds=2, workers=1), tmp_path / "run", lambda *_: stop)
+        fw.run(fw.Experiment("fedavg", data="digits", rounds=2, workers=1), tmp_path / "run", stop)
     file = tmp_path / "run" / "manifest.json"
     began = json.loads(file.read_text())
     vectors, began["processor"]["vectors"] = began["processor"]["vectors"], "AVX1024"

@@ -144,6 +144,11 @@ def test_values_may_be_whatever_a_field_takes(base, digits):
     assert last.partition == fw.partition.Dirichlet(clients=6, alpha=0.5)
     assert last.upload == fw.upload.TopK(0.5)
     assert last.method.server == fw.server.Yogi(lr=0.1)
+    tables = {"method.server": [{"type": "Yogi", "lr": 0.1}, {"type": "Descent"}], "per_round": [2]}
+    found = places_of(axes_of(tables, methods, base), methods, base)
+    assert [p.experiment.method.server for p in found] == [fw.server.Yogi(lr=0.1), fw.server.Descent()]
+    assert [p.stem for p in found] == ["fedavg-serverYogi_lr_0.1-per_round2", "fedavg-serverDescent-per_round2"]
+    assert {p.experiment.method.sampler.per_round for p in found} == {2}
     part = places_of(axes_of({"partition": ["iid"], "partition.clients": [4, 9]}, methods, base), methods, base)
     assert [p.experiment.partition for p in part] == [fw.partition.IID(clients=n) for n in (4, 9)]
 

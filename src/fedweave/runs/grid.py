@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.core.settings import BadInput, nearest, shown
-from fedweave.core.spec import describe, name_of, paths
+from fedweave.core.spec import build, describe, name_of, paths
 from fedweave.method import Method
 from fedweave.runs.experiment import Experiment
 from fedweave.runs.plain import to_plain
@@ -26,6 +26,7 @@ FIXED = {
     "validation": "all points are judged on the same samples",
     **dict.fromkeys(sorted(FREE), "it changes no result"),
 }
+OPTIONS = {"clients": "partition.clients", "per_round": "method.sampler.per_round"}  # as the command line calls them
 LONGEST_LABEL = 60  # characters of a value in tables
 LONGEST = 32  # characters of a value in the name of a run
 LONGEST_POINT = 120  # and of all values together
@@ -61,6 +62,7 @@ def axes_of(over: Mapping[str, Sequence[Any]], methods: Sequence[Method], experi
     for key, values in over.items():
         some, _, path = str(key).rpartition(":")
         path, chosen = path.replace("-", "_"), [name.strip() for name in some.split(",")] if some else names
+        path = OPTIONS.get(path, path)
         wrong = [
             f"over {key!r}: {n!r} is no method of this sweep.{nearest(n, names)}" for n in chosen if n not in names
         ]
@@ -134,6 +136,10 @@ def with_fields(settings: Any, values: Mapping[str, Any]) -> Any:
             inner.setdefault(head, {})[rest] = value
         else:
             own[head] = value.item() if isinstance(value, np.generic) else value
+    tables = {h: v for h, v in own.items() if isinstance(v, Mapping) and not isinstance(settings, Experiment)}
+    if tables:  # parts as --set and files have them, {"type": "Yogi"}
+        own = {head: value for head, value in own.items() if head not in tables}
+        settings = build(type(settings), describe(settings) | tables, type(settings).__name__.lower())
     if both := own.keys() & inner.keys():  # a part that is replaced, and then changed
         settings = replace(settings, **{head: own.pop(head) for head in both})
     own |= {head: with_fields(getattr(settings, head), changes) for head, changes in inner.items()}
@@ -155,6 +161,8 @@ def label_of(value: Any) -> Any:
         return value
     if isinstance(value, str):
         return value if value.isprintable() else shown(value)
+    if isinstance(value, Mapping) and "type" in value:
+        return f"{value['type']}({', '.join(f'{k}={v!r}' for k, v in value.items() if k != 'type')})"[:LONGEST_LABEL]
     if dataclasses.is_dataclass(value):  # by what is not as it always is
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         own = [f"{f.name}={fields[f.name]!r}" for f in dataclasses.fields(value) if not _is_default(f, fields[f.name])]
