@@ -108,7 +108,7 @@ def _best(sweep: Sweep, colors: Mapping[str, Ink]) -> str:
         (m, [point_text(r["point"]), *score_cells(r), *(score_cells(r["test"]) if r["test"] else [])], False)
         for m, r in best.items()
     ]
-    shown = "<code>fedweave report</code> of the folder <code>best</code> in the sweep's own shows their curves."
+    shown = "<code>fedweave report</code> of the folder <code>best</code> in the sweep's folder shows their curves."
     return _table(columns, lines, colors, "Best points") + (f'<p class="note">{shown}</p>' if sweep.tested else "")
 
 
