@@ -1,8 +1,10 @@
 """The examples do what they say."""
 
 import runpy
+import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -54,3 +56,54 @@ def test_the_guide_takes_the_model_out_as_it_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(code.replace("rounds=20", "rounds=2"), {})
     assert list(torch.load(tmp_path / "model.pt", weights_only=True))
+
+
+class Trial:
+    """Suggests what is asked for, in the middle of its range."""
+
+    def suggest_float(self, name, low, high, log=False):
+        self.params = getattr(self, "params", {}) | {name: (low * high) ** 0.5 if log else (low + high) / 2}
+        return self.params[name]
+
+
+class Study:
+    """As much of an Optuna study as the guide uses."""
+
+    def __init__(self, direction):
+        assert direction == "maximize"
+        self.values = []
+
+    def optimize(self, objective, n_trials):
+        for _ in range(n_trials):
+            trial = Trial()
+            self.values.append(objective(trial))
+            self.best_params = trial.params
+
+
+def guide_code(heading, nth=0):
+    """Return a piece of Python of a section of the guide."""
+    section = (EXAMPLES.parent / "docs" / "guide.md").read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return section.split("```python")[1 + nth].split("```")[0]
+
+
+def test_the_guide_sweeps_as_it_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = guide_code("Sweeps").replace("rounds=20", "rounds=2, workers=1").replace("seeds=5", "seeds=1")
+    names = {"fw": fw}
+    exec(code, names)
+    assert len(names["sweep"].results) == 2 + 4
+    assert "Sweep of fedavg, fedprox" in (tmp_path / "sweep.html").read_text()
+
+
+def test_the_guide_gives_runs_to_optuna(monkeypatch, capsys):
+    """Optuna itself is no dependency: what the guide calls of it is stood in for."""
+    monkeypatch.setitem(sys.modules, "optuna", SimpleNamespace(create_study=Study))
+    names = {}
+    exec(
+        guide_code("Sweeps", 1).replace("rounds=20", "rounds=2, workers=1").replace("n_trials=30", "n_trials=2"), names
+    )
+    found = names["study"].best_params
+    method = fw.methods.fedprox(5, mu=found["mu"])
+    by_hand = fw.run(fw.Experiment(method, fw.data.load("digits").split(0.1), rounds=2, workers=1, lr=found["lr"]))
+    assert names["study"].values == [by_hand.summary["accuracy"]] * 2
+    assert capsys.readouterr().out == f"{found}\n"

@@ -1,7 +1,7 @@
 """fedweave: federated learning for uneven clients.
 
 A method is a composition of parts (``fedweave.methods``, ``fedweave.Method``); an ``Experiment`` is a method with data,
-a model and a world; ``run``, ``resume`` and ``compare`` do the rest.
+a model and a world; ``run``, ``resume``, ``compare`` and ``sweep`` do the rest.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from fedweave.runs.loop import rounds as rounds
     from fedweave.runs.loop import run as run
     from fedweave.runs.results import Result as Result
+    from fedweave.runs.sweep import Sweep as Sweep
+    from fedweave.runs.sweep import sweep as sweep
     from fedweave.tasks import Task as Task
 
 __version__ = "0.1.0"
@@ -54,6 +56,7 @@ _WHERE = {  # names of this package that are no modules of it
     "Interrupted": "runs.loop",
     "Method": "method",
     "Result": "runs.results",
+    "Sweep": "runs.sweep",
     "Task": "tasks",
     "compare": "runs.compare",
     "load_result": "runs.loop",
@@ -64,6 +67,7 @@ _WHERE = {  # names of this package that are no modules of it
     "run": "runs.loop",
     "settings": "core.settings",
     "solvers": "local",
+    "sweep": "runs.sweep",
     "track": "runs",
 }
 _MODULES = ("aggregate", "data", "methods", "models", "pacing", "sample", "schedule", "server", "solve")

@@ -114,6 +114,11 @@ def paired_difference(
     return Difference(float(gap.mean()), float(gap.std(ddof=1)) if gap.size > 1 else np.nan, gap.size, level)
 
 
+def mean_over_seeds(values: Sequence[float] | Array) -> Difference:
+    """Return the mean of one number per seed with its t interval; missing ones (nan) are left out."""
+    return paired_difference(values, np.zeros(len(values)))
+
+
 def censored(times: Sequence[float | None] | Array, end: float | Array) -> Array:
     """Return times to a target where a run that never reached it (None, nan, inf) counts as later than its end.
 

@@ -16,6 +16,8 @@ import pytest
 import fedweave as fw
 from fedweave import methods
 from fedweave.cli import app as cli
+from fedweave.cli import common
+from fedweave.cli import sweep as sweep_command
 from fedweave.cli.options import OPTIONS, experiments_of
 from fedweave.cli.output import Refusals
 from fedweave.core.settings import BadInput
@@ -26,7 +28,7 @@ from fedweave.runs.progress import Show
 
 TINY = shlex.split("--data digits --clients 6 --per-round 3 --rounds 3 --system dynamic --workers 1")
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
-COMMANDS = ("list", "run", "compare", "resume", "report", "export", "doctor")
+COMMANDS = ("list", "run", "compare", "sweep", "resume", "report", "export", "doctor")
 PROMISED = {
     "method", "rounds", "accuracy", "best_accuracy", "loss", "rounds_to_target", "seconds_to_target",
     "simulated_seconds", "wall_seconds", "bytes_up", "bytes_down", "run", "digest",
@@ -225,7 +227,8 @@ def test_help_shows_an_example_that_works(command, fedweave, monkeypatch):
     def good():
         raise BadInput("the input is good")
 
-    monkeypatch.setattr(cli, "_training", good)
+    for module in (cli, sweep_command):
+        monkeypatch.setattr(module, "training", good)
     code, _, err = fedweave(*shlex.split(example[1]))
     assert (code, err) in ((0, ""), (2, "error: the input is good\n"))
 
@@ -248,6 +251,7 @@ def test_help_tells_every_option_and_a_default_that_changes_nothing_when_it_is_t
             "start",
             "adversary",
             "upload",
+            "validation",
         },
     )
     for name in OPTIONS:
@@ -349,7 +353,7 @@ def test_quiet_still_warns_of_refused_updates(capsys):
 
 
 def test_runs_of_one_second_do_not_collide(fedweave, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli.time, "strftime", lambda _: "20260101-120000")
+    monkeypatch.setattr(common.time, "strftime", lambda _: "20260101-120000")
     for _ in range(2):
         assert fedweave("run", "fedavg", *TINY)[0] == 0
     assert sorted(os.listdir(tmp_path / "runs")) == ["fedavg-20260101-120000", "fedavg-20260101-120000-2"]
@@ -485,6 +489,90 @@ def test_runs_are_tracked_from_the_command_line(fedweave, tmp_path):
     before = {p: p.read_bytes() for p in (tmp_path / "b").rglob("events*")}
     assert fedweave("resume", "c", "--track", "tensorboard:b")[0] == 0
     assert {p: p.read_bytes() for p in (tmp_path / "b").rglob("events*")} == before, "nothing was left to do"
+
+
+OVER = ["--over", "fedavg:lr=0.01,0.1", "--over", "fedprox:method.solver.mu=0,0.1"]
+
+
+def test_a_sweep_prints_one_object_is_continued_reported_and_exported(fedweave, tmp_path, monkeypatch):
+    words = ["sweep", "fedavg", "fedprox", *TINY, *OVER, "--seeds", 2, "--out", "s"]
+
+    def stop(self, run, row, state):
+        if run.folder.name == "fedprox-mu0-seed1":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Show, "round", stop)
+        code, out, err = fedweave(*words)
+    assert (code, out) == (130, "")
+    assert "Continue with: fedweave resume s\n" in err
+    code, out, err = fedweave("resume", "s", "--json")
+    found = json.loads(out)
+    assert (code, "] fedprox-mu0.1-seed1  round 3/3" in err) == (0, True)
+    assert [(r["method"], r["seed"], r["point"]["lr"]) for r in found["runs"][:2]] == [
+        ("fedavg", 0, 0.01),
+        ("fedavg", 0, 0.1),
+    ]
+    assert all(run.keys() >= PROMISED for run in found["runs"])
+    assert (len(found["runs"]), len(found["summary"]), len(found["tested"])) == (8, 4, 4)
+    for row in found["summary"]:
+        mine = [r["value"] for r in found["runs"] if (r["method"], r["point"]) == (row["method"], row["point"])]
+        assert row["mean"] == pytest.approx(sum(mine) / 2)
+        assert row["low"] < row["mean"] < row["high"] or mine[0] == mine[1]
+    best = {m: max((r for r in found["summary"] if r["method"] == m), key=lambda r: r["mean"]) for m in found["best"]}
+    assert {m: row["point"] for m, row in found["best"].items()} == {m: row["point"] for m, row in best.items()}
+    assert found["best"]["fedavg"]["test"]["mean"] == pytest.approx(
+        sum(r["value"] for r in found["tested"] if r["method"] == "fedavg") / 2
+    )
+    page = (tmp_path / "s/report.html").read_text()
+    code, out, _ = fedweave("report", "s", "--json", "--html", "page.html")
+    assert (code, {**json.loads(out), "report": ""}) == (0, {**found, "report": ""})
+    assert (tmp_path / "page.html").read_text() == page
+    code, out, _ = fedweave(*words)  # everything is there
+    assert (code, "validation accuracy, mean over 2 seeds" in out, "best points on the test set" in out) == (
+        0,
+        True,
+        True,
+    )
+    code, out, _ = fedweave("export", "s")
+    assert (code, len(out.splitlines())) == (0, 2 * 12)
+
+
+BAD_SWEEPS = {
+    "--over lr": ["--over takes PATH=VALUES", "'lr'"],
+    "--over =1": ["--over takes PATH=VALUES", "'=1'"],
+    "": ["sweep needs --over"],
+    "--over lrr=1 --over method.solver.mu=1": [
+        "--over lrr: there is no field",
+        "--over method.solver.mu: fedavg has no",
+    ],
+    "--over lr=1 --over lr=2 --epochs x": ["--over lr is given twice", "--epochs"],
+    "--over lr=0.1,,x": ["'lr' parameter", "Got '' instead", "Got 'x' instead"],
+    "--over lr=1 --validation 1": ["--validation", "less than 1"],
+    "--over method.sampler.per_round=3,99": ["fedavg-per_round99", "asks for more clients than there are: 6"],
+}
+
+
+@pytest.mark.parametrize("typed", BAD_SWEEPS)
+def test_what_is_wrong_with_a_sweep_is_told_at_once(typed, fedweave, tmp_path):
+    code, out, err = fedweave("sweep", "fedavg", "fedprox", *TINY, *shlex.split(typed))
+    assert (code, out) == (2, "")
+    assert all(word in err for word in BAD_SWEEPS[typed]), err
+    assert not list(tmp_path.iterdir())
+
+
+def test_values_of_a_sweep_are_typed_with_commas_or_as_json():
+    read = sweep_command.read_over
+    assert read(["lr=0.1, 1"]) == {"lr": [0.1, 1]}
+    assert read(["fedavg,fedprox:partition=iid,dirichlet:0.1"]) == {
+        "fedavg,fedprox:partition": ["iid", "dirichlet:0.1"]
+    }
+    assert read(['system=["devices,jitter:0.2", "static"]']) == {"system": ["devices,jitter:0.2", "static"]}
+    assert read(["submodels=[[1, 0.5], []]", "upload=null,topk:0.1", "calibrate=true"]) == {
+        "submodels": [[1, 0.5], []],
+        "upload": [None, "topk:0.1"],
+        "calibrate": [True],
+    }
 
 
 def test_a_failed_run_has_code_1(fedweave, monkeypatch):

@@ -224,6 +224,14 @@ def test_runs_of_a_comparison_go_on_at_the_same_time_to_the_same_bits(several, t
     assert digests(fw.compare(METHODS, experiment, 2)) == one_by_one
 
 
+def test_a_sweep_spreads_its_grid_and_tests_its_best_point_to_the_same_bits(several):
+    experiment, over = several[0], {"lr": [0.02, 0.1]}
+    there = fw.sweep(METHODS[1:], experiment, over)
+    here = fw.sweep(METHODS[1:], replace(experiment, pool="local", workers=1), over)
+    assert digests(there) == digests(here)
+    assert digests(there.tested) == digests(here.tested)
+
+
 class UnhappyError(Exception):
     pass
 

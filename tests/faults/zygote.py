@@ -34,10 +34,10 @@ from fedweave.papers.common import drawing, parallel
 from fedweave.papers.common.panels import curves
 from fedweave.papers.common.record import last
 from fedweave.papers.common.study import Measure, Study
-from fedweave.runs import compare as comparing
+from fedweave.runs import sweep as sweeping
 from fedweave.runs.loop import load_result, resume, run
 
-assert all((comparing, drawing, nets, report, scipy.linalg))  # loaded before the first fork
+assert all((sweeping, drawing, nets, report, scipy.linalg))  # loaded before the first fork
 run_folder.SAVE_SECONDS, run_folder.SAVE_SHARE = 0, 1  # a state after every round
 parallel.PROCESSES = 1  # a reproduction's runs are killed with it
 
@@ -163,6 +163,7 @@ def child(job: dict[str, Any]) -> int:
         crash_points.strike = armed(**job["strike"])
     if job.get("plain_page"):
         report.page = lambda results: f"<html>{len(results)} runs</html>\n"
+        report.sweep_page = lambda sweep: f"<html>{len(sweep.results)} runs</html>\n"
     if job.get("as_anyone"):
         as_anyone()
     if job.get("no_data"):

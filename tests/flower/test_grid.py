@@ -441,6 +441,8 @@ def test_what_no_fleet_can_do_is_refused():
         run(experiment(rounds=1, evaluate="train,test"))
     with pytest.raises(fw.BadInput, match="--client-eval is for the simulator"):
         run(experiment(rounds=1, client_eval=1))
+    with pytest.raises(fw.BadInput, match="--validation is for the simulator"):
+        run(experiment(rounds=1, validation=0.1))
     for given in ({"deadline": 3.0}, {"answers": 2}, {"over_selection": 2.0}, {"min_answers": 1}):
         with pytest.raises(fw.BadInput, match="said by Terms, not by the Experiment"):
             run(experiment(rounds=1, **given))

@@ -13,6 +13,7 @@ import pytest
 from matplotlib.image import imread
 
 from fedweave import report
+from fedweave.runs.sweep import Sweep
 from report.fabricate import realistic
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -44,7 +45,7 @@ onload = () => { const out = {};
     const first = figures.map(seen);
     const tabs = [...d.querySelectorAll('.tabs input')].map(input => { input.click();
       return panels.filter(p => seen(p)[1] > 100).map(p => p.querySelector('h3').textContent); });
-    d.querySelector('.tabs input').click();
+    d.querySelector('.tabs input')?.click();
     out[frame.width] = { tabs, first, inner: frame.contentWindow.innerWidth,
       scroll: d.documentElement.scrollWidth, lede: seen(d.querySelector('.lede')) };
   }
@@ -90,3 +91,16 @@ def test_the_screenshot_is_not_blank(tmp_path: Path, page: str):
         for third in (part[: HEIGHT // 3], part[HEIGHT // 3 : 2 * HEIGHT // 3], part[2 * HEIGHT // 3 :]):
             ink = (abs(third - background) > 0.2).any(-1).mean()
             assert 0.005 < ink < 0.9
+
+
+def test_the_page_of_a_sweep_fits_too(tmp_path: Path):
+    runs = [realistic(m, s, end=0.6 + lr) for s in range(2) for m in ("fedavg", "fedprox") for lr in (0.01, 0.1, 0.2)]
+    points = [{"lr": lr, "method.solver.mu": lr} for _ in range(4) for lr in (0.01, 0.1, 0.2)]
+    dom = browse(tmp_path, report.sweep_page(Sweep(runs, points)), "--dump-dom")
+    found = re.search(r'<pre id="out">(.*?)</pre>', dom)
+    assert found
+    for width, seen in json.loads(unescape(found[1])).items():
+        assert seen["scroll"] <= int(width)
+        assert len(seen["first"]) == 2  # a figure for each field
+        assert all(w >= 180 and h >= 100 for w, h in seen["first"])
+        assert 0 < seen["lede"][0] <= int(width)

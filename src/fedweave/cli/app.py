@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import shlex
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
 
 from fedweave.cli import plan as plan_command
-from fedweave.cli.completion import completer
-from fedweave.cli.loading import uncollected
+from fedweave.cli import sweep as sweep_command
+from fedweave.cli.common import (
+    AtOnce,
+    Method,
+    Out,
+    Set,
+    Track,
+    command_line,
+    new_folder,
+    print_json,
+    trackers,
+    training,
+)
 from fedweave.cli.options import NO_OPTIONS, Typed, experiments_of
 from fedweave.cli.output import beside_progress
 from fedweave.cli.parameters import NORMAL, Json, Talk, help_text
@@ -29,31 +35,9 @@ from fedweave.store.export import write_model, write_tables
 from fedweave.tables.files import writable
 
 if TYPE_CHECKING:
-    from fedweave.runs.callbacks import Callback
     from fedweave.runs.results import Result
 
-Set = Annotated[
-    tuple[str, ...],
-    Parameter(
-        "--set",
-        negative="",
-        show_default=False,
-        metavar="PATH=VALUE",
-        help="Any field by its path, such as method.sampler.per_round=3 or partition.alpha=1.",
-    ),
-]
-Out = Annotated[Path | None, help_text("Folder to keep the run in. [runs/NAME-DATE]", "RUN")]
-Method = Annotated[str, Parameter(completer=completer("methods"))]
 Folder = Annotated[Path, Parameter(metavar="RUN")]
-Track = Annotated[
-    tuple[str, ...],
-    Parameter(
-        negative="",
-        show_default=False,
-        metavar="tensorboard:DIR|mlflow|wandb",
-        help="Also write every round to TensorBoard files in DIR, to MLflow or to Weights & Biases.",
-    ),
-]
 ENDED = {"target": "it reached the target", "patience": "its metric no longer improved"}
 STALLED = "the hull of the clients' momenta came close to the origin; docs/guide.md says what helps"
 
@@ -83,11 +67,10 @@ def run(
         if "per_round" in options.given():
             raise BadInput("--per-round and --plan exclude each other: a plan has its own cohort size.")
         experiment = plan_command.follow(experiment, plan)
-    trackers, (running, _) = _trackers(track), _training()
-    folder = out or _folder(experiment.method.name)
+    callbacks, (running, _) = [*trackers(track), *beside_progress(talk)], training()
+    folder = out or new_folder(experiment.method.name)
     with resumable(folder):
-        callbacks = [*trackers, *beside_progress(talk)]
-        result = running.run(experiment, folder, callbacks, _command(), progress=not talk.quiet)
+        result = running.run(experiment, folder, callbacks, command_line(), progress=not talk.quiet)
         _say([result], None, json)
 
 
@@ -95,9 +78,7 @@ def compare(
     *methods: Method,
     options: Typed = NO_OPTIONS,
     set_: Set = (),
-    at_once: Annotated[
-        int | None, help_text("With --pool ray: runs that go on at the same time. [one per CPU of the cluster]")
-    ] = None,
+    at_once: AtOnce = None,
     out: Out = None,
     track: Track = (),
     talk: Talk = NORMAL,
@@ -109,12 +90,12 @@ def compare(
     """
     wanted = methods or ("fedavg", "fedprox", "fedavgm", "fedyogi")
     experiments, checked = experiments_of(wanted, options.given(), set_)
-    trackers, (_, comparing) = _trackers(track), _training()
-    folder, zoo = out or _folder("compare"), [e.method for e in experiments]
+    callbacks, (_, comparing) = [*trackers(track), *beside_progress(talk)], training()
+    folder, zoo = out or new_folder("compare"), [e.method for e in experiments]
     with resumable(folder):
-        callbacks, shown = [*trackers, *beside_progress(talk)], not talk.quiet
+        shown = not talk.quiet
         results = comparing.compare(
-            zoo, experiments[0], checked.seeds, folder, callbacks, _command(), at_once, progress=shown
+            zoo, experiments[0], checked.seeds, folder, callbacks, command_line(), at_once, progress=shown
         ).results
         _say(results, folder / "report.html", json)
 
@@ -134,16 +115,18 @@ def resume(
     talk: Talk = NORMAL,
     json: Json = False,
 ) -> None:
-    """Continue an interrupted run or comparison, bit for bit, or extend a finished one with --rounds."""
+    """Continue an interrupted run, comparison or sweep, bit for bit, or extend a finished one with --rounds."""
     with resumable(folder):
-        trackers, (running, comparing) = _trackers(track), _training()
-        callbacks, shown = [*trackers, *beside_progress(talk)], not talk.quiet
-        several = comparing.is_comparison(folder)
+        callbacks, (running, comparing) = [*trackers(track), *beside_progress(talk)], training()
+        several, shown = comparing.is_comparison(folder), not talk.quiet
         if several:
-            results = comparing.resume_comparison(folder, callbacks, trust, rounds, progress=shown).results
+            found = comparing.resume_comparison(folder, callbacks, trust, rounds, progress=shown)
         else:
-            results = [running.resume(folder, callbacks=callbacks, trust=trust, rounds=rounds, progress=shown)]
-        _say(results, folder / "report.html" if several else None, json)
+            found = running.resume(folder, callbacks=callbacks, trust=trust, rounds=rounds, progress=shown)
+        if comparing.is_sweep(folder):
+            sweep_command.say(found, folder / "report.html", json)
+        else:
+            _say(found.results if several else [found], folder / "report.html" if several else None, json)
 
 
 def report(
@@ -155,10 +138,13 @@ def report(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show a table and write one self-contained HTML page over runs or comparisons."""
+    """Show a table and write one self-contained HTML page over runs or comparisons, or over one sweep."""
     if not folders:
         raise BadInput("report needs at least one run folder, such as: fedweave report runs/fedavg-20260101-120000")
-    running, comparing = _training()
+    running, comparing = training()
+    if any(map(comparing.is_sweep, folders)):
+        sweep_command.report(folders, html, curves, json)
+        return
     results = [running.load_result(run) for folder in folders for run in comparing.begun_in(folder)]
     if curves is not None:
         from fedweave.report import write_curves
@@ -189,7 +175,7 @@ def export(
     """
     if which == "best" and to in ("csv", "parquet"):
         raise BadInput("--which is for a model: use it with --to safetensors or --to pt.")
-    running, comparing = _training()
+    running, comparing = training()
     files: list[str] = []
     for run in comparing.begun_in(folder):
         result = running.load_result(run)
@@ -199,7 +185,7 @@ def export(
             else:
                 files.append(_export_model(result, run, to, which))
     if json:
-        _print_json({"files": files})
+        print_json({"files": files})
     else:
         print("\n".join(files))
 
@@ -218,38 +204,6 @@ def _export_model(result: Result, run: Path, to: Literal["safetensors", "pt"], w
     return str(path)
 
 
-def _training() -> tuple[ModuleType, ModuleType]:
-    """Import what runs and compares, which takes seconds, only once the input is known to be good."""
-    try:
-        with uncollected():
-            from fedweave.runs import compare as comparing
-            from fedweave.runs import loop as running
-    except ModuleNotFoundError as e:
-        if e.name not in ("torch", "cloudpickle"):
-            raise
-        raise BadInput("Training needs torch: pip install 'fedweave[torch]'") from None
-    return running, comparing
-
-
-def _trackers(given: Sequence[str]) -> Sequence[Callback]:
-    if not given:
-        return ()
-    from fedweave.runs.track import trackers_of
-
-    return trackers_of(given)
-
-
-def _folder(name: str) -> Path:
-    """Return a folder that is not there yet, also for the second run of a second."""
-    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
-    return next(path for name in names if not (path := Path("runs") / name).exists())
-
-
-def _command() -> str:
-    return shlex.join(["fedweave", *sys.argv[1:]])
-
-
 def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
     """Print what came out, and write the page if one is wanted."""
     from fedweave.report import client_table, compare_rows, cost_table, paired_table, terminal_table, write
@@ -258,7 +212,7 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
         write(results, page)
     if as_json:
         runs = [dict(r.summary) for r in results]
-        _print_json(runs[0] if page is None else {"runs": runs, "summary": compare_rows(results), "report": str(page)})
+        print_json(runs[0] if page is None else {"runs": runs, "summary": compare_rows(results), "report": str(page)})
         return
     for make in (terminal_table, paired_table, cost_table, client_table):
         if table := make(results):
@@ -274,7 +228,3 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
             who = f"{result.summary['method']}, seed {result.summary['seed']}"
             print(f"warning: {who} has stalled since round {since}: {STALLED}", file=sys.stderr)
     print(f"run: {results[0].folder}" if page is None else f"report: {page}")
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, default=float, allow_nan=False))

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from threading import Thread
 
-TRAINING = ("run", "compare", "resume", "report", "export", "reproduce")  # commands that import torch
+TRAINING = ("run", "compare", "sweep", "resume", "report", "export", "reproduce")  # commands that import torch
 
 
 @contextmanager

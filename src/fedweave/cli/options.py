@@ -48,7 +48,7 @@ class CommandOptions:
     per_round: Annotated[PositiveInt, Option("How many clients take part in a round.", "K", "10")] = (
         method_names.PER_ROUND
     )
-    seeds: Annotated[PositiveInt, Option("How many seeds, from --seed on; only for compare.", "COUNT", "5")] = 1
+    seeds: Annotated[PositiveInt, Option("How many seeds, from --seed on; for compare and sweep.", "COUNT", "5")] = 1
 
 
 OURS = options_of(CommandOptions)
@@ -112,7 +112,7 @@ def experiments_of(
     ours = _check(CommandOptions, {k: v for k, v in given.items() if k in OURS}, where, problems) or CommandOptions()
     zoo_ = list[Method]()
     for method in chosen:
-        with _gather(problems):
+        with gather(problems):
             zoo_.append(method_names.parse(method, ours.per_round) if isinstance(method, str) else method)
     theirs = {k: v for k, v in given.items() if k in experiments.OPTIONS}
     zoo_ = _with_own_rates(zoo_, theirs, where, problems)
@@ -127,7 +127,7 @@ def experiments_of(
     if ours.clients:
         base = replace(base, partition=replace(base.partition, clients=ours.clients))
     changes = dict(a.split("=", 1) for a in assignments)
-    changes = {_current_name(path, f"--set {path}"): value for path, value in changes.items()}
+    changes = {current_name(path, f"--set {path}"): value for path, value in changes.items()}
     return [_changed(replace(base, method=method), changes) for method in zoo_], ours
 
 
@@ -145,7 +145,7 @@ def _with_own_rates(zoo: list[Method], given: dict[str, Any], where: Where, prob
             hint = nearest(name, names)
             problems.append(f"{where('lr')}: {text.strip()!r} must be METHOD=ETA, of one of {', '.join(names)}.{hint}")
             continue
-        with _gather(problems, f"{where('lr')}: "):
+        with gather(problems, f"{where('lr')}: "):
             found[name] = replace(zoo[names.index(name)], lr=rate)
     return [found.get(method.name, method) for method in zoo]
 
@@ -165,7 +165,7 @@ def _read(
     chosen, places = list[Method | str](), dict[str, Where]()
     given, place = _with_current_names(typed, as_option, problems)
     for name in wanted:
-        with _gather(problems):
+        with gather(problems):
             method, path, at = name, Path(name), ""
             if name.endswith(".toml"):
                 content, line = _with_current_names(read_file(path), line_of(path), problems)
@@ -177,7 +177,7 @@ def _read(
                 ]
                 places |= {k: line for k in content if k not in given}  # what was typed counts more than what was read
                 given = {**content, **given}
-            with _gather(problems, at):
+            with gather(problems, at):
                 chosen.append(_method(method, path.stem))
     return chosen, given, lambda k: places.get(k, place)(k)
 
@@ -186,13 +186,13 @@ def _with_current_names(given: Mapping[str, Any], where: Where, problems: list[s
     """Return the options by their current names, with a warning for each old one, and where each was written."""
     written: dict[str, str] = {}
     for name in given:
-        now = _current_name(name, where(name))
+        now = current_name(name, where(name))
         if written.setdefault(now, name) != name:
             problems.append(f"{where(written[now])} and {where(name)} are the same option: give one of them.")
     return {now: given[name] for now, name in written.items()}, lambda name: where(written.get(name, name))
 
 
-def _current_name(name: str, where: str) -> str:
+def current_name(name: str, where: str) -> str:
     """Return the current name of an option, and warn on stderr if an old one was used."""
     now = OLD_NAMES.get(name, name)
     if now != name:
@@ -205,7 +205,7 @@ def _warn(sentence: str) -> None:
 
 
 @contextmanager
-def _gather(problems: list[str], prefix: str = "") -> Generator[None]:
+def gather(problems: list[str], prefix: str = "") -> Generator[None]:
     """Keep the problems of a step, so that those of the next ones are reported too."""
     try:
         yield

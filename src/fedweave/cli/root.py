@@ -57,9 +57,14 @@ COMMANDS = {
         "Run several methods on the same data, worlds and seeds; leaves a table and report.html.",
         ("fedweave compare fedavg fedprox --data digits --system dynamic --seeds 3 --target 0.9",),
     ),
+    "sweep": Command(
+        "sweep:sweep",
+        "Run methods at every point of a grid; leaves a table and report.html with the best point of each.",
+        ("fedweave sweep fedavg fedprox --data digits --over lr=0.01,0.1 --over fedprox:method.solver.mu=0,0.1",),
+    ),
     "resume": Command(
         "app:resume",
-        "Continue an interrupted run or comparison, bit for bit, or extend a finished one with --rounds.",
+        "Continue an interrupted run, comparison or sweep, bit for bit, or extend a finished one with --rounds.",
         ("fedweave resume runs/fedavg-20260101-120000", "fedweave resume runs/fedavg-20260101-120000 --rounds 200"),
     ),
     "report": Command(

@@ -121,15 +121,15 @@ def change(spec: dict[str, Any], assignments: Mapping[str, str]) -> dict[str, An
         for name in parents:
             node = node.get(name) if isinstance(node, Mapping) else None
         if isinstance(node, dict) and last in node:
-            node[last] = _value(text)
+            node[last] = read_value(text)
         else:
-            problems.append(f"--set: there is no field {path!r}.{nearest(path, _paths(spec))}")
+            problems.append(f"--set: there is no field {path!r}.{nearest(path, paths(spec))}")
     if problems:
         raise BadInput(*problems)
     return spec
 
 
-def _value(text: str) -> Any:
+def read_value(text: str) -> Any:
     """Read a value as JSON where it is JSON (numbers, true, null, lists), else as a word."""
     try:
         return json.loads(text)
@@ -137,6 +137,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _paths(spec: Mapping[str, Any], prefix: str = "") -> list[str]:
-    inner = [p for k, v in spec.items() if isinstance(v, Mapping) for p in _paths(v, f"{prefix}{k}.")]
+def paths(spec: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return the paths of all fields of plain settings, such as ``method.sampler.per_round``."""
+    inner = [p for k, v in spec.items() if isinstance(v, Mapping) for p in paths(v, f"{prefix}{k}.")]
     return [prefix + k for k in spec] + inner

@@ -157,12 +157,21 @@ class Dataset:
     def split(self, validation: float = 0.1, seed: int = 0) -> Dataset:
         """Return the training samples with a share of them in the place of the test set: to tune without looking at it.
 
-        The share is the same in every group, or in every class.
+        The share is the same in every group, or in every class. All runs of a sweep are given the same object.
         """
-        from fedweave.data.deal import stratified_split
-
         if not 0 < validation < 1:
             raise BadInput(f"The 'validation' parameter of split must lie between 0 and 1. Got {validation!r} instead.")
+        if (validation, seed) not in self._splits:
+            self._splits[validation, seed] = self._split(validation, seed)
+        return self._splits[validation, seed]
+
+    @cached_property
+    def _splits(self) -> dict[tuple[float, int], Dataset]:
+        return {}
+
+    def _split(self, validation: float, seed: int) -> Dataset:
+        from fedweave.data.deal import stratified_split
+
         strata = self.group if self.group is not None else self.labels
         strata = np.zeros(len(self), np.int64) if strata is None else np.unique(strata, return_inverse=True)[1]
         kept, held = stratified_split(strata, validation, np.random.default_rng(seed))

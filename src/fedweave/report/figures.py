@@ -50,6 +50,12 @@ _WORDS = {
 }
 
 
+def metric_title(metric: str, on: str = "Test") -> tuple[str, float]:
+    """Return what an axis of this metric is called, and by how much its values are multiplied."""
+    title, scale = _METRICS.get(metric, (f"Test {metric}", 1.0))
+    return title.replace("Test", on, 1), scale
+
+
 def curves(groups: Groups, colors: dict[str, Ink], y: str, x: str, target: float | None = None) -> str | None:
     """Return column ``y`` against column ``x``, mean and min-max band per method; None if never measured."""
     drawn = _bands(groups, x, y)
@@ -90,7 +96,7 @@ def _draw_curves(
     axes: Axes, drawn: dict[str, Band], colors: dict[str, Ink], y: str, x: str, target: float | None
 ) -> str:
     """Draw the curves of all methods with their target; return the title."""
-    title, scale = _METRICS.get(y, (f"Test {y}", 1.0))
+    title, scale = metric_title(y)
     unit, name = _unit(x, max(_end(b) for b in drawn.values()))
     simplify(axes, grid="both")
     axes.set_title(title)
@@ -99,7 +105,7 @@ def _draw_curves(
         _draw_band(axes, b, colors[method], unit, scale, stairs=x != "round")
     axes.set_xlim(left=0)
     axes.margins(x=0.02)
-    _limits(axes, scale * np.concatenate([v for b in drawn.values() for v in _lines(b)]), y)
+    limits(axes, scale * np.concatenate([v for b in drawn.values() for v in _lines(b)]), y)
     if target is not None:
         _draw_target(axes, scale * target, " %" if y == "accuracy" else "")
     return title
@@ -135,7 +141,7 @@ def client_scores(scores: dict[str, Ranked], colors: dict[str, Ink], metric: str
                 low, high = (np.append(row, row[-1:]) for row in (low, high))
                 axes.fill_between(edges, low, high, step="post", alpha=0.16, linewidth=0, **how)
             axes.stairs(mean, edges, baseline=None, linestyle=colors[method].line, linewidth=1.7, **how)
-        _limits(axes, scale * np.concatenate([s.mean for s in scores.values()]), metric)
+        limits(axes, scale * np.concatenate([s.mean for s in scores.values()]), metric)
         axes.set_xlim(0, 100)
         axes.axvline(10, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)
         axes.text(10, 1.015, " worst tenth", transform=axes.get_xaxis_transform(), ha="left", fontsize=8)
@@ -230,7 +236,7 @@ def _lines(b: Band) -> list[Array]:
     return [b.mean, *(tail for _, tail in b.tails)]
 
 
-def _limits(axes: Axes, values: Array, y: str) -> None:
+def limits(axes: Axes, values: Array, y: str) -> None:
     """Use a log scale for a loss or length that spans decades (one method diverged); keep accuracies within 100 %."""
     if y != "accuracy" and values.min() > 0 and values.max() > 100 * values.min():
         axes.set_yscale("log")

@@ -22,6 +22,8 @@ def whose(rows: Sequence[Row]) -> str:
     sentences = list[str]()
     if any(row["value"] is not None for row in rows):
         sentences.append(f"Test {rows[0]['metric']} is that of the global model on the common test set.")
+    if share := max((row["validation"] for row in rows), default=0):
+        sentences.append(f"The test set is a validation split here: {share:.3g} of the training samples.")
     if any(row["objective"] is not None for row in rows):
         sentences.append("The training loss is that of the global model on the training data of all clients.")
     if any(row["client_mean"] is not None for row in rows):

@@ -39,6 +39,11 @@ def page(results: Sequence[Result], title: str | None = None) -> str:
         ("Accuracy per class", _classes(groups, colors)),
         ("How to repeat it", repeat(groups) if rows else ""),
     ]
+    return document(title, _header(title, rows), sections)
+
+
+def document(title: str, header: str, sections: Sequence[tuple[str, str]]) -> str:
+    """Return a page with these sections by their headings; empty ones are left out."""
     body = "".join(
         f"<section><h2>{escape(name, quote=False)}</h2>{content}</section>" for name, content in sections if content
     )
@@ -46,7 +51,7 @@ def page(results: Sequence[Result], title: str | None = None) -> str:
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{CSS}</style></head><body><main>\n"
-        f"{_header(title, rows)}{body}<footer>Written by fedweave.</footer></main></body></html>\n"
+        f"{header}{body}<footer>Written by fedweave.</footer></main></body></html>\n"
     )
 
 
@@ -57,10 +62,15 @@ def _title(methods: Sequence[str]) -> str:
 
 
 def _header(title: str, rows: Sequence[Row]) -> str:
-    first, *more = headline(rows)
+    return header(title, _scope(rows) if rows else "", headline(rows), whose(rows))
+
+
+def header(title: str, scope: str, sentences: Sequence[str], note: str) -> str:
+    """Return the head of a page: its title, the most important sentence in large letters, the others below it."""
+    first, *more = sentences
     rest = f'<p class="more">{escape(" ".join(more))}</p>' if more else ""
-    rest += f'<p class="note">{escape(meaning)}</p>' if (meaning := whose(rows)) else ""
-    size = f" <span>· {escape(_scope(rows))}</span>" if rows else ""
+    rest += f'<p class="note">{escape(note)}</p>' if note else ""
+    size = f" <span>· {escape(scope)}</span>" if scope else ""
     return f'<header><h1>{escape(title)}{size}</h1><p class="lede">{escape(first)}</p>{rest}</header>'
 
 
@@ -74,7 +84,7 @@ def _costs_title(rows: Sequence[Row]) -> str:
 def _scope(rows: Sequence[Row]) -> str:
     """Return the extent of the runs: 2 seeds, 40 rounds."""
     seeds, longest = max(row["seeds"] for row in rows), max(row["rounds_max"] for row in rows)
-    return f"{_count(seeds, 'seed')}, {_count(longest, 'round')}"
+    return f"{count(seeds, 'seed')}, {count(longest, 'round')}"
 
 
 def _curves(groups: Groups, colors: dict[str, Ink]) -> str:
@@ -84,7 +94,7 @@ def _curves(groups: Groups, colors: dict[str, Ink]) -> str:
     buttons, panels = "", ""
     for x, name in _AXES.items():
         drawn = [figures.curves(groups, colors, y, x, target if y == metric else None) for y in shown_metrics]
-        shown = [_card(svg) for svg in drawn if svg]
+        shown = [card(svg) for svg in drawn if svg]
         if not shown:
             continue
         key, checked = x.replace("_", "-"), "" if buttons else " checked"
@@ -109,7 +119,7 @@ def _measures(groups: Groups, colors: dict[str, Ink]) -> str:
         "way, large when they cancel."
     )
     key = legend(colors) if len(groups) > 1 else ""
-    return f'<p class="note">{note}</p>{key}<div class="pair">{"".join(map(_card, drawn))}</div>'
+    return f'<p class="note">{note}</p>{key}<div class="pair">{"".join(map(card, drawn))}</div>'
 
 
 def _reading(groups: Groups) -> str:
@@ -134,7 +144,7 @@ def _client_scores(groups: Groups, colors: dict[str, Ink]) -> str:
         note += f" Left out: {count} of the clients, which have no test samples."
     key = legend({m: colors[m] for m in scores}) if len(groups) > 1 else ""
     svg = figures.client_scores(scores, colors, runs[0].summary["metric"])
-    return f'<p class="note">{note}</p>{key}<div class="pair one">{_card(svg)}</div>'
+    return f'<p class="note">{note}</p>{key}<div class="pair one">{card(svg)}</div>'
 
 
 def _participation(groups: Groups, colors: dict[str, Ink]) -> str:
@@ -147,7 +157,7 @@ def _participation(groups: Groups, colors: dict[str, Ink]) -> str:
         svg = figures.participation(part, method, colors[method], top, f"participation-{i}")
         text = f"answered {units.percent(part.answer_rate)} of the requests"
         text += f"; {part.never_asked} never asked" if part.never_asked else ""
-        cards += _card(svg, f"<h3>{swatch(colors[method])}{escape(method)}</h3><p>{text}</p>")
+        cards += card(svg, f"<h3>{swatch(colors[method])}{escape(method)}</h3><p>{text}</p>")
     note = "Per client, the share of rounds in which the server asked it (light) and it answered (dark)."
     return f'<p class="note">{note}</p><div class="small">{cards}</div>'
 
@@ -159,10 +169,10 @@ def _labels(results: Sequence[Result]) -> str:
     run, counts = found[0]
     same = all(other.shape == counts.shape and np.array_equal(other, counts) for _, other in found)
     (clients, classes), total = counts.shape, int(counts.sum())
-    note = f"{_count(total, 'training sample')} on {_count(clients, 'client')}, {classes} classes."
+    note = f"{count(total, 'training sample')} on {count(clients, 'client')}, {classes} classes."
     if not same:
         note += f" This is seed {run.experiment.get('seed', 'one')}; the other seeds partition the data differently."
-    return f'<p class="note">{escape(note)}</p>{_card(figures.labels(counts, _names(run)), wide=True)}'
+    return f'<p class="note">{escape(note)}</p>{card(figures.labels(counts, _names(run)), wide=True)}'
 
 
 def _classes(groups: Groups, colors: dict[str, Ink]) -> str:
@@ -173,7 +183,7 @@ def _classes(groups: Groups, colors: dict[str, Ink]) -> str:
     dots = len(found) > 1 and sum(v.size for v in found.values()) <= figures.MANY_DOTS
     note = "At the last evaluation, mean over the seeds." + (" Each dot is a method." if dots else "")
     svg = figures.class_accuracy(found, colors, _names(first))
-    return f'<p class="note">{note}</p>{legend(colors) if dots else ""}{_card(svg, wide=True)}'
+    return f'<p class="note">{note}</p>{legend(colors) if dots else ""}{card(svg, wide=True)}'
 
 
 def _names(run: Result) -> list[str] | None:
@@ -181,10 +191,12 @@ def _names(run: Result) -> list[str] | None:
     return [str(name) for name in names] if isinstance(names, list | tuple) else None
 
 
-def _card(svg: str, head: str = "", wide: bool = False) -> str:
+def card(svg: str, head: str = "", wide: bool = False) -> str:
+    """Return a figure in its frame."""
     extra = ' class="figure wide" tabindex="0"' if wide else ' class="figure"'
     return f"<figure{extra}>{head}{svg}</figure>"
 
 
-def _count(n: int, noun: str) -> str:
+def count(n: int, noun: str) -> str:
+    """Return a number of things: 1 seed, 2 seeds."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"

@@ -95,7 +95,7 @@ footer { color: var(--muted); font-size: .8125rem; }
 @media (max-width: 40rem) { main { padding: 1.5rem 1rem 3rem; } .lede { font-size: 1.25rem; }
   .figure { padding: .5rem; } .pairs th, .pairs td { padding: .38rem .6rem; }
   .tabs label { padding: .4rem .75rem; }
-  .compare .name { max-width: 9.5rem; white-space: normal; overflow-wrap: break-word; } }
+  .compare .name { min-width: 8rem; max-width: 9.5rem; white-space: normal; overflow-wrap: break-word; } }
 @media print { :root { color-scheme: light; --page: #fff; --card: #fff; --ink: #000; --muted: #444;
   --line: #ccc;
   --figure: #fff; }

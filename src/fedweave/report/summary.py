@@ -170,6 +170,7 @@ def _row(method: str, runs: Sequence[Result]) -> Row:
         "rounds_max": max(lengths),
         "stalled": sum(run.summary.get("stalled_since") is not None for run in runs),
         "calibrated": any(run.experiment.get("calibrate") for run in runs),
+        "validation": max((run.experiment.get("validation") or 0.0) for run in runs),
         "ended_early": sum(_ended(run) for run in runs),
         "unfinished": sum(
             n < run.experiment.get("rounds", n) and not _ended(run) for n, run in zip(lengths, runs, strict=True)

@@ -127,7 +127,8 @@ def caption(rows: Sequence[Row]) -> str:
     seeds = {row["seeds"] for row in rows}
     parts = ["mean ± std over the seeds" if max(seeds, default=1) > 1 else "one seed each"]
     if any(row["value"] is not None for row in rows):
-        parts.append(f"{rows[0]['metric']}: of the global model on the common test set")
+        on = "validation split" if any(row["validation"] for row in rows) else "common test set"
+        parts.append(f"{rows[0]['metric']}: of the global model on the {on}")
     target = next((row["target"] for row in rows if row["target"] is not None), None)
     if any(row["reached"] is not None for row in rows):
         goal = units.goal(target, rows[0]["metric"])

@@ -80,6 +80,17 @@ def score(metric: str) -> Format:
     return percent if metric == "accuracy" else loss
 
 
+def interval(metric: str, low: float | None, high: float | None) -> str:
+    """Return an interval of a metric, 88.1 to 90.2 %; accuracies below 0 or above 1 are not possible."""
+    if low is None or high is None:
+        return NONE
+    return (
+        f"{100 * max(low, 0.0):.1f} to {100 * min(high, 1.0):.1f} %"
+        if metric == "accuracy"
+        else f"{plain(low)} to {plain(high)}"
+    )
+
+
 def goal(target: float | None, metric: str = "accuracy") -> str:
     """Return the target as in "reached 80 %"; "the target" where runs have different ones."""
     if target is None:

@@ -4,32 +4,38 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedweave.core.crash_points import crash_point
 from fedweave.core.paths import check_name
 from fedweave.core.settings import BadInput, shown
-from fedweave.data import Dataset
+from fedweave.data import load
 from fedweave.engine.pool.protocol import Pool
 from fedweave.engine.pool.ray import RayActors
 from fedweave.method import Method
 from fedweave.runs import method_names
 from fedweave.runs.callbacks import Callback, Callbacks, Running, callbacks_of
-from fedweave.runs.experiment import Experiment, check_experiment, load_data
+from fedweave.runs.experiment import Experiment, check_experiment
 from fedweave.runs.loop import Interrupted, load_result, resume_with, run_with, workers_of
 from fedweave.runs.plain import from_plain, to_plain
 from fedweave.runs.progress import shown_progress
-from fedweave.runs.results import Result
+from fedweave.runs.results import Result, frame_of
 from fedweave.runs.same_run import different, refuse_another, refuse_length
 from fedweave.runs.session import prepare
 from fedweave.runs.spread import spread
 from fedweave.store.contents import Plan
 from fedweave.store.run_folder import RunFolder, refuse_used, state_file
 from fedweave.tables.files import read_json, shown_path, writable, write_file
+
+Point = Mapping[str, Any]  # the swept fields of a run by their paths, as they are shown
+Points = Mapping[str, Point]  # of all runs of a sweep, by name
+Work = Callable[[str, Experiment, Sequence[Callback], Pool], Result]
+BEST = "best"  # folder inside a sweep's, in which the best point of every method is tested
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,10 @@ class Comparison:
         from fedweave.report import write_curves
 
         return write_curves(self.results, Path(path))
+
+    def to_pandas(self) -> Any:
+        """Return the rows per round of all runs as one pandas DataFrame, with their method and seed."""
+        return frame_of(self.results, [{key: run.summary[key] for key in ("method", "seed")} for run in self.results])
 
     def __repr__(self) -> str:
         names = dict.fromkeys(r.summary["method"] for r in self.results)
@@ -85,55 +95,23 @@ def compare(
     ``progress`` as for ``run``.
     """
     check_experiment(experiment)
-    if at_once is not None and (not isinstance(at_once, int) or at_once < 1):
-        raise BadInput(f"'at_once' must be a whole number of at least 1, or None. Got {shown(at_once)}.")
-    heard = callbacks_of(callbacks)
-    runs = _plan(methods, replace(experiment, data=load_data(experiment)), seeds)
-    left = len(unfinished(Path(out), runs) if out and is_comparison(Path(out)) else runs)
-    with shown_progress(progress, left) as bar, workers_of(experiment) as workers:
-        heard = (*bar, *heard)
-        if out is None:
-            _try(runs, workers, command)
-
-            so_far = _SoFar(runs)
-
-            def run_one(name: str, own: Pool) -> Result:
-                return run_with(runs[name], None, [*heard, so_far], command, own)
-
-            try:
-                return Comparison(spread(run_one, list(runs), workers, at_once))
-            except KeyboardInterrupt as stopped:
-                raise Interrupted(None, getattr(stopped, "round", 0), so_far.comparison()) from None
-        folder, plain = Path(out), {name: to_plain(e) for name, e in runs.items()}
-        if is_comparison(folder) and not different(_planned(folder)["runs"], json.loads(json.dumps(plain))):
-            return _continue(folder, runs, heard, command, workers, at_once)
-        refuse_used(folder, "compare.json")
-        _try(runs, workers, command)
-        content = {"command": command, "runs": plain}
-        crash_point("compare: planned")
-        with writable(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            crash_point("compare: folder made")
-            write_file(folder / "compare.json", (json.dumps(content, indent=1) + "\n").encode())
-        return _continue(folder, runs, heard, command, workers, at_once)
+    zoo, numbers = methods_of(methods), seeds_of(experiment, seeds)
+    # seed after seed: for one seed every method meets the same clients and world
+    runs = {f"{m.name}-seed{seed}": replace(experiment, method=m, seed=seed) for seed in numbers for m in zoo}
+    heard, at_once, runs = callbacks_of(callbacks), check_at_once(at_once), with_data(runs)
+    folder = Path(out) if out else None
+    with shown_progress(progress, count_left(folder, runs)) as bar, workers_of(experiment) as workers:
+        return compared(Together((*bar, *heard), command, at_once).do(runs, folder, workers))
 
 
-def _try(runs: Mapping[str, Experiment], workers: Pool, command: str | None) -> None:
-    """Make every run ready once: a misfit is an error now, before anything is trained or written."""
-    for e in runs.values():
-        prepare(e, workers, command)
-
-
-def _plan(given: Sequence[Method | str], experiment: Experiment, seeds: int) -> dict[str, Experiment]:
-    """Return the runs by name, seed after seed: for one seed every method meets the same clients and world."""
+def methods_of(given: Sequence[Method | str]) -> list[Method]:
+    """Return the methods of a comparison, each with a name of its own."""
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise BadInput(f"A comparison takes a list of methods, such as ['fedavg']. Got {shown(given)}.")
     if not given:
         raise BadInput("A comparison needs at least one method.")
     if wrong := [m for m in given if not isinstance(m, str | Method)]:
         raise BadInput(f"What is compared must be a Method, or the name of one. Got {shown(wrong[0])}.")
-    if not isinstance(seeds, int) or seeds < 1:
-        raise BadInput(f"'seeds' must be a whole number of at least 1. Got {shown(seeds)}.")
     methods = [method_names.parse(m) if isinstance(m, str) else m for m in given]
     names = [m.name for m in methods]
     twins = {n for n in names if names.count(n) > 1}
@@ -142,34 +120,135 @@ def _plan(given: Sequence[Method | str], experiment: Experiment, seeds: int) -> 
             f"Two methods of a comparison are called {twins.pop()!r}. Give each its own name: in Python with "
             "dataclasses.replace(method, name=...), on the command line with a TOML file for each."
         )
-    return {
-        f"{method.name}-seed{seed}": replace(experiment, method=method, seed=seed)
-        for seed in range(experiment.seed, experiment.seed + seeds)
-        for method in methods
-    }
+    return methods
 
 
-class _SoFar(Callback):
-    """Keeps what runs came to, however they ended."""
+def seeds_of(experiment: Experiment, seeds: int) -> range:
+    """Return so many seeds, from the experiment's own on."""
+    if not isinstance(seeds, int) or seeds < 1:
+        raise BadInput(f"'seeds' must be a whole number of at least 1. Got {shown(seeds)}.")
+    return range(experiment.seed, experiment.seed + seeds)
+
+
+def check_at_once(given: int | None) -> int | None:
+    """Return how many runs may go on at the same time on a Ray cluster."""
+    if given is not None and (not isinstance(given, int) or given < 1):
+        raise BadInput(f"'at_once' must be a whole number of at least 1, or None. Got {shown(given)}.")
+    return given
+
+
+def with_data(runs: Mapping[str, Experiment]) -> dict[str, Experiment]:
+    """Return the runs with their data in memory, each data set read once."""
+    named = {e.data: e for e in runs.values() if isinstance(e.data, str)}
+    loaded = {name: load(name) for name in named}
+    return {n: replace(e, data=loaded[e.data]) if isinstance(e.data, str) else e for n, e in runs.items()}
+
+
+def compared(results: Mapping[str, Result]) -> Comparison:
+    """Return the comparison of these runs."""
+    return Comparison(list(results.values()))
+
+
+class Kept(Callback):
+    """Keeps what the runs of a comparison came to, however they ended."""
 
     def __init__(self, runs: Mapping[str, Experiment]):
-        self._results = dict[str, Result | None].fromkeys(runs)
+        self._names = {id(experiment): name for name, experiment in runs.items()}
+        self._found = dict[str, Result | None].fromkeys(runs)
 
     def end(self, run: Running, result: Result, error: BaseException | None) -> None:
-        """Keep a result."""
-        self.add(f"{run.name}-seed{run.experiment.seed}", result)
+        """Keep the result of a run."""
+        self._found[self._names[id(run.experiment)]] = result
 
-    def add(self, name: str, result: Result) -> None:
-        """Keep the result of the run of this name."""
-        self._results[name] = result
-
-    def comparison(self, folder: Path | None = None) -> Comparison:
+    def so_far(self, folder: Path | None) -> dict[str, Result]:
         """Return the runs that have a finished round; those that are only in the folder are read."""
-        for name in [name for name, result in self._results.items() if result is None]:
-            if folder and any((place := run_inside(folder, name)).glob("state-*.safetensors")):
+        for name in [name for name, result in self._found.items() if result is None]:
+            if folder and has_begun(place := run_inside(folder, name)):
                 with suppress(BadInput):  # of a state that was not finished
-                    self.add(name, load_result(place))
-        return Comparison([result for result in self._results.values() if result and result.summary["rounds"]])
+                    self._found[name] = load_result(place)
+        return {name: result for name, result in self._found.items() if result and result.summary["rounds"]}
+
+
+@dataclass(frozen=True)
+class Together:
+    """How several runs are done: who is told, by which command, how many at the same time, and what they make."""
+
+    callbacks: Sequence[Callback]
+    command: str | None
+    at_once: int | None = None
+    made: Callable[[Mapping[str, Result]], Comparison] = compared  # of those that are there when Ctrl-C comes
+
+    def do(
+        self, runs: Mapping[str, Experiment], folder: Path | None, workers: Pool, points: Points | None = None
+    ) -> dict[str, Result]:
+        """Return the results of all runs; with a folder they are kept there, and go on if they have begun."""
+        if folder is None:
+            self._try(runs, workers, points)
+            return self._spread(self._run, runs, None, workers)
+        plan = {"runs": {name: to_plain(e) for name, e in runs.items()}, "points": points}
+        if is_comparison(folder) and not different(
+            {key: planned(folder).get(key) for key in plan}, json.loads(json.dumps(plan))
+        ):
+            return self.go_on(runs, folder, workers)
+        refuse_used(folder, "compare.json")
+        self._try(runs, workers, points)
+        content = {"command": self.command, **{key: value for key, value in plan.items() if value is not None}}
+        crash_point("compare: planned")
+        with writable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            crash_point("compare: folder made")
+            write_file(folder / "compare.json", (json.dumps(content, indent=1) + "\n").encode())
+        return self.go_on(runs, folder, workers)
+
+    def go_on(self, runs: Mapping[str, Experiment], folder: Path, workers: Pool) -> dict[str, Result]:
+        """Return the results of runs that were planned: those that are complete are only read."""
+        left = unfinished(folder, runs)
+        if left and isinstance(workers, RayActors) and not workers.joined:
+            prepare(left[0], workers)  # joins the cluster if there is anything to train
+        return self._spread(partial(self._finish, folder), runs, folder, workers)
+
+    def _spread(
+        self, work: Work, runs: Mapping[str, Experiment], folder: Path | None, workers: Pool
+    ) -> dict[str, Result]:
+        """Return what ``work`` makes of every run; Ctrl-C raises what they came to by then."""
+        kept = Kept(runs)
+
+        def one(name: str, own: Pool) -> Result:
+            return work(name, runs[name], (*self.callbacks, kept), own)
+
+        try:
+            return dict(zip(runs, spread(one, list(runs), workers, self.at_once), strict=True))
+        except KeyboardInterrupt as stopped:  # what can be continued is the whole comparison
+            raise Interrupted(folder, getattr(stopped, "round", 0), self.made(kept.so_far(folder))) from None
+
+    def _try(self, runs: Mapping[str, Experiment], workers: Pool, points: Points | None) -> None:
+        """Make every run ready once: misfits are errors now, all at once, before anything is trained or written."""
+        problems: dict[str, str] = {}
+        for name, experiment in runs.items():
+            try:
+                prepare(experiment, workers, self.command)
+            except BadInput as e:
+                for problem in e.problems:
+                    problems.setdefault(problem, f"{name}: {problem}" if points else problem)
+        if problems:
+            raise BadInput(*problems.values())
+
+    def _run(self, name: str, experiment: Experiment, callbacks: Sequence[Callback], workers: Pool) -> Result:
+        return run_with(experiment, None, callbacks, self.command, workers)
+
+    def _finish(
+        self, folder: Path, name: str, experiment: Experiment, callbacks: Sequence[Callback], workers: Pool
+    ) -> Result:
+        place = run_inside(folder, name)
+        if (place / "run.sqlite").exists():
+            with closing(RunFolder.open(place)) as store:
+                stored = store.experiment  # the plan may have given it another length
+                refuse_another(stored, replace(experiment, rounds=stored["rounds"]))
+                result = resume_with(store, experiment, callbacks, workers)
+        else:
+            result = run_with(experiment, place, callbacks, self.command, workers)
+        crash_point("compare: run finished")
+        return result
 
 
 def resume_comparison(
@@ -179,78 +258,41 @@ def resume_comparison(
     rounds: int | None = None,
     progress: bool | None = None,
 ) -> Comparison:
-    """Finish an interrupted comparison: runs that are complete are only read; ``trust`` as for ``resume``.
+    """Finish an interrupted comparison or sweep: complete runs are only read; ``trust`` as for ``resume``.
 
-    ``rounds`` gives all of its runs another length.
+    ``rounds`` gives all runs of a comparison another length.
     """
-    heard, content = callbacks_of(callbacks), _planned(Path(folder))
-    runs = {name: from_plain(plain, trust) for name, plain in content["runs"].items()}
+    folder, heard = Path(folder), callbacks_of(callbacks)
+    plan = planned(folder)
+    runs = {name: from_plain(plain, trust) for name, plain in plan["runs"].items()}
     if rounds is not None:
         runs = {name: replace(e, rounds=rounds) for name, e in runs.items()}
-        _extend(Path(folder), runs, content)
-    loaded: dict[Any, Dataset] = {}
-    for name, e in runs.items():  # read each data set once
-        loaded[e.data] = loaded.get(e.data) or load_data(e)
-        runs[name] = replace(e, data=loaded[e.data])
-    left = len(unfinished(Path(folder), runs))
-    with shown_progress(progress, left) as bar, workers_of(next(iter(runs.values()))) as workers:
-        return _continue(Path(folder), runs, (*bar, *heard), content["command"], workers)
+        _extend(folder, runs, plan)
+    runs = with_data(runs)
+    with shown_progress(progress, count_left(folder, runs)) as bar, workers_of(next(iter(runs.values()))) as workers:
+        together = Together((*bar, *heard), plan["command"])
+        if plan.get("points") is None:
+            return compared(together.go_on(runs, folder, workers))
+        from fedweave.runs.sweep import finish  # which is built on this module
+
+        return finish(runs, plan["points"], folder, together, workers)
 
 
-def _extend(folder: Path, runs: Mapping[str, Experiment], content: dict[str, Any]) -> None:
+def _extend(folder: Path, runs: Mapping[str, Experiment], plan: dict[str, Any]) -> None:
     """Plan other lengths for the runs of a comparison; each is extended when its turn comes."""
+    if plan.get("points") is not None:
+        raise BadInput("A sweep keeps its length, since other points may be the best of longer runs: start a new one.")
     for name, e in runs.items():
-        stored, done, place = content["runs"][name], 0, run_inside(folder, name)
+        stored, done, place = plan["runs"][name], 0, run_inside(folder, name)
         if (place / "run.sqlite").exists():
             with closing(RunFolder.open(place, write=False)) as store:
                 state, stored = store.load_state(tables=None), store.experiment
                 done = state.round if state else 0
         refuse_length(stored, e, done)
-    changed = {name: plain | {"rounds": runs[name].rounds} for name, plain in content["runs"].items()}
+    changed = {name: plain | {"rounds": runs[name].rounds} for name, plain in plan["runs"].items()}
     crash_point("compare: extending")
     with writable(folder):
-        write_file(folder / "compare.json", (json.dumps({**content, "runs": changed}, indent=1) + "\n").encode())
-
-
-def _is_over(place: Path, experiment: Experiment) -> bool:
-    """Return whether a run of a comparison has nothing left to do."""
-    if (place / state_file(experiment.rounds)).exists():
-        return True
-    may = experiment.stop_at_target or experiment.patience
-    return bool(may and any(place.glob("state-*.safetensors")) and load_result(place).summary["ended_early"])
-
-
-def _continue(
-    folder: Path,
-    runs: Mapping[str, Experiment],
-    callbacks: Sequence[Callback],
-    command: str | None,
-    workers: Pool,
-    at_once: int | None = None,
-) -> Comparison:
-    so_far = _SoFar(runs)
-    heard = [*callbacks, so_far]
-
-    def finish(name: str, own: Pool) -> Result:
-        place = run_inside(folder, name)
-        if (place / "run.sqlite").exists():
-            with closing(RunFolder.open(place)) as store:
-                stored = store.experiment  # the plan may have given it another length
-                refuse_another(stored, replace(runs[name], rounds=stored["rounds"]))
-                result = resume_with(store, runs[name], heard, own)
-        else:
-            result = run_with(runs[name], place, heard, command, own)
-        so_far.add(name, result)
-        crash_point("compare: run finished")
-        return result
-
-    try:
-        left = unfinished(folder, runs)
-        if left and isinstance(workers, RayActors) and not workers.joined:
-            prepare(left[0], workers)  # joins the cluster if there is anything to train
-        return Comparison(spread(finish, list(runs), workers, at_once))
-    except KeyboardInterrupt as stopped:  # what can be continued is the whole comparison
-        raise Interrupted(folder, getattr(stopped, "round", 0), so_far.comparison(folder)) from None
+        write_file(folder / "compare.json", (json.dumps({**plan, "runs": changed}, indent=1) + "\n").encode())
 
 
 def unfinished(folder: Path, runs: Mapping[str, Experiment]) -> list[Experiment]:
@@ -258,15 +300,43 @@ def unfinished(folder: Path, runs: Mapping[str, Experiment]) -> list[Experiment]
     return [e for name, e in runs.items() if not _is_over(run_inside(folder, name), e)]
 
 
+def _is_over(place: Path, experiment: Experiment) -> bool:
+    """Return whether a run of a comparison has nothing left to do."""
+    if (place / state_file(experiment.rounds)).exists():
+        return True
+    may = experiment.stop_at_target or experiment.patience
+    return bool(may and has_begun(place) and load_result(place).summary["ended_early"])
+
+
+def count_left(folder: Path | None, runs: Mapping[str, Experiment], swept: bool = False) -> int:
+    """Return how many runs are left to do, with those of a sweep's best points, which may not be known yet."""
+    begun = folder is not None and is_comparison(folder)
+    left = len(unfinished(folder, runs)) if folder and begun else len(runs)
+    if not (swept or (folder and is_sweep(folder))):
+        return left
+    tests = {f"{e.method.name}-seed{e.seed}" for e in runs.values() if e.validation}
+    done = [run for run in runs_in(folder / BEST) if has_begun(run)] if folder and is_comparison(folder / BEST) else []
+    return left + len(tests) - len(done)
+
+
 def runs_in(folder: str | Path) -> list[Path]:
-    """Return the run folders of a comparison, or the run folder itself."""
+    """Return the run folders of a comparison, with those of a sweep's best points, or the run folder itself."""
     folder = Path(folder)
-    return [run_inside(folder, name) for name in _planned(folder)["runs"]] if is_comparison(folder) else [folder]
+    if not is_comparison(folder):
+        return [folder]
+    plan, best = planned(folder), run_inside(folder, BEST)
+    runs = [run_inside(folder, name) for name in plan["runs"]]
+    return runs + runs_in(best) if plan.get("points") is not None and is_comparison(best) else runs
 
 
 def is_comparison(folder: Path) -> bool:
-    """Return whether a folder holds a comparison."""
+    """Return whether a folder holds a comparison, which may be a sweep."""
     return os.path.lexists(folder / "compare.json")
+
+
+def is_sweep(folder: Path) -> bool:
+    """Return whether a folder holds a sweep."""
+    return is_comparison(folder) and planned(folder).get("points") is not None
 
 
 def run_inside(folder: Path, name: str) -> Path:
@@ -277,11 +347,17 @@ def run_inside(folder: Path, name: str) -> Path:
     return place
 
 
-def _planned(folder: Path) -> dict[str, Any]:
+def planned(folder: Path) -> dict[str, Any]:
+    """Return what the plan of a comparison says, as it was checked when it was read."""
     return read_json(folder / "compare.json", Plan)
 
 
 def begun_in(folder: str | Path) -> list[Path]:
     """Return the runs that can be read: of an interrupted comparison, those with a finished round."""
     runs = runs_in(folder)
-    return [run for run in runs if os.path.isdir(run) and any(run.glob("state-*.safetensors"))] or runs
+    return [run for run in runs if has_begun(run)] or runs
+
+
+def has_begun(run: Path) -> bool:
+    """Return whether a run folder has a finished round."""
+    return os.path.isdir(run) and any(run.glob("state-*.safetensors"))

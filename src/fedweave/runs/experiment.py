@@ -317,6 +317,16 @@ class Experiment:
             default="never",
         ),
     ] = None
+    validation: Annotated[
+        Annotated[float, Field(ge=0, lt=1)] | None,
+        Option(
+            "To tune without looking at the test set: hold out this share of the training samples and evaluate on them "
+            "in its place.",
+            "SHARE",
+            "0.1",
+            default="none; 0.1 for sweep",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse fields that contradict each other, all at once; the command line replaces their quoted names."""
@@ -411,11 +421,12 @@ def check_experiment(given: Any) -> None:
 
 
 def load_data(experiment: Experiment) -> Dataset:
-    """Return the experiment's data set, read now if it was named.
+    """Return the experiment's data set, read now if it was named; with the validation split in place of the test set.
 
     Whole numbers among the inputs are tokens, but plain numbers for the models of the library that take features.
     """
     data = load(experiment.data) if isinstance(experiment.data, str) else experiment.data
+    data = data.split(experiment.validation) if experiment.validation else data
     if not isinstance(experiment.model, str) or plugins.is_plugin(experiment.model):
         return data
     return data if models.takes_tokens(experiment.model, *data.sample) else data.as_features()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -85,11 +85,24 @@ class Result:
 
     def to_pandas(self) -> Any:
         """Return the rows per round as a pandas DataFrame."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise BadInput("to_pandas() needs pandas. Install it with: pip install 'fedweave[data]'.") from None
-        return pd.DataFrame({name: list(column) for name, column in self.rounds.items()})
+        return frame_of([self], [{}])
+
+
+def frame_of(results: Sequence[Result], keys: Sequence[Mapping[str, Any]]) -> Any:
+    """Return the rows per round of several runs as one pandas DataFrame; first the columns that are one value a run."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise BadInput("to_pandas() needs pandas. Install it with: pip install 'fedweave[data]'.") from None
+    tables = [
+        {name: [value] * run.rounds["round"].size for name, value in own.items()} | dict(run.rounds)
+        for run, own in zip(results, keys, strict=True)
+    ]
+    names = dict.fromkeys(name for table in tables for name in table)
+    sizes = [run.rounds["round"].size for run in results]
+    return pd.DataFrame(
+        {n: [v for t, size in zip(tables, sizes, strict=True) for v in t.get(n, [None] * size)] for n in names}
+    )
 
 
 def score_of(row: Mapping[str, Any], task: Task | None = None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from fedweave.core.settings import FileName
 from fedweave.core.typed_json import Checked
@@ -23,6 +23,7 @@ def _printable(text: str) -> str:
 
 
 Number = Annotated[int, Field(ge=0, lt=2**63)]
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Printable = Annotated[str, AfterValidator(_printable)]
 
 
@@ -43,6 +44,7 @@ class StoredExperiment(Checked):
     stop_at_target: bool = False
     patience: Number | None = None
     evaluate_every: Annotated[int, Field(gt=0, lt=2**63)] = 1
+    validation: float | None = None
 
 
 def _metric(name: str) -> str:
@@ -104,10 +106,17 @@ class Manifest(Checked):
 
 
 class Plan(Checked):
-    """compare.json: the runs of a comparison by the names of their folders."""
+    """compare.json: the runs of a comparison by the names of their folders, and in a sweep their points."""
 
     command: Printable | None
     runs: Annotated[dict[FileName, StoredExperiment], Field(min_length=1)]
+    points: dict[str, dict[Printable, Printable | float | Whole | bool | None]] | None = None
+
+    @model_validator(mode="after")
+    def _each_run_has_a_point(self) -> Plan:
+        if self.points is not None and self.points.keys() != self.runs.keys():
+            raise ValueError("'points' must have the names of 'runs'")
+        return self
 
 
 class AuditLine(Checked):

@@ -131,6 +131,8 @@ def prepare(
         raise BadInput("A real fleet does not tell scores on its own test data: --client-eval is for the simulator.")
     if experiment.adversary is not None:
         raise BadInput("The clients of a real fleet do what they do: --adversary is for the simulator.")
+    if experiment.validation:
+        raise BadInput("A real fleet's training data stays with its clients: --validation is for the simulator.")
     data = load_data(experiment)
     (name, model), own = model_factory(experiment, data), own_model(experiment.model) is not None
     model, start_values = started(model, experiment.start)

@@ -16,7 +16,7 @@ from fedweave.papers.common.cache import keep_run, load_run, name_run
 from fedweave.papers.common.record import Record
 from fedweave.papers.common.scale import Scale
 from fedweave.papers.common.study import Outcome, Records, Study, is_trained
-from fedweave.runs.experiment import Experiment, load_data
+from fedweave.runs.experiment import Experiment
 
 Key = tuple[str, str, int]  # column, arm, seed
 TUNING_SEEDS = (1001, 1002)  # never those of a test
@@ -130,11 +130,9 @@ def tuned_arms(study: Study, arms: Mapping[str, Any], limits: Limits) -> dict[st
     """
     if not all(hasattr(arm, "lr") for arm in arms.values()):
         raise BadInput(f"--tune: {study.name} has no learning rates to tune.")
-    given = {id(arm.data): arm for arm in arms.values() if is_trained(arm)}
-    held = {key: {"data": load_data(arm).split(0.2)} for key, arm in given.items()}
 
     def trial(arm: Any, factor: float) -> Any:
-        return replace(arm, lr=arm.lr * factor, **(held[id(arm.data)] if is_trained(arm) else {}))
+        return replace(arm, lr=arm.lr * factor, **({"validation": 0.2} if is_trained(arm) else {}))
 
     factors, scores, best = list(FACTORS), dict[tuple[str, float], float](), dict[str, float]()
     for _ in range(EXTENSIONS + 1):
