@@ -218,10 +218,11 @@ class Strategy(FlowerStrategy):
         solver, upload = self.method.solver, self.method.upload
         self._asker = Asker(self._tensors, solver, local.seed, local.terms, strangers, upload)
         if self._needs:
-            terms = replace(local.terms, connected=local.terms.connected or local.clients)
-            self._places = Roster(grid, terms, self._clock, self._needs, 0 if upload.masks else None)
+            classes = 0 if upload.masks else None
+            self._places = Roster(grid, local.terms, self._clock, self._needs, classes, local.clients)
         else:
-            self._places = Places(grid, local.terms, self._clock, local.clients)
+            least = self.method.sampler.cohort_size() or 0
+            self._places = Places(grid, local.terms, self._clock, local.clients, least=least)
         self._places.gather()
         self._blas = ThreadpoolController()  # finding the libraries takes longer than a small round
         self._seen: State = local.system.fresh(self._places.size)
@@ -235,9 +236,7 @@ class Strategy(FlowerStrategy):
     def _population(self, there: Array) -> Population:
         """Return what is known of the clients; those never heard from are taken for average."""
         assert self._places is not None
-        samples, n = self._places.samples, self._places.size
-        known = samples > 0
-        samples = np.where(known, samples, max(int(samples[known].mean()), 1) if known.any() else 1)
+        samples, n = self._places.believed(), self._places.size
         batch = np.minimum(self.local.batch_size, samples)
         steps = np.where(self._steps > 0, self._steps, steps_of(np.full(n, self.local.epochs), samples, batch))
         base = Population(samples / samples.sum(), samples, steps, batch, np.zeros(n), np.ones(n), there)
