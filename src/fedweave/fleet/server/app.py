@@ -24,12 +24,13 @@ from fedweave.engine.torch_simulator import torch_simulator
 from fedweave.fleet.server.engine import FlowerEngine
 from fedweave.fleet.server.questions import as_known
 from fedweave.fleet.server.roster import Roster
-from fedweave.fleet.server.terms import Clock, Terms, refuse_oracle, refuse_pacing
+from fedweave.fleet.server.terms import MAX_LENGTH_RATIO, Clock, Terms, refuse_oracle, refuse_pacing
 from fedweave.local.client_data import ClientData
 from fedweave.local.torch.device import choose_device
 from fedweave.pacing import ask_more
 from fedweave.round import first_state
 from fedweave.round.flights import under_way
+from fedweave.round.rules import Rules
 from fedweave.runs.experiment import Experiment, load_data
 from fedweave.runs.factories import model_factory, own_model
 from fedweave.runs.loop import Watch, go_on
@@ -180,12 +181,19 @@ def prepare(experiment: Experiment, grid: Grid, terms: Terms, clock: Clock, know
         manifest=manifest,
         world=world,
         method=method,
-        rules=experiment.rules,
+        rules=_rules(experiment),
         tested=np.zeros(0, int),
         every_round=True,
         fleet=roster.fleet,
         own_model=model if own else None,
     )
+
+
+def _rules(experiment: Experiment) -> Rules:
+    """Return the rules of a fleet's rounds: an experiment that has the simulator's limit for lengths gets a fleet's."""
+    rules, simulated = experiment.rules, Experiment.__dataclass_fields__["max_length_ratio"].default
+    same = rules.max_length_ratio == simulated
+    return rules._replace(max_length_ratio=MAX_LENGTH_RATIO) if same else rules
 
 
 def _test_only(data: Dataset) -> ClientData:

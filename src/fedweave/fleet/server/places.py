@@ -15,8 +15,8 @@ from fedweave.fleet.server.terms import Clock, Terms
 class Places(Seats):
     """Clients numbered by their nodes, in the order of Flower's node ids when they were first seen.
 
-    A fleet whose size was not stated grows: it begins with those who are there, but with at least ``least`` seats, and a
-    node for which there is none gets a new one. A node that comes later takes first the seat that it held, then one
+    A fleet whose size was not stated grows: it begins with those who are there, but with at least ``least`` seats, and
+    a node for which there is none gets a new one. A node that comes later takes first the seat that it held, then one
     where nobody has been, then that of a node that has gone: most likely it is that one, started again. With
     ``Terms.keys`` clients are numbered by their keys instead.
     """

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from fedweave.core.records import Array, State
+from fedweave.core.records import SERVER, Array, Failure, State
 from fedweave.core.settings import BadInput
 from fedweave.fleet.server.terms import Clock, Terms
 
@@ -50,6 +50,10 @@ class Seats:
     def called(self, client: int) -> str:
         """Return a client's name for the log, with its node."""
         return f"client {client} (node {self.node.get(client, 'unknown')})"
+
+    def told(self, failure: Failure) -> str:
+        """Return a failure as the log has it, with the node that it is booked to."""
+        return str(failure) if failure.client == SERVER else f"{self.called(failure.client)}: {failure.why}"
 
     def _listed(self) -> Mapping[int, bytes]:
         """Return who is there by node ids, in the order of these."""
@@ -121,7 +125,7 @@ def capped(samples: Array, ratio: float | None) -> Array:
 
 
 def keys_in(folder: Path) -> list[bytes]:
-    """Return who holds each seat by the public keys node0.pub, node1.pub, …, as ``fedweave flower keys`` writes them."""
+    """Return whose seats they are by the public keys node0.pub, node1.pub, … that ``fedweave flower keys`` writes."""
     found = list[bytes]()
     while (path := folder / f"node{len(found)}.pub").is_file():
         try:
