@@ -28,7 +28,7 @@ def share(client):
 
 @cache
 def app(model="auto"):
-    return flower.client(model, lambda client, clients: share(client))
+    return flower.client(model, lambda client, clients: share(client), evaluate=True)
 
 
 def experiment(method=None, **changes):

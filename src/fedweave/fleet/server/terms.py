@@ -13,7 +13,6 @@ from fedweave.core.settings import BadInput, settings
 from fedweave.method import Method
 from fedweave.pacing import Synchronous, answers_needed
 
-
 MAX_LENGTH_RATIO = 100.0  # of an update to the median of its round; stricter than among simulated clients
 
 
