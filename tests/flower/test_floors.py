@@ -1,4 +1,4 @@
-"""A client does not trust its server: no answer is that of a sample or two, and evaluation is for those who allow it."""
+"""A client does not trust its server: no answer is that of a sample or two, and who allows no evaluation does none."""
 
 from functools import cache
 

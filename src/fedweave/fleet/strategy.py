@@ -36,6 +36,7 @@ from fedweave.method import Method
 from fedweave.pacing import Synchronous, ask_more
 from fedweave.round import absorb, first_state, plan
 from fedweave.round.admission import wrong_number
+from fedweave.round.growth import extended, grown, refuse_unknown
 from fedweave.round.rules import Rules
 from fedweave.runs.experiment import Seed, Share
 from fedweave.system.measured import Measured
@@ -136,9 +137,10 @@ class Strategy(FlowerStrategy):
         """Plan the round, and write its questions down."""
         if self._places is None:
             self._begin(arrays, grid)
-        places, state = self._places, self._state
+        places = self._places
         assert places is not None
-        population = self._population(places.gather())
+        population = self._population(self._gathered(places))
+        state = self._state
         if state is None:
             x = self._vector(arrays)
             state = as_known(first_state(self.method, x, population, self._tensors.layout.parameters))
@@ -236,9 +238,28 @@ class Strategy(FlowerStrategy):
             self._places = Places(grid, local.terms, self._clock, local.clients, least=least)
         self._asker = Asker(self._tensors, solver, local.seed, local.terms, strangers, upload, self._places)
         self._places.gather()
+        refuse_unknown(self.method, self._places.samples)
         self._blas = ThreadpoolController()  # finding the libraries takes longer than a small round
         self._seen: State = local.system.fresh(self._places.size)
         self._steps = np.zeros(self._places.size, np.int64)  # as reported; 0: never
+
+    def _gathered(self, places: Places | Roster) -> Array:
+        """Return who is there, after making room for those who came; where a method has none, they are not asked."""
+        there, before = places.gather(), self._steps.size
+        if places.size == before:
+            return there
+        known = self._seen, self._steps
+        self._seen = extended(self._seen, self.local.system.fresh(places.size))
+        self._steps = np.append(self._steps, np.zeros(places.size - before, np.int64))
+        try:
+            if self._state is not None:
+                population, parameters = self._population(there), self._tensors.layout.parameters
+                self._state = grown(self.method, self._state, population, parameters)
+        except BadInput as e:
+            assert isinstance(places, Places)
+            places.close(before, str(e))
+            self._seen, self._steps = known
+        return there[: places.size]
 
     def _vector(self, arrays: ArrayRecord) -> Array:
         x = np.empty(self._tensors.layout.dim, self._tensors.dtype)

@@ -30,6 +30,7 @@ from fedweave.local.torch.device import choose_device
 from fedweave.pacing import ask_more
 from fedweave.round import first_state
 from fedweave.round.flights import under_way
+from fedweave.round.growth import refuse_unknown
 from fedweave.round.rules import Rules
 from fedweave.runs.experiment import Experiment, load_data
 from fedweave.runs.factories import model_factory, own_model
@@ -140,6 +141,8 @@ def prepare(experiment: Experiment, grid: Grid, terms: Terms, clock: Clock, know
     if known is not None and known["samples"].size:
         roster.recall(known)
     roster.gather()
+    if experiment.weights == "data":
+        refuse_unknown(method, roster.samples)
     measured = experiment.system if isinstance(experiment.system, Measured) else None
     device, why = choose_device(experiment.device)
     bench = torch_simulator(model, _test_only(data), method.solver, experiment.seed, Workers(1), device, task=task)

@@ -31,7 +31,7 @@ class Places(Seats):
         least: int = 0,
     ):
         super().__init__(grid, terms, clock, clients, min_available)
-        self._least = least
+        self._least, self._closed = least, False
 
     def gather(self) -> Array:
         """Return which clients are there (N,) bool, after waiting for as many as the terms want."""
@@ -51,7 +51,7 @@ class Places(Seats):
 
     def close(self, size: int, why: str) -> None:
         """Take nobody in beyond these seats, because the method cannot."""
-        self.samples, self.stated = self.samples[:size], size
+        self.samples, self._closed = self.samples[:size], True
         for client in [client for client in self.node if client >= size]:
             del self.node[client], self.holder[client]
         self._note(f"the fleet stays as large as it is, {size} clients: {why}")
@@ -78,7 +78,7 @@ class Places(Seats):
             return mine
         free = [c for c in range(self.size) if c not in self.holder]
         free += [c for c, holder in self.holder.items() if holder not in there]
-        if not free and self.stated is None:
+        if not free and self.stated is None and not self._closed:
             self._make_room(self.size + 1)
             free = [self.size - 1]
         return free[0] if free else None

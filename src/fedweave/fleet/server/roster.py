@@ -217,6 +217,7 @@ class Roster(Seats):
 
     def recall(self, fleet: State) -> None:
         super().recall(fleet)
+        self.stated = self.size
         covered = fleet.get("covered", np.zeros(0))
         self._covered = {client: float(covered[client]) for client in np.flatnonzero(np.isfinite(covered)).tolist()}
 

@@ -18,6 +18,7 @@ from fedweave.core.settings import BadInput
 from fedweave.fleet.server.terms import Clock, Terms
 
 WHO = 32  # bytes that say who a node is
+MOST_NEWS = 20  # sentences that are kept: anyone can make some
 FEW = 3  # known numbers of samples from which a median means something
 
 
@@ -84,7 +85,7 @@ class Seats:
         """Say what was odd, but the same thing about the same node only once."""
         if once is None or once not in self._told:
             self._told.add(once)
-            self.news.append(sentence)
+            self.news = [*self.news[-MOST_NEWS:], sentence]
             log(WARNING, "fedweave: %s", sentence)
 
     def believed(self) -> Array:
@@ -107,11 +108,11 @@ class Seats:
         return {"samples": self.samples.copy(), "holder": holder}
 
     def recall(self, fleet: State) -> None:
-        """Go on with what an earlier server knew; the size of the fleet is then stated."""
+        """Go on with what an earlier server knew."""
         samples, holder = fleet["samples"], fleet.get("holder")
         if self.stated not in (None, samples.size):
             raise BadInput(f"There are {self.stated} clients, but this run has {samples.size}.")
-        self.samples, self.stated = samples.astype(np.int64), samples.size
+        self.samples = samples.astype(np.int64)
         if holder is not None:
             self.holder = {c: row.tobytes() for c, row in enumerate(holder) if row.any()}
 
