@@ -75,6 +75,14 @@ def test_a_server_that_stops_while_its_fleet_grows_goes_on_to_the_same_bits(tmp_
     assert resumed.clients["client"].tolist() == expected.clients["client"].tolist()
 
 
+def test_rounds_that_overlap_ask_newcomers_too(tmp_path):
+    grid, same = Growing(app(), CLIENTS, DAYS), experiment(fw.methods.fedbuff(4, buffer=2), rounds=len(DAYS))
+    found = run(same, grid, terms(), watch=grid.watch)
+    asked = found.clients["client"][found.clients["received"] == 1]
+    assert set(asked) == set(range(CLIENTS))
+    assert set(found.clients["client"][found.clients["round"] <= 2]) <= {0, 1}
+
+
 def test_sums_by_weight_wait_for_the_whole_fleet():
     grid = Growing(app(), CLIENTS, DAYS)
     with pytest.raises(fw.BadInput, match="PushPull keeps a sum over all clients by their weights"):

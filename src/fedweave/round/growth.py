@@ -43,8 +43,8 @@ def refuse_unknown(method: Method, samples: Array) -> None:
     """Refuse a method that must know all clients' samples before the first round; 0: not known."""
     if not samples.all() and (kept := summing(method, ("data",))):
         raise BadInput(
-            f"{kept} keeps a sum over all clients by their weights, so the samples of all must be known before the first "
-            "round: wait for the whole fleet, without 'connected' in the Terms and with clients of ours."
+            f"{kept} keeps a sum over all clients by their weights, so the samples of all must be known before the "
+            "first round: wait for the whole fleet, without 'connected' in the Terms and with clients of ours."
         )
 
 

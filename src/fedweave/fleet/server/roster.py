@@ -58,6 +58,7 @@ class Roster(Seats):
     ):
         super().__init__(grid, terms, clock, clients, min_available)
         self._hello = {} if classes is None else {"fedweave": ConfigRecord({"classes": classes})}
+        self._classes = classes or MOST_CLASSES
         self._covered: dict[int, float] = {}
         self._needs, self._tries = needs, Counter[int]()
         self._claims: dict[int, Claim | None] = {}  # node id -> what it says; None for a node that is no client
@@ -207,7 +208,7 @@ class Roster(Seats):
         if client >= clients:
             raise BadInput(f"it says that it is client {client} of {clients}, which are numbered from 0.")
         covered = reported.get("covered")
-        if covered is not None and (wrong := wrong_number("covered", covered, 0, MOST_CLASSES)):
+        if covered is not None and (wrong := wrong_number("covered", covered, 0, self._classes)):
             raise BadInput(f"client {client} {wrong}.")
         return Claim(client, clients, samples, None if covered is None else float(cast(float, covered)))
 
