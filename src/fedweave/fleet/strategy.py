@@ -374,7 +374,9 @@ def weighted_means(contents: Sequence[RecordDict], max_samples_ratio: float | No
 
     More than so many times the median of these count as that.
     """
-    reported = [{k: v for record in records_of(c, MetricRecord).values() for k, v in record.items()} for c in contents]
+    reported: list[dict[str, Any]] = [
+        {k: v for record in records_of(c, MetricRecord).values() for k, v in record.items()} for c in contents
+    ]
     reported = [t for t in reported if not wrong_number("num-examples", t.get("num-examples"), 1, math.inf)]
     if not reported:
         return {}
