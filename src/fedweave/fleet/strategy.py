@@ -70,7 +70,7 @@ class Strategy(FlowerStrategy):
     than plain training says so, and needs ``fedweave.flower.client``.
 
     ``lr``, ``epochs`` and ``batch_size`` say what the clients do (and tell clients of ours what to do); ``clients`` is
-    the size of the fleet, if not those who are there when the first round begins; ``terms`` say how many must be there
+    the size of the fleet, without which it grows with those who come; ``terms`` say how many must be there
     and how long to wait, beside the ``timeout`` of ``start``; an update more than ``max_length_ratio`` times as
     long as the median of its round is refused.
     """

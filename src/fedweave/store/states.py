@@ -113,11 +113,12 @@ def _check_best(best: Mapping[str, Any], x: Array) -> None:
 
 def _check_fleet(fleet: Mapping[str, Any]) -> None:
     """Refuse what is not who has each client's seat, and its samples, or nothing at all."""
-    n, found = np.size(fleet.get("samples", ())), {name: getattr(array, "dtype", None) for name, array in fleet.items()}
+    n = np.size(fleet.get("samples", ()))
     wanted = {"samples": ((n,), "i"), "holder": ((n, 32), "u"), "covered": ((n,), "f")}
-    for name, kind in found.items():
-        if kind is None or (fleet[name].shape, kind.kind) != wanted.get(name) or "samples" not in fleet:
-            raise ValueError("its fleet is not one number of samples and one holder for each client")
+    found = {name: (array.shape, array.dtype.kind) for name, array in fleet.items() if isinstance(array, np.ndarray)}
+    fine = set(found) == set(fleet) and {"samples"} <= set(found) and found.items() <= wanted.items()
+    if fleet and not (fine and (fleet["samples"] >= 0).all()):
+        raise ValueError("its fleet does not have a number of samples and a holder for each client")
 
 
 def _check_flights(state: ServerState) -> None:

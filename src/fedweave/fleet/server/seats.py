@@ -68,8 +68,8 @@ class Seats:
 
     def _taken(self, client: int, who: bytes, nodes: Mapping[int, bytes]) -> str:
         """Return why this node cannot have this seat while these are there; "" if it can."""
-        if self._keys is not None and self._keys[client] != who:
-            return f"its key is not node{client}.pub"
+        if self._keys is not None:
+            return "" if self._keys[client] == who else f"its key is not node{client}.pub"
         holder = self.holder.get(client, who)
         if holder != who and (other := next((node for node, found in nodes.items() if found == holder), None)):
             return f"the seat is that of node {other}, which is there"
