@@ -124,7 +124,15 @@ def test_fedavg_with_more_per_round_than_nodes_asks_all_who_are_there():
         assert sorted(c for c, config in seen if config["server-round"] == r) == np.flatnonzero(there).tolist()
         assert result.train_metrics_clientapp[r]["asked"] == there.sum()
     assert result.arrays["b"].numpy() == pytest.approx(x, rel=1e-6)
-    assert strategy._places.size == 10
+    assert strategy._places.size == N
+
+
+def test_a_step_is_as_long_as_those_who_have_come_make_it():
+    """By hand: ω u over all who are there, of whom each is surely asked, is their mean."""
+    result, _, _ = plain_run(fw.methods.fedavg_us(10), ["10100"])
+    assert result.arrays["b"].numpy() == pytest.approx(10 / 40 * pull(0) + 30 / 40 * pull(2), rel=1e-6)
+    with pytest.raises(fw.BadInput, match="asks for more clients than there are: 3"):
+        plain_run(fw.methods.fedavg(10), ["11100"], clients=3)
 
 
 def test_fedacs_with_two_early_nodes_asks_more_when_more_come():

@@ -52,6 +52,7 @@ class Population:
     covered: Array | None = None  # (N,) Σ_c min(C·share of class c, 1), in 1 … C: how well its data covers the classes
     up_rate: Array | None = None  # (N,) bit/s; ``latency`` is then that of whole models both ways. None: not known
     down_rate: Array | None = None  # (N,) bit/s
+    growing: bool = False  # whether more clients may come later
 
     @property
     def size(self) -> int:

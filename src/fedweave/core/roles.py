@@ -268,6 +268,10 @@ class Aggregator(ABC):
         """Return what the aggregator remembers before the first round."""
         return {}
 
+    def joined(self, state: State, ids: Array, round: int) -> State:
+        """Return the state after clients were added, of whom it knows what ``init`` does, when this round is done."""
+        return state
+
     def broadcast(self, state: State) -> Array | None:
         """Return the vector (D,) that clients get with the model, if any."""
         return None

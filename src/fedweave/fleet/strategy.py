@@ -234,8 +234,7 @@ class Strategy(FlowerStrategy):
             classes = 0 if upload.masks else None
             self._places = Roster(grid, local.terms, self._clock, self._needs, classes, local.clients)
         else:
-            least = self.method.sampler.cohort_size() or 0
-            self._places = Places(grid, local.terms, self._clock, local.clients, least=least)
+            self._places = Places(grid, local.terms, self._clock, local.clients)
         self._asker = Asker(self._tensors, solver, local.seed, local.terms, strangers, upload, self._places)
         self._places.gather()
         refuse_unknown(self.method, self._places.samples)
@@ -254,7 +253,7 @@ class Strategy(FlowerStrategy):
         try:
             if self._state is not None:
                 population, parameters = self._population(there), self._tensors.layout.parameters
-                self._state = grown(self.method, self._state, population, parameters)
+                self._state = grown(self.method, self._state, population, before, parameters)
         except BadInput as e:
             assert isinstance(places, Places)
             places.close(before, str(e))
@@ -274,8 +273,9 @@ class Strategy(FlowerStrategy):
         steps = np.where(self._steps > 0, self._steps, steps_of(np.full(n, self.local.epochs), samples, batch))
         base = Population(samples / samples.sum(), samples, steps, batch, np.zeros(n), np.ones(n), there)
         covered = self._places.covered if isinstance(self._places, Roster) else None
+        growing = isinstance(self._places, Places) and self._places.growing
         size = np.full(n, self._tensors.layout.dim * self._tensors.dtype.itemsize)
-        return self.local.system.known(replace(base, covered=covered, model_bytes=size), self._seen)
+        return self.local.system.known(replace(base, covered=covered, model_bytes=size, growing=growing), self._seen)
 
     def _check(self, heard: Replies, cohort: Cohort) -> None:
         """Refuse to go on without what the method must hear."""

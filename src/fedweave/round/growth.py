@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from fedweave.core.records import Array, Population, ServerState, State
+from fedweave.core.roles import Aggregator
 from fedweave.core.settings import BadInput
 from fedweave.method import Method
 from fedweave.round.plan import first_state
 from fedweave.tables.rows import Rows
 
 
-def grown(method: Method, state: ServerState, population: Population, parameters: int) -> ServerState:
-    """Return the state for a population in which clients were added behind the others.
+def grown(method: Method, state: ServerState, population: Population, before: int, parameters: int) -> ServerState:
+    """Return the state for a population in which clients were added behind the ``before`` that there were.
 
     A part that cannot take them says so (BadInput), most of them as they do in the first round.
     """
@@ -25,18 +27,22 @@ def grown(method: Method, state: ServerState, population: Population, parameters
         name: extended(getattr(state, name), getattr(fresh, name))
         for name in ("sampler", "aggregator", "clients", "upload")
     }
+    for part in _nested(method.aggregator):
+        parts["aggregator"] = part.joined(parts["aggregator"], np.arange(before, n), state.round)
     refusals = extended(state.refusals, {name: np.zeros(n, np.int64) for name in state.refusals})
     return state._replace(**parts, refusals=refusals)
 
 
+def _nested(part: Aggregator | None) -> Iterator[Aggregator]:
+    """Yield an aggregator, and those inside of it."""
+    while part is not None:
+        yield part
+        part = getattr(part, "aggregator", getattr(part, "inner", None))
+
+
 def summing(method: Method, kinds: tuple[str, ...] = ("equal", "data")) -> str:
     """Return the name of the aggregator, or of one inside of it, that keeps a sum over all clients, so weighted."""
-    part = method.aggregator
-    while part is not None:
-        if part.keeps_sum in kinds:
-            return type(part).__name__
-        part = getattr(part, "aggregator", getattr(part, "inner", None))
-    return ""
+    return next((type(part).__name__ for part in _nested(method.aggregator) if part.keeps_sum in kinds), "")
 
 
 def refuse_unknown(method: Method, samples: Array) -> None:

@@ -15,10 +15,10 @@ from fedweave.fleet.server.terms import Clock, Terms
 class Places(Seats):
     """Clients numbered by their nodes, in the order of Flower's node ids when they were first seen.
 
-    A fleet whose size was not stated grows: it begins with those who are there, but with at least ``least`` seats, and
-    a node for which there is none gets a new one. A node that comes later takes first the seat that it held, then one
-    where nobody has been, then that of a node that has gone: most likely it is that one, started again. With
-    ``Terms.keys`` clients are numbered by their keys instead.
+    A fleet whose size was not stated grows: it begins with those who are there, and a node for which there is no seat
+    gets a new one. A node that comes later takes first the seat that it held, then one where nobody has been, then that
+    of a node that has gone: most likely it is that one, started again. With ``Terms.keys`` clients are numbered by
+    their keys instead.
     """
 
     def __init__(
@@ -28,10 +28,14 @@ class Places(Seats):
         clock: Clock,
         clients: int | None = None,
         min_available: int | None = None,
-        least: int = 0,
     ):
         super().__init__(grid, terms, clock, clients, min_available)
-        self._least, self._closed = least, False
+        self._closed = False
+
+    @property
+    def growing(self) -> bool:
+        """Whether a node for which there is no seat gets a new one."""
+        return self.stated is None and not self._closed
 
     def gather(self) -> Array:
         """Return which clients are there (N,) bool, after waiting for as many as the terms want."""
@@ -45,7 +49,7 @@ class Places(Seats):
                 )
             self._clock.sleep(min(max(self._terms.poll_seconds, 0.5), self._terms.start_seconds))
         if not self.size:
-            self._make_room(max(self._least, len(nodes)))
+            self._make_room(len(nodes))
         self._seat(nodes)
         return self._there(nodes)
 
@@ -78,7 +82,7 @@ class Places(Seats):
             return mine
         free = [c for c in range(self.size) if c not in self.holder]
         free += [c for c, holder in self.holder.items() if holder not in there]
-        if not free and self.stated is None and not self._closed:
+        if not free and self.growing:
             self._make_room(self.size + 1)
             free = [self.size - 1]
         return free[0] if free else None
