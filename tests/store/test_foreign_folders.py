@@ -215,6 +215,11 @@ FORGED = {
     "a best model of another shape": lambda s: s._replace(best={**s.best, "x": s.x[:3]}),
     "a best model that is a table": lambda s: s._replace(best={**s.best, "x": s.clients["memory"]}),
     "a best model without a round": lambda s: s._replace(best={"x": s.x}),
+    "a fleet of holders alone": lambda s: s._replace(fleet={"holder": np.zeros((3, 32), np.uint8)}),
+    "a fleet of other lengths": lambda s: s._replace(fleet={"samples": np.ones(3, int), "covered": np.ones(2)}),
+    "a fleet that is a table": lambda s: s._replace(fleet={"samples": s.clients["memory"]}),
+    "a fleet with less than no samples": lambda s: s._replace(fleet={"samples": np.array([1, -1])}),
+    "a fleet of something else": lambda s: s._replace(fleet={"samples": np.ones(3, int), "x": np.ones(3)}),
 }
 
 

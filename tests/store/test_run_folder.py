@@ -25,7 +25,7 @@ from store.toy_runs import EXPERIMENT, MANIFEST, clients, new, row, state
 def assert_same(before, after):
     """Equal in every bit: round, clock, and every array with its type and shape."""
     assert (after.round, after.clock) == (before.round, before.clock)
-    for slot in ("sampler", "aggregator", "server", "best"):
+    for slot in ("sampler", "aggregator", "server", "best", "fleet"):
         ours, theirs = getattr(before, slot), getattr(after, slot)
         assert set(ours) == set(theirs)
         for name, a in {"": before.x, **ours}.items():
@@ -38,9 +38,11 @@ def test_a_state_survives_packing_bit_for_bit(clock):
     assert_same(state(12, clock), unpack(pack(state(12, clock))))
 
 
-def test_a_state_of_an_older_version_has_no_best_model():
-    old = pack(state(12)._replace(best={})).replace(b'"format":"3"', b'"format":"2"')
-    assert_same(state(12)._replace(best={}), unpack(old))
+def test_a_state_of_an_older_version_has_no_best_model_and_no_fleet():
+    before = state(12)._replace(best={}, fleet={})
+    old = pack(before).replace(b'"format":"5"', b'"format":"2"')
+    assert old != pack(before)
+    assert_same(before, unpack(old))
 
 
 def test_the_last_saved_state_is_the_one_that_comes_back(tmp_path):

@@ -22,6 +22,11 @@ def state(round=3, clock=0.1 + 0.2):
         aggregator={"table": np.asfortranarray(rng.random((2, 3)).astype(np.float32)), "a.b": np.array(5)},
         server={"v": np.array([np.nan, -0.0, np.inf, 5e-324])},
         best={"x": rng.random(7).astype(np.float32), "round": np.array(round - 1), "value": np.array(0.1 + 0.2)},
+        fleet={
+            "samples": np.array([3, 0]),
+            "holder": rng.integers(0, 256, (2, 32), np.uint8),
+            "covered": rng.random(2),
+        },
     )
 
 

@@ -74,6 +74,14 @@ class AWE(Aggregator):
             "last": np.zeros(n, np.int64),  # τ_i, 0: never heard
         }
 
+    def joined(self, state: State, ids: Array, round: int) -> State:
+        """Clients that were added have not been absent: they begin at the present model."""
+        if not state["last"].any():  # nobody was heard yet
+            return state
+        last, current = state["last"].copy(), state["current"].copy()
+        last[ids], current[ids] = round, True
+        return {**state, "last": last, "current": current}
+
     def models(self, state: State, x: Array, ids: Array) -> Array | None:
         last, current = state["last"], state["current"][ids]
         if current.all() or not last.any():

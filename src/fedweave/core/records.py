@@ -53,6 +53,7 @@ class Population:
     covered: Array | None = None  # (N,) Σ_c min(C·share of class c, 1), in 1 … C: how well its data covers the classes
     up_rate: Array | None = None  # (N,) bit/s; ``latency`` is then that of whole models both ways. None: not known
     down_rate: Array | None = None  # (N,) bit/s
+    growing: bool = False  # whether more clients may come later
 
     @property
     def size(self) -> int:
@@ -303,3 +304,4 @@ class ServerState(NamedTuple):
     refusals: State = MappingProxyType({})  # how often each client's answer was refused, where that is counted
     flights: State = MappingProxyType({})  # who is under way, and the models they began with, where rounds overlap
     best: State = MappingProxyType({})  # the best evaluated model so far, as x, round and value; rounds do not see it
+    fleet: State = MappingProxyType({})  # whose seat each client's is, and its samples, of a real fleet; likewise

@@ -262,10 +262,15 @@ class Aggregator(ABC):
     memory_from_updates: ClassVar[bool] = False  # whether it follows what clients remember by their updates alone
     sends_own_models: ClassVar[bool] = False  # whether models() may return some
     needs_drift: ClassVar[bool] = False  # whether combine() reads Replies.drift
+    keeps_sum: ClassVar[str] = ""  # "equal" or "data": its state has a sum over all clients, each with 1/N or with ω
 
     def init(self, population: Population, dim: int) -> State:
         """Return what the aggregator remembers before the first round."""
         return {}
+
+    def joined(self, state: State, ids: Array, round: int) -> State:
+        """Return the state after clients were added, of whom it knows what ``init`` does, when this round is done."""
+        return state
 
     def broadcast(self, state: State) -> Array | None:
         """Return the vector (D,) that clients get with the model, if any."""

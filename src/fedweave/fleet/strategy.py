@@ -24,24 +24,27 @@ from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Cohort, Layout, Population, Replies, ServerState, State
 from fedweave.core.settings import BadInput, settings
 from fedweave.core.spec import describe
-from fedweave.fleet.server.mail import DAY, PromptGrid
+from fedweave.fleet.server.mail import PromptGrid
 from fedweave.fleet.server.places import Places
-from fedweave.fleet.server.questions import Asker, Question, as_known
+from fedweave.fleet.server.questions import Asker, Question, as_known, why_failed
 from fedweave.fleet.server.roster import Roster
-from fedweave.fleet.server.terms import Clock, Terms, refuse_oracle
-from fedweave.fleet.wire.tensors import Tensors, fits, records_of
+from fedweave.fleet.server.seats import capped
+from fedweave.fleet.server.terms import MAX_LENGTH_RATIO, Clock, Terms, refuse_oracle
+from fedweave.fleet.wire.answer import check_evaluation
+from fedweave.fleet.wire.tensors import Tensors, Unfit, fits, records_of
 from fedweave.local.solvers import SGD, Adam
 from fedweave.method import Method
 from fedweave.pacing import Synchronous, ask_more
 from fedweave.round import absorb, first_state, plan
 from fedweave.round.admission import wrong_number
+from fedweave.round.growth import extended, grown, refuse_unknown
 from fedweave.round.rules import Rules
 from fedweave.runs.experiment import Seed, Share
 from fedweave.schedule import Rate, Schedule, rate_at
 from fedweave.system.measured import Measured
 from fedweave.system.worlds import steps_of
 
-PATIENT, MEASURED = Terms(answer_seconds=DAY), Measured()
+TERMS, MEASURED = Terms(), Measured()
 WRAPPER = "Build the ClientApp with fedweave.flower.client(model, load_partition), which does it."
 
 
@@ -69,10 +72,9 @@ class Strategy(FlowerStrategy):
     than plain training says so, and needs ``fedweave.flower.client``.
 
     ``lr``, ``epochs`` and ``batch_size`` say what the clients do (and tell clients of ours what to do); ``lr`` may be a
-    schedule, and a method's own counts more, as in an Experiment; ``clients`` is the size of the fleet, if not those
-    who are there when the first round begins; ``terms`` say how many must be there and how long to wait, beside the
-    ``timeout`` of ``start``; an update more than ``max_length_ratio`` times as long as the median of its round is
-    refused.
+    schedule, and a method's own counts more, as in an Experiment; ``clients`` is the size of the fleet, without which
+    it grows with those who come; ``terms`` say how many must be there and how long to wait, beside the ``timeout`` of
+    ``start``; an update more than ``max_length_ratio`` times as long as the median of its round is refused.
     """
 
     def __init__(
@@ -85,9 +87,9 @@ class Strategy(FlowerStrategy):
         clients: int | None = None,
         fraction_evaluate: float = 1.0,
         seed: int = 0,
-        terms: Terms = PATIENT,
+        terms: Terms = TERMS,
         system: Measured = MEASURED,
-        max_length_ratio: float | None = 1000.0,
+        max_length_ratio: float | None = MAX_LENGTH_RATIO,
         clock: Clock | None = None,
     ):
         self.local = StrategyOptions(
@@ -108,6 +110,7 @@ class Strategy(FlowerStrategy):
         self._places: Places | Roster | None = None
         self._given: ArrayRecord | None = None  # what aggregate_train returned last
         self._asked: _Asked | None = None
+        self._evaluating: Sequence[Message] = ()
 
     def summary(self) -> None:
         """Log what the strategy is."""
@@ -137,9 +140,10 @@ class Strategy(FlowerStrategy):
         """Plan the round, and write its questions down."""
         if self._places is None:
             self._begin(arrays, grid)
-        places, state = self._places, self._state
+        places = self._places
         assert places is not None
-        population = self._population(places.gather())
+        population = self._population(self._gathered(places))
+        state = self._state
         if state is None:
             x = self._vector(arrays)
             state = as_known(first_state(self.method, x, population, self._tensors.layout.parameters))
@@ -194,11 +198,11 @@ class Strategy(FlowerStrategy):
         self._state, heard = state, happened.replies
         self._seen = self.local.system.visited(self._seen, ids, heard.received, heard.seconds, heard.bytes_up)
         for kind, failure in happened.failures():
-            log(INFO, "\t> round %s %s, %s", server_round, kind, failure)
+            log(INFO, "\t> round %s %s, %s", server_round, kind, self._places.told(failure))
         used = [answers[row] for row in np.flatnonzero(heard.received).tolist()]
         counts = {"asked": len(asked.messages), "received": int(heard.received.sum()), "refused": len(happened.refused)}
         self._given = self._tensors.record(state.x, self._rest(asked, used))
-        return self._given, MetricRecord({**weighted_means(used), **counts})
+        return self._given, MetricRecord({**weighted_means(used, self.local.terms.max_samples_ratio), **counts})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -210,16 +214,25 @@ class Strategy(FlowerStrategy):
         config = ConfigRecord({**config, "server-round": server_round})
         content = RecordDict({"arrays": arrays, "config": config})
         chosen = [nodes[i] for i in sorted(where.tolist())]
-        return [Message(content, node, MessageType.EVALUATE, group_id=str(server_round)) for node in chosen]
+        self._evaluating = [Message(content, n, MessageType.EVALUATE, group_id=str(server_round)) for n in chosen]
+        return self._evaluating
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return the means of what the clients measured, weighted by their examples."""
-        replies = list(replies)
-        good = [reply.content for reply in replies if reply.has_content()]
+        """Return the means of what the clients measured, weighted by their examples; bad answers are left out."""
+        terms, good = self.local.terms, list[RecordDict]()
+        node_of = {message.metadata.message_id: message.metadata.dst_node_id for message in self._evaluating}
+        client_at = {node: client for client, node in (self._places.node.items() if self._places else ())}
         for reply in replies:
-            if reply.has_error():
-                log(INFO, "\t> evaluation failed at a node: %s", reply.error.reason)
-        return MetricRecord({**weighted_means(good)}) if good else None
+            try:
+                if reply.has_error():
+                    raise Unfit(why_failed(reply))
+                check_evaluation(reply.content, terms.most_samples)
+                good.append(reply.content)
+            except Unfit as e:
+                node = node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
+                who = self._places.called(client_at[node]) if self._places and node in client_at else f"node {node}"
+                log(INFO, "\t> round %s, evaluation of %s: %s", server_round, who, e)
+        return MetricRecord({**weighted_means(good, terms.max_samples_ratio)}) if good else None
 
     # Behind the interface
 
@@ -228,16 +241,35 @@ class Strategy(FlowerStrategy):
         self._tensors = Tensors.of_record(arrays)
         strangers = None if self._needs else (local.batch_size, local.epochs)
         solver, upload = self.method.solver, self.method.upload
-        self._asker = Asker(self._tensors, solver, local.seed, local.terms, strangers, upload)
         if self._needs:
-            terms = replace(local.terms, connected=local.terms.connected or local.clients)
-            self._places = Roster(grid, terms, self._clock, self._needs, 0 if upload.masks else None)
+            classes = 0 if upload.masks else None
+            self._places = Roster(grid, local.terms, self._clock, self._needs, classes, local.clients)
         else:
             self._places = Places(grid, local.terms, self._clock, local.clients)
+        self._asker = Asker(self._tensors, solver, local.seed, local.terms, strangers, upload, self._places)
         self._places.gather()
+        refuse_unknown(self.method, self._places.samples)
         self._blas = ThreadpoolController()  # finding the libraries takes longer than a small round
         self._seen: State = local.system.fresh(self._places.size)
         self._steps = np.zeros(self._places.size, np.int64)  # as reported; 0: never
+
+    def _gathered(self, places: Places | Roster) -> Array:
+        """Return who is there, after making room for those who came; where a method has none, they are not asked."""
+        there, before = places.gather(), self._steps.size
+        if places.size == before:
+            return there
+        known = self._seen, self._steps
+        self._seen = extended(self._seen, self.local.system.fresh(places.size))
+        self._steps = np.append(self._steps, np.zeros(places.size - before, np.int64))
+        try:
+            if self._state is not None:
+                population, parameters = self._population(there), self._tensors.layout.parameters
+                self._state = grown(self.method, self._state, population, before, parameters)
+        except BadInput as e:
+            assert isinstance(places, Places)
+            places.close(before, str(e))
+            self._seen, self._steps = known
+        return there[: places.size]
 
     def _vector(self, arrays: ArrayRecord) -> Array:
         x = np.empty(self._tensors.layout.dim, self._tensors.dtype)
@@ -247,15 +279,14 @@ class Strategy(FlowerStrategy):
     def _population(self, there: Array) -> Population:
         """Return what is known of the clients; those never heard from are taken for average."""
         assert self._places is not None
-        samples, n = self._places.samples, self._places.size
-        known = samples > 0
-        samples = np.where(known, samples, max(int(samples[known].mean()), 1) if known.any() else 1)
+        samples, n = self._places.believed(), self._places.size
         batch = np.minimum(self.local.batch_size, samples)
         steps = np.where(self._steps > 0, self._steps, steps_of(np.full(n, self.local.epochs), samples, batch))
         base = Population(samples / samples.sum(), samples, steps, batch, np.zeros(n), np.ones(n), there)
         covered = self._places.covered if isinstance(self._places, Roster) else None
+        growing = isinstance(self._places, Places) and self._places.growing
         size = np.full(n, self._tensors.layout.dim * self._tensors.dtype.itemsize)
-        return self.local.system.known(replace(base, covered=covered, model_bytes=size), self._seen)
+        return self.local.system.known(replace(base, covered=covered, model_bytes=size, growing=growing), self._seen)
 
     def _check(self, heard: Replies, cohort: Cohort) -> None:
         """Refuse to go on without what the method must hear."""
@@ -349,14 +380,19 @@ def needs(method: Method) -> str:
     return f"The clients of {method.name} {what}, which a ClientApp of your own does not. {WRAPPER}"
 
 
-def weighted_means(contents: Sequence[RecordDict]) -> Mapping[str, float]:
-    """Return the means of the numbers that all clients report, weighted by their examples."""
-    reported = [{k: v for record in records_of(c, MetricRecord).values() for k, v in record.items()} for c in contents]
+def weighted_means(contents: Sequence[RecordDict], max_samples_ratio: float | None) -> Mapping[str, float]:
+    """Return the means of the numbers that all clients report, weighted by their examples.
+
+    More than so many times the median of these count as that.
+    """
+    reported: list[dict[str, Any]] = [
+        {k: v for record in records_of(c, MetricRecord).values() for k, v in record.items()} for c in contents
+    ]
     reported = [t for t in reported if not wrong_number("num-examples", t.get("num-examples"), 1, math.inf)]
     if not reported:
         return {}
     common = [
         k for k in reported[0] if all(isinstance(t.get(k), int | float) for t in reported) and k != "num-examples"
     ]
-    weight = np.array([float(t["num-examples"]) for t in reported])
+    weight = capped(np.array([float(t["num-examples"]) for t in reported]), max_samples_ratio)
     return {k: float(weight @ [float(t[k]) for t in reported] / weight.sum()) for k in common}

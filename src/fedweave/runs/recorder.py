@@ -104,7 +104,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         if waiting.audit:
             store.note(after.round, waiting.audit)
         crash_point("recorded")
-        self.state = after._replace(best=best)
+        self.state = after._replace(best=best, fleet=self._session.fleet())
         before_extra = after.round == e.rounds - 1 and ends_with_more(e, e.rounds)  # a longer run goes on from here
         store.save(self.state, always=self._session.every_round or before_extra)
         for callback in self._callbacks:
