@@ -1,4 +1,4 @@
-"""Flower's privacy wrappers and mods around our strategy and clients: as around Flower's own, or refused with reason."""
+"""Flower's privacy wrappers and mods around strategy and clients: as around Flower's own, or refused with reason."""
 
 import numpy as np
 import pytest
@@ -126,7 +126,7 @@ def test_local_privacy_clips_and_adds_noise_at_the_client(clipped):
         return flat(strategy(fraction_evaluate=0).start(grid, start, num_rounds=1).arrays)
 
     assert trained(0.0) == pytest.approx(by_hand, abs=1e-6)
-    np.random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - Flower draws from it
     noise = trained(0.1) - by_hand
     samples = np.array([len(share(c).x) for c in range(CLIENTS)])
     deviation = 0.1 * np.sqrt(2 * np.log(12.5)) * np.linalg.norm(samples / samples.sum())

@@ -98,7 +98,7 @@ def write(path: Path, about: Mapping[str, Any], state: ServerState, arrays: Mapp
             write_file(folder / name, content)
         sha256 = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
         head = {"format": FORMAT, "folder": folder.name, "sha256": sha256}
-        write_file(path / FILE, (json.dumps({**head, **about}, indent=1) + "\n").encode())
+        write_file(path / FILE, (json.dumps({**about, **head}, indent=1) + "\n").encode())
         crash_point("state written")
         for old in _saves(path):
             if old != folder:

@@ -232,6 +232,8 @@ class Strategy(FlowerStrategy):
 
         Functions that aggregate metrics are not written: give them to ``load``. A kill leaves the last save as it was.
         """
+        if self._saved is not None:  # it was loaded, and no round done since
+            return checkpoint.write(Path(path), *self._saved)
         state, places, current = self._state, self._places, self._current
         if state is None or places is None or current is None:
             raise BadInput("There is nothing to save: a strategy has a state after its first round.")
