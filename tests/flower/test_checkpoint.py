@@ -15,8 +15,7 @@ from fedweave.core import crash_points
 from fedweave.fleet.server.terms import Terms, VirtualClock
 from fedweave.fleet.wire.tensors import packed
 from flower.plain_app import N, initial, plain
-from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in
-from flower.test_wrappers import flat, network
+from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, flat, network
 
 
 def ours(method, **options):

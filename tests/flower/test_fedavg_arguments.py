@@ -188,7 +188,7 @@ def test_the_users_functions_get_the_admitted_answers_and_the_key():
     assert sorted(record["loss"] for record in told) == [0, 2, 3, 4], "client 1 claims too many examples"
     assert key == "num-examples"
     assert all(len(record["by_class"]) == 2 for record in told)
-    with pytest.raises(fw.BadInput, match="must return a MetricRecord. It returned 3"):
+    with pytest.raises(fw.BadInput, match=r"must return a MetricRecord\. It returned 3"):
         start(ours(train_metrics_aggr_fn=lambda contents, key: 3), 1)
 
 

@@ -25,10 +25,8 @@ from fedweave import flower
 from fedweave.fleet.server.terms import Terms, VirtualClock
 from fedweave.fleet.wire.seal import sealed
 from fedweave.fleet.wire.tensors import packed
-from fedweave.local.torch.flat_module import build_module
-from fedweave.runs.factories import model_factory
 from flower.plain_app import N, plain
-from flower.rehearsal import CLIENTS, app, digits, experiment, share
+from flower.rehearsal import CLIENTS, app, flat, network, share
 
 CLIP = 0.3
 WRAPPERS = {  # around a strategy of so many clients, without noise; and the mod that its clients need
@@ -46,19 +44,9 @@ def strategy(method=None, **options):
     return flower.Strategy(method or fw.methods.fedavg(CLIENTS), clock=VirtualClock(), **options)
 
 
-def network():
-    """Return the first model of the digits, as an app hands it to Flower."""
-    _, model = model_factory(experiment(), digits())
-    return ArrayRecord({n: packed(t.numpy()) for n, t in build_module(model, 0).state_dict().items()})
-
-
 def ours(*mods):
     """A ClientApp of ours with these mods."""
     return flower.client("auto", lambda client, clients: share(client), mods=mods) if mods else app()
-
-
-def flat(arrays):
-    return np.concatenate([a.numpy().ravel() for a in arrays.values()])
 
 
 @pytest.mark.parametrize("kind", WRAPPERS)

@@ -129,7 +129,13 @@ def read(path: Path) -> Saved:
         arrays = load(content[FLEET])
     except SafetensorError as e:
         raise BadInput(f"{shown_path(folder / FLEET)} cannot be read: {brief(str(e))}.") from None
-    return Saved(about, tables.moved(state, "ram"), arrays)
+    saved = Saved(about, tables.moved(state, "ram"), arrays)
+    n = arrays.get("samples", np.zeros(0)).size
+    columns = {"samples", "steps", "weights"} | {name for name in arrays if name.startswith("seen.")}
+    whole = all(name in arrays and arrays[name].shape == (n,) for name in columns)
+    if not whole or max(saved.nodes, default=-1) >= n:
+        raise BadInput(f"{shown_path(folder / FLEET)} does not have one value for each client.")
+    return saved
 
 
 def settings_of(saved: Saved, kind: type, trust: bool) -> tuple[Method, dict[str, Any]]:

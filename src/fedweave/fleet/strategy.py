@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Self
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -15,90 +14,33 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from flwr.supercore import log
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from threadpoolctl import ThreadpoolController
 
 from fedweave.core.determinism import deterministic
 from fedweave.core.options import renamed
 from fedweave.core.randomness import Stream, rng_for
-from fedweave.core.records import Array, Assignment, Cohort, Failure, Layout, Population, Replies, ServerState, State
-from fedweave.core.settings import BadInput, is_foreign, settings
+from fedweave.core.records import Array, Assignment, Cohort, Failure, Population, Replies, ServerState, State
+from fedweave.core.settings import BadInput, is_foreign
 from fedweave.core.spec import describe
 from fedweave.fleet import checkpoint
+from fedweave.fleet.asked import Asked, NoProbes
 from fedweave.fleet.metrics import EXAMPLES, AggregateMetrics, aggregated, reported, wrong_weight
+from fedweave.fleet.options import WRAPPER, StrategyOptions, needs
 from fedweave.fleet.server.mail import DAY, PromptGrid
 from fedweave.fleet.server.places import Places
 from fedweave.fleet.server.questions import Asker, Question, as_known
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import Clock, Terms, refuse_oracle
 from fedweave.fleet.wire.tensors import Tensors, fits, records_of
-from fedweave.local.solvers import SGD, Adam
 from fedweave.method import Method
-from fedweave.pacing import Synchronous, ask_more, with_draws
+from fedweave.pacing import Synchronous, ask_more
 from fedweave.round import absorb, first_state, plan
 from fedweave.round.rules import Rules
-from fedweave.runs.experiment import Seed, Share
 from fedweave.store.states import misfit
 from fedweave.system.measured import Measured
 from fedweave.system.worlds import steps_of
 
 PATIENT, MEASURED = Terms(answer_seconds=DAY), Measured()
-WRAPPER = "Build the ClientApp with fedweave.flower.client(model, load_partition), which does it."
-
-
-@settings
-class StrategyOptions:
-    """What the clients of an existing app do by themselves, as far as a method wants to know it, and the rest."""
-
-    lr: PositiveFloat
-    epochs: PositiveFloat  # for clients that do not report their "steps"
-    batch_size: PositiveInt
-    clients: PositiveInt | None
-    fraction_train: Share | None  # None: the method says how many are asked
-    fraction_evaluate: Share
-    min_train_nodes: PositiveInt | None  # None: 2
-    min_evaluate_nodes: NonNegativeInt
-    min_available_nodes: PositiveInt | None  # None: the whole fleet if ``clients`` says how large it is, else 2
-    weighted_by_key: str
-    arrayrecord_key: str
-    configrecord_key: str
-    seed: Seed
-    terms: Terms
-    system: Measured
-    max_length_ratio: PositiveFloat | None  # an update this many times as long as its round's median one is refused
-
-    def check(self, method: Method) -> None:
-        """Refuse what contradicts the method, or itself."""
-        least, problems = self.min_train_nodes or 0, list[str]()
-        per_round = getattr(method.sampler, "per_round", None)
-        if self.fraction_train is not None and with_draws(method.sampler, 1) is method.sampler:
-            problems.append(
-                f"fraction_train={self.fraction_train:g} needs a sampler with a fixed cohort size (per_round). "
-                f"{method.sampler} has none: leave fraction_train out."
-            )
-        if self.fraction_train is None and per_round and least > per_round:
-            problems.append(
-                f"{method.name} asks per_round={per_round} clients, fewer than min_train_nodes={least}: raise "
-                "per_round, or give fraction_train, which then holds instead."
-            )
-        both = self.terms.connected, self.min_available_nodes
-        if None not in both and both[0] != both[1]:
-            problems.append(
-                f"Terms(connected={both[0]}) and min_available_nodes={both[1]} say the same thing: give one."
-            )
-        if (self.arrayrecord_key, self.configrecord_key) != ("arrays", "config") and (why := needs(method)):
-            problems.append(f"{why} It reads 'arrays' and 'config': leave arrayrecord_key and configrecord_key out.")
-        if problems:
-            raise BadInput(*problems)
-
-    @property
-    def connected(self) -> int | None:
-        """How many nodes must be there before a round begins; None: nothing is said."""
-        return self.terms.connected or self.min_available_nodes or self.clients
-
-    def cohort(self, there: int) -> int | None:
-        """Return how many of the nodes that are there are asked to train; None: as many as the method says."""
-        return self.fraction_train and max(int(self.fraction_train * there), self.min_train_nodes or 2)
 
 
 @renamed(longest="max_length_ratio")
@@ -179,7 +121,7 @@ class Strategy(FlowerStrategy):
         self._places: Places | Roster | None = None
         self._given: ArrayRecord | None = None  # what aggregate_train returned last
         self._current: ArrayRecord | None = None  # the model as the loop has it, which a wrapper may have changed
-        self._asked: _Asked | None = None
+        self._asked: Asked | None = None
         self._before = 0  # rounds that were done when Flower's loop began
         self._saved: checkpoint.Saved | None = None  # what ``load`` found, until the fleet is there
         self._noted = False  # that answers are cast
@@ -233,7 +175,8 @@ class Strategy(FlowerStrategy):
         Functions that aggregate metrics are not written: give them to ``load``. A kill leaves the last save as it was.
         """
         if self._saved is not None:  # it was loaded, and no round done since
-            return checkpoint.write(Path(path), *self._saved)
+            checkpoint.write(Path(path), *self._saved)
+            return
         state, places, current = self._state, self._places, self._current
         if state is None or places is None or current is None:
             raise BadInput("There is nothing to save: a strategy has a state after its first round.")
@@ -263,11 +206,13 @@ class Strategy(FlowerStrategy):
         """
         saved = checkpoint.read(Path(path))
         method, options = checkpoint.settings_of(saved, StrategyOptions, trust)
-        functions = {
-            "train_metrics_aggr_fn": train_metrics_aggr_fn,
-            "evaluate_metrics_aggr_fn": evaluate_metrics_aggr_fn,
-        }
-        strategy = cls(method, **options, **functions, clock=clock)
+        strategy = cls(
+            method,
+            **options,
+            train_metrics_aggr_fn=train_metrics_aggr_fn,
+            evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn,
+            clock=clock,
+        )
         strategy._saved, strategy._state = saved, saved.state
         strategy._tensors = Tensors.of_record(saved.like)
         if strategy._tensors.layout.dim != saved.state.x.size:
@@ -291,39 +236,25 @@ class Strategy(FlowerStrategy):
             self._before = self._state.round if self._state else 0
         if self._places is None:
             self._begin(arrays, grid)
-        places, state = self._places, self._state
+        places, number, wait = self._places, self._before + server_round, self.local.terms.answer_seconds
         assert places is not None
         there = places.gather()
         population, size = self._population(there), self.local.cohort(int(there.sum()))
         method = self.method if size is None else self.method.asking(size)
-        first = None
-        if state is None or self._saved is not None:
-            x = self._vector(arrays)
-            first = as_known(first_state(method, x, population, self._tensors.layout.parameters))
-        if state is None:
-            assert first is not None
-            state = first
-        elif arrays is not self._given:  # somebody has changed the model between the rounds
-            state = state._replace(x=self._vector(arrays))
-        if self._saved is not None:
-            _refuse_foreign(method, state, first)
-            self._saved = None
-        state = state._replace(round=self._before + server_round - 1)
+        state = self._state_before(number, method, arrays, population)
         with deterministic(self._blas):
-            prober = _NoProbes(self._tensors.layout)
-            assignment = plan(method, state, population, prober, self.local.lr, self.local.seed)
-        if self._grid is None:
-            self._refuse_wrapped(assignment)
-        question = Question(assignment)
-        config = ConfigRecord({**config, "server-round": self._before + server_round})
-        wait = self.local.terms.answer_seconds
+            prober = NoProbes(self._tensors.layout)
+            question = Question(plan(method, state, population, prober, self.local.lr, self.local.seed))
         self._asker.whole = self._grid is None
+        config = ConfigRecord({**config, "server-round": number})
         messages = self._asker.messages(question, places.node, arrays, wait, config)
+        if self._grid is None:
+            self._refuse_wrapped(question.assignment)
+            for message in messages:
+                message.metadata.ttl = wait  # Flower keeps the deadline in a loop that does not know the terms
         for message in messages:
             message.content = self._renamed(message.content)
-            if self._grid is None:
-                message.metadata.ttl = wait  # in a loop that does not know the terms Flower keeps the deadline
-        self._asked = _Asked(method, state, question, messages, arrays, self._clock.now())
+        self._asked = Asked(method, state, question, messages, arrays, self._clock.now())
         return messages
 
     def aggregate_train(
@@ -407,13 +338,10 @@ class Strategy(FlowerStrategy):
         strangers = None if self._needs else (local.batch_size, local.epochs)
         solver, upload = self.method.solver, self.method.upload
         self._asker = Asker(self._tensors, solver, local.seed, local.terms, strangers, upload)
-        terms, saved = replace(local.terms, connected=local.connected), self._saved
+        saved, terms = self._saved, replace(local.terms, connected=local.connected(bool(strangers)))
         if self._needs:
             self._places = Roster(grid, terms, self._clock, self._needs, 0 if upload.masks else None)
         else:
-            terms = replace(
-                terms, connected=max(terms.connected or 2, min(local.min_train_nodes or 2, local.clients or 2**31))
-            )
             self._places = Places(grid, terms, self._clock, local.clients)
             self._places.node = saved.nodes if saved else {}
         if saved:
@@ -426,6 +354,19 @@ class Strategy(FlowerStrategy):
         self._weights = (
             saved.arrays["weights"].copy() if saved else np.zeros(n)
         )  # where examples do not count; 0: never
+
+    def _state_before(self, number: int, method: Method, arrays: ArrayRecord, population: Population) -> ServerState:
+        """Return the state before a round: the first, the last, or that with a model which somebody has changed."""
+        state = self._state
+        if state is None or self._saved is not None:
+            first = first_state(method, self._vector(arrays), population, self._tensors.layout.parameters)
+            first = as_known(first)
+            if state is not None:
+                _refuse_foreign(method, state, first)
+            state, self._saved = state or first, None
+        if self._state is not None and arrays is not self._given:
+            state = state._replace(x=self._vector(arrays))
+        return state._replace(round=number - 1)
 
     def _vector(self, arrays: ArrayRecord) -> Array:
         x = np.empty(self._tensors.layout.dim, self._tensors.dtype)
@@ -452,7 +393,8 @@ class Strategy(FlowerStrategy):
     def _renamed(self, content: RecordDict) -> RecordDict:
         """Return a message with the record names that the app reads."""
         names = {"arrays": self.local.arrayrecord_key, "config": self.local.configrecord_key}
-        return RecordDict({names.get(name, name): record for name, record in content.items()})
+        same = all(name == own for own, name in names.items())
+        return content if same else RecordDict({names.get(name, name): record for name, record in content.items()})
 
     def _refuse_wrapped(self, assignment: Assignment) -> None:
         """Refuse what cannot be in the loop of a wrapper, which changes answers before they are aggregated."""
@@ -517,7 +459,7 @@ class Strategy(FlowerStrategy):
             arrays[key] = ArrayRecord({name: record[name] for name in self._outside if name in record})
         return RecordDict({**arrays, **records_of(content, MetricRecord)})
 
-    def _rest(self, asked: _Asked, answers: Sequence[RecordDict]) -> ArrayRecord:
+    def _rest(self, asked: Asked, answers: Sequence[RecordDict]) -> ArrayRecord:
         """Return the arrays that are not averaged: those of the first client that sent whole ones, or as they were."""
         for answer in answers if self._outside else ():
             for record in records_of(answer, ArrayRecord).values():
@@ -526,77 +468,15 @@ class Strategy(FlowerStrategy):
         return asked.arrays
 
 
-class _NoProbes:
-    """What a strategy can offer to samplers while a round is planned: the model's layout, and no probes."""
-
-    def __init__(self, layout: Layout):
-        self.layout = layout
-
-    def losses(self, *_: Any, **__: Any) -> NoReturn:
-        raise BadInput(
-            "A strategy cannot ask clients for their losses before it chooses a cohort: give the method to "
-            "fedweave.flower.server instead, which can."
-        )
-
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise BadInput("A real fleet cannot be asked what everyone would send: this sampler is for the simulator.")
-
-    rehearse = gradients = variances = _refuse
-
-
-class _Asked:
-    """A round between its question and its answers."""
-
-    def __init__(
-        self,
-        method: Method,
-        state: ServerState,
-        question: Question,
-        messages: Sequence[Message],
-        arrays: ArrayRecord,
-        at: float,
-    ):
-        self.method, self.state, self.question = method, state, question
-        self.messages, self.arrays, self.at = messages, arrays, at
-
-    def row(self, reply: Message) -> int | None:
-        """Return the row of the cohort that a reply is from, None if from nobody who was asked.
-
-        A reply is matched by the message it answers, which Flower names when it is sent, or else by its node.
-        """
-        by_node = self._by_node.get(reply.metadata.src_node_id)
-        return self._by_message.get(reply.metadata.reply_to_message_id, by_node)
-
-    @cached_property
-    def _by_message(self) -> Mapping[str, int]:  # first asked for with a reply, so after the messages were named
-        return {m.metadata.message_id: row for row, m in enumerate(self.messages) if m.metadata.message_id}
-
-    @cached_property
-    def _by_node(self) -> Mapping[int, int]:
-        return {m.metadata.dst_node_id: row for row, m in enumerate(self.messages)}
-
-
-def needs(method: Method) -> str:
-    """Return what a method has its clients do beyond plain training, as a sentence; nothing for most."""
-    solver, name = method.solver, type(method.solver).__name__
-    if not method.upload.identity:
-        what = f"encode their updates with {type(method.upload).__name__}"
-    elif isinstance(solver, SGD | Adam):
-        return ""
-    else:
-        what = f"keep {solver.memory_kind} from round to round ({name})" if solver.memory_kind else f"train with {name}"
-    return f"The clients of {method.name} {what}, which a ClientApp of your own does not. {WRAPPER}"
-
-
 def _misfit(one: ArrayRecord, other: ArrayRecord) -> str:
     """Return the first array in which two models differ in name, shape or type; "" if in none."""
     mine, theirs = ({n: (tuple(a.shape), a.dtype) for n, a in record.items()} for record in (one, other))
     return next((repr(name) for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)), "")
 
 
-def _refuse_foreign(method: Method, state: ServerState, first: ServerState | None) -> None:
+def _refuse_foreign(method: Method, state: ServerState, first: ServerState) -> None:
     """Refuse a saved state that cannot be one of this method; the states of own parts may change their shapes."""
     names = zip(("sampler", "aggregator", "server", "upload"), method.stateful, strict=True)
     parts = {"clients", *(name for name, part in names if not is_foreign(part))}
-    if first is not None and (other := misfit(state, first, parts)):
+    if other := misfit(state, first, parts):
         raise BadInput(f"The saved state of round {state.round} is not of this fleet: {other} has another shape.")
