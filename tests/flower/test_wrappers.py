@@ -1,5 +1,7 @@
 """Flower's privacy wrappers and mods around strategy and clients: as around Flower's own, or refused with reason."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
@@ -19,13 +21,14 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAvg,
 )
+from flwr.supercore.privacy_accounting import SamplingMethod
 
 import fedweave as fw
 from fedweave import flower
 from fedweave.fleet.server.terms import Terms, VirtualClock
 from fedweave.fleet.wire.seal import sealed
 from fedweave.fleet.wire.tensors import packed
-from flower.plain_app import N, plain
+from flower.plain_app import SAMPLES, N, plain
 from flower.rehearsal import CLIENTS, app, flat, network, share
 
 CLIP = 0.3
@@ -132,11 +135,52 @@ def test_mods_that_only_look_change_no_bit(method):
     assert not np.array_equal(found[0], flat(network()))
 
 
-def test_a_mod_that_changes_what_a_client_remembers_is_refused(caplog):
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        (fw.methods.feddyn, "A mod has changed the update, from which client and server each derive local gradients"),
+        (fw.methods.feddd, "LocalDpMod expects the keys in the ArrayRecord of the reply message to match"),
+    ],
+)
+def test_a_mod_that_changes_more_than_a_model_is_refused(method, says, caplog):
     grid = flower.LocalGrid(ours(LocalDpMod(CLIP, 0.0, 1.0, 0.1)), CLIENTS)
-    result = strategy(fw.methods.feddyn(3), clients=CLIENTS, fraction_evaluate=0).start(grid, network(), num_rounds=1)
+    result = strategy(method(3), clients=CLIENTS, fraction_evaluate=0).start(grid, network(), num_rounds=1)
     assert result.train_metrics_clientapp[1]["received"] == 0
-    assert "A mod has changed the update, from which client and server each derive local gradients" in caplog.text
+    assert says in caplog.text
+
+
+@pytest.mark.parametrize("method", [fw.methods.fedavg, fw.methods.fedavg_full, fw.methods.fedacs])
+def test_one_client_moves_a_clipped_model_by_its_weight(method):
+    """What docs/flower.md says of sensitivity: w_i C, with weights that are not those of the plain mean."""
+    found, one = [], 4
+    for factor in (1.0, 1e-6):  # Flower divides by the length, so that none may be zero
+        grid = flower.LocalGrid(plain(), N)
+        honest = grid._answered
+
+        def answered(message, node, grid=grid, honest=honest, factor=factor):
+            reply = honest(message, node)
+            if node == grid.nodes[one]:  # it stays where it was, and is counted as before
+                y, x = reply.content["arrays"]["w"].numpy(), message.content["arrays"]["w"].numpy()
+                reply.content["arrays"]["w"] = packed(x + np.float32(factor) * (y - x))
+            return reply
+
+        grid._answered = answered
+        inner = strategy(method(N), fraction_evaluate=0, seed=11)  # FedACS draws it twice
+        start = ArrayRecord({"w": packed(np.zeros(9, np.float32))})
+        found.append(flat(WRAPPERS["server, fixed"][0](inner, N).start(grid, start, num_rounds=1).arrays))
+    cohort = inner._asked.question.assignment.cohort
+    place = {node: client for client, node in inner._places.node.items()}[grid.nodes[one]]
+    drawn = int(cohort.count[cohort.ids == place].sum())
+    weight = drawn / N if method is fw.methods.fedacs else SAMPLES[one] / SAMPLES.sum()
+    assert drawn
+    assert np.linalg.norm(found[0] - found[1]) == pytest.approx(weight * CLIP, rel=1e-4)
+    assert weight * N > 1, "more than in the plain mean"
+
+
+def test_flowers_accountant_refuses_our_weights():
+    accountant = SimpleNamespace(config=SimpleNamespace(sampling_method=SamplingMethod.NO_AMPLIFICATION))
+    with pytest.raises(ValueError, match="accounting currently requires a strategy using FedAvg"):
+        DifferentialPrivacyServerSideFixedClipping(strategy(), 1.0, CLIP, N, accountant=accountant)
 
 
 @pytest.mark.parametrize("mod", [secagg_mod, secaggplus_mod])
