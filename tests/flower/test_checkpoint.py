@@ -198,6 +198,10 @@ DAMAGE = {
         lambda f: replace_in(f / "strategy.json", arrays={"w": {"type": "float32", "shape": [3]}}),
         "does not have the arrays",
     ),
+    "absurd": (
+        lambda f: replace_in(f / "strategy.json", arrays={"w": {"type": "int8", "shape": [2**47]}}),
+        "does not have the arrays",
+    ),
     "method": (lambda f: replace_in(f / "strategy.json", method={"type": "os:system"}), "os:system"),
     "option": (lambda f: replace_in(f / "strategy.json", options={"type": "StrategyOptions"}), "options"),
     "state": (lambda f: next(f.glob("round-*/state*")).write_bytes(b"x"), "is missing or damaged"),

@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import fields
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -27,7 +28,7 @@ from fedweave.core.records import Array, ServerState
 from fedweave.core.settings import BadInput, brief
 from fedweave.core.spec import build
 from fedweave.core.typed_json import Checked
-from fedweave.fleet.wire.tensors import packed
+from fedweave.fleet.wire.tensors import FLOATS, packed
 from fedweave.method import Method
 from fedweave.store.states import Tables, is_intact, pack, unpack
 from fedweave.tables.files import read_bytes, read_json, shown_path, writable, write_file
@@ -39,7 +40,7 @@ Size = Annotated[int, Field(ge=0, lt=2**48)]
 class Tensor(Checked):
     """An array of the model: its type and shape."""
 
-    type: Annotated[str, Field(pattern=r"^(u?int|float)\d+$|^bool$")]
+    type: Annotated[str, Field(pattern="^(float(16|32|64)|u?int(8|16|32|64)|bool)$")]
     shape: list[Size]
 
 
@@ -74,11 +75,12 @@ class Saved(NamedTuple):
     @property
     def like(self) -> ArrayRecord:
         """A model with the arrays of the saved one: those outside of the vector as they were, the others zero."""
-        rest, made = self.part("rest"), {}
-        for name, tensor in self.about["arrays"].items():
-            made[name] = rest.get(name, np.broadcast_to(np.zeros((), tensor["type"]), tensor["shape"]))
-            if (str(made[name].dtype), list(made[name].shape)) != (tensor["type"], tensor["shape"]):
-                raise BadInput(f"The saved array {brief(name)!r} is not as {FILE} says.")
+        rest, tensors = self.part("rest"), self.about["arrays"]
+        inside = {name: t for name, t in tensors.items() if t["type"] in FLOATS}
+        outside = {name: {"type": str(a.dtype), "shape": list(a.shape)} for name, a in rest.items()}
+        if {**outside, **inside} != tensors or sum(prod(t["shape"]) for t in inside.values()) != self.state.x.size:
+            raise BadInput(f"The saved model does not have the arrays that {FILE} says.")
+        made = {name: rest[name] if name in rest else np.zeros(t["shape"], t["type"]) for name, t in tensors.items()}
         return ArrayRecord({name: packed(array) for name, array in made.items()})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from logging import WARNING
 from typing import Any
@@ -23,16 +22,21 @@ def reported(content: RecordDict) -> dict[str, Any]:
     return {name: value for record in records_of(content, MetricRecord).values() for name, value in record.items()}
 
 
-def wrong_weight(content: RecordDict, key: str) -> str:
+def wrong_weight(content: RecordDict, key: str, most: float) -> str:
     """Return what is wrong with the weight that an answer reports, or nothing."""
     value = reported(content).get(key)
-    fine = isinstance(value, int | float) and math.isfinite(value) and value > 0
-    return "" if fine else f"reports {key} = {brief(value)}, which must be a positive number"
+    fine = isinstance(value, int | float) and 0 < value <= most
+    return "" if fine else f"reports {key} = {brief(value)}, which must be a positive number of at most {most:g}"
 
 
-def aggregated(contents: Sequence[RecordDict], key: str, function: AggregateMetrics | None) -> dict[str, Any]:
-    """Return the clients' metrics as one table: what ``function(contents, key)`` returns, or weighted means."""
-    contents = [content for content in contents if not wrong_weight(content, key)]
+def aggregated(
+    contents: Sequence[RecordDict], key: str, most: float, function: AggregateMetrics | None
+) -> dict[str, Any]:
+    """Return the clients' metrics as one table: what ``function(contents, key)`` returns, or weighted means.
+
+    An answer with a weight that is none, or above ``most``, does not count.
+    """
+    contents = [content for content in contents if not wrong_weight(content, key, most)]
     if function is None:
         return weighted_means(contents, key)
     if not contents:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -215,8 +215,6 @@ class Strategy(FlowerStrategy):
         )
         strategy._saved, strategy._state = saved, saved.state
         strategy._tensors = Tensors.of_record(saved.like)
-        if strategy._tensors.layout.dim != saved.state.x.size:
-            raise BadInput(f"The model in {str(path)!r} does not have the arrays that it should have.")
         strategy._given = strategy._current = strategy._tensors.record(saved.state.x, saved.like)
         return strategy
 
@@ -297,7 +295,7 @@ class Strategy(FlowerStrategy):
         used = [answers[row] for row in np.flatnonzero(heard.received).tolist()]
         counts = {"asked": len(asked.messages), "received": int(heard.received.sum()), "refused": len(happened.refused)}
         self._given = self._current = self._tensors.record(state.x, self._rest(asked, used))
-        measured = aggregated(used, self.local.weighted_by_key, self._metrics["train"])
+        measured = self._aggregated("train", used)
         return self._given, MetricRecord({**counts, **measured})
 
     def configure_evaluate(
@@ -327,7 +325,7 @@ class Strategy(FlowerStrategy):
         for reply in replies:
             if reply.has_error():
                 log(INFO, "\t> evaluation failed at a node: %s", reply.error.reason)
-        found = aggregated(good, self.local.weighted_by_key, self._metrics["evaluate"])
+        found = self._aggregated("evaluate", good)
         return MetricRecord(found) if good else None
 
     # Behind the interface
@@ -350,10 +348,8 @@ class Strategy(FlowerStrategy):
         n = self._places.size
         self._blas = ThreadpoolController()  # finding the libraries takes longer than a small round
         self._seen: State = saved.part("seen") if saved else local.system.fresh(n)
-        self._steps = saved.arrays["steps"].copy() if saved else np.zeros(n, np.int64)  # as reported; 0: never
-        self._weights = (
-            saved.arrays["weights"].copy() if saved else np.zeros(n)
-        )  # where examples do not count; 0: never
+        known = saved.arrays if saved else {"steps": np.zeros(n, np.int64), "weights": np.zeros(n)}
+        self._steps, self._weights = known["steps"].copy(), known["weights"].copy()  # as reported; 0: never
 
     def _state_before(self, number: int, method: Method, arrays: ArrayRecord, population: Population) -> ServerState:
         """Return the state before a round: the first, the last, or that with a model which somebody has changed."""
@@ -412,21 +408,25 @@ class Strategy(FlowerStrategy):
                 "of Terms inside of Flower's wrappers."
             )
 
+    def _aggregated(self, kind: str, contents: Sequence[RecordDict]) -> dict[str, Any]:
+        local = self.local
+        return aggregated(contents, local.weighted_by_key, local.terms.most_samples, self._metrics[kind])
+
     def _with_examples(self, content: RecordDict) -> RecordDict:
         """Return an answer with a number of examples: an app that is weighted by another metric need not report it."""
-        key = self.local.weighted_by_key
-        if key == EXAMPLES or EXAMPLES in reported(content) or wrong_weight(content, key):
+        key, most = self.local.weighted_by_key, self.local.terms.most_samples
+        if key == EXAMPLES or EXAMPLES in reported(content) or wrong_weight(content, key, most):
             return content
         count = max(1, round(float(reported(content)[key])))
         return RecordDict({**content, "fedweave.examples": MetricRecord({EXAMPLES: count})})
 
     def _weighed(self, heard: Replies, cohort: Cohort, answers: Mapping[int, RecordDict]) -> Replies:
         """Keep the weights that clients report under another name than that of their examples; refuse what is none."""
-        key = self.local.weighted_by_key
+        key, most = self.local.weighted_by_key, self.local.terms.most_samples
         if key == EXAMPLES:
             return heard
         rows = np.flatnonzero(heard.received).tolist()
-        wrong = {row: why for row in rows if (why := wrong_weight(answers[row], key))}
+        wrong = {row: why for row in rows if (why := wrong_weight(answers[row], key, most))}
         for row in set(rows) - set(wrong):
             self._weights[cohort.ids[row]] = float(reported(answers[row])[key])
         fine = np.array([row not in wrong for row in range(heard.received.size)], bool)
