@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import Mod
 
 from fedweave import models
 from fedweave.client.participate import Kept, participate
@@ -45,6 +44,7 @@ from fedweave.tasks import Task
 from fedweave.tasks import parse as parse_task
 
 if TYPE_CHECKING:
+    from flwr.clientapp.typing import Mod
     from torch import nn
 
     from fedweave.local.torch.trainer import TorchTrainer

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, RecordDict
-from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
 from fedweave.fleet.wire.request import read_request
 from fedweave.fleet.wire.seal import sealed
 from fedweave.fleet.wire.tensors import Tensors, packed, records_of
+
+if TYPE_CHECKING:
+    from flwr.clientapp.typing import ClientAppCallable, Mod
 
 MODEL, UPDATE = "arrays", "update"  # the records of a model and of its displacement
 
