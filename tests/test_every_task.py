@@ -111,7 +111,8 @@ def test_it_runs_resumes_and_gives_the_same_bits_in_processes(task, method, work
 def fleet(task):
     """Return six clients in this process, with the samples of the simulated ones."""
     given = TASKS[task]
-    app = flower.client(given["model"], flower.dealt(given["data"], "auto"), task=given.get("task"))
+    few = {"min_samples": 1, "min_batch": 1}  # some have a handful of samples
+    app = flower.client(given["model"], flower.dealt(given["data"], "auto"), task=given.get("task"), **few)
     return flower.LocalGrid(app, CLIENTS)
 
 

@@ -9,6 +9,8 @@ from flwr.app import ArrayRecord
 
 import fedweave as fw
 from fedweave import flower
+from fedweave.core.roles import System
+from fedweave.core.settings import settings
 from fedweave.engine.links import draw_arrivals
 from fedweave.fleet.server.terms import VirtualClock
 from fedweave.fleet.wire.answer import size
@@ -33,7 +35,7 @@ def share(client):
 
 @cache
 def app(model="auto"):
-    return flower.client(model, lambda client, clients: share(client))
+    return flower.client(model, lambda client, clients: share(client), evaluate=True)
 
 
 def experiment(method=None, **changes):
@@ -114,6 +116,41 @@ class LinkGrid(SlowGrid):
             if asked_in(message):
                 self._due[name] += 8 * size(self._answers[name].content) / self._rate(client)
         return names
+
+
+@settings
+class Replay(System):
+    """A world in which what happened to a fleet happens again: who was there, what was known, and who was lost.
+
+    A row of each for every round; samples of 0 were not known then, and count as the mean of the others.
+    """
+
+    there: tuple[tuple[bool, ...], ...]
+    samples: tuple[tuple[int, ...], ...]
+    lost: tuple[tuple[int, ...], ...]
+
+    def population(self, base, round, seed):
+        known, loss = np.array(self.samples[round - 1]), np.zeros(base.size)
+        loss[list(self.lost[round - 1])] = 1
+        known = np.where(known, known, int(known[known > 0].mean()))
+        there = np.array(self.there[round - 1])
+        return replace(base, weight=known / known.sum(), available=there, loss_rate=loss)
+
+
+class Growing(flower.LocalGrid):
+    """A fleet of which those are there, in each round, that a test says; it notes what the server knows of them."""
+
+    def __init__(self, app, clients, there, **kwargs):
+        super().__init__(app, clients, **kwargs)
+        self._days, self.round, self.seen = there, 0, []
+        self.come()
+
+    def come(self):
+        self.round += 1
+        self.online = {node for node, c in zip(self.nodes, self._days[self.round - 1], strict=True) if c == "1"}
+
+    def watch(self, name, experiment):
+        return lambda row: self.come() if self.round < len(self._days) else None
 
 
 BAD = 2  # the client that does not behave

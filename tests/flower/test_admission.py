@@ -116,9 +116,10 @@ UPDATES = {
     ),
 }
 NUMBERS = {
-    "num-examples": [1e15, 0, -1, float("nan"), float("inf")],
+    "num-examples": [1e15, 9e6, 0, -1, float("nan"), float("inf")],  # it has said that it has fewer
     "steps": [-3, float("inf"), 2.0**31, 1000.0],
-    "loss": [float("inf")],
+    "loss": [float("inf"), float("nan")],
+    "its-own": [float("nan"), [1.0, float("inf")]],
     "first-gradient": [-1.0],
 }
 
@@ -133,7 +134,8 @@ def bad_app(change_update=None, **numbers):
         update, metrics = reply.content["update"], reply.content["metrics"]
         if change_update:
             update = ArrayRecord({**change_update(dict(update.items()))})
-        content = RecordDict({"update": update, "metrics": MetricRecord({**metrics, **numbers})})
+        told = {name: value for name, value in {**metrics, **numbers}.items() if value is not None}
+        content = RecordDict({"update": update, "metrics": MetricRecord(told)})
         return Message(sealed(content, asked_in(message), BAD), reply_to=message)
 
     good = app()
@@ -229,7 +231,12 @@ def test_a_client_that_is_refused_again_and_again_is_not_asked_any_more(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("variance", "why"), [(-1.0, "reports variance = -1.0"), (float("nan"), "does not report the variance")]
+    ("variance", "why"),
+    [
+        (-1.0, "reports variance = -1.0"),
+        (float("nan"), "reports variance = nan"),
+        (None, "does not report the variance"),
+    ],
 )
 def test_a_variance_that_was_asked_for_must_come_and_make_sense(variance, why, tmp_path):
     method = fw.Method(fw.sample.FirstEveryone(fw.sample.PracticalDelta(CLIENTS)))

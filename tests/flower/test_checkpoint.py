@@ -105,7 +105,8 @@ def test_seats_stay_with_their_nodes(tmp_path):
     grid.online = set(sorted(grid.nodes)[2:])
     again = load(tmp_path)
     again.start(grid, initial(), num_rounds=1)
-    assert again._places.node == before
+    here = {client: node for client, node in again._places.node.items() if node in grid.online}
+    assert here == {client: node for client, node in before.items() if node in grid.online}
     assert again._places.size == N
 
 
@@ -192,7 +193,6 @@ DAMAGE = {
     "no JSON": (lambda f: (f / "strategy.json").write_text("null"), "cannot be read"),
     "format": (lambda f: replace_in(f / "strategy.json", format=9), "has format 9"),
     "elsewhere": (lambda f: replace_in(f / "strategy.json", folder="../round-000002.1"), "'folder'"),
-    "nodes": (lambda f: replace_in(f / "strategy.json", nodes={"x": "1"}), "nodes"),
     "type": (lambda f: replace_in(f / "strategy.json", arrays={"w": {"type": "object", "shape": [1]}}), "arrays"),
     "shape": (
         lambda f: replace_in(f / "strategy.json", arrays={"w": {"type": "float32", "shape": [3]}}),

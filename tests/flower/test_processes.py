@@ -74,8 +74,12 @@ def test_strangers_get_nothing_and_a_run_outlives_its_nodes_and_its_server(tmp_p
     folder = tmp_path / "run"
     config = {"rounds": 2, "answer-seconds": 10.0, "start-seconds": 120.0, "out": str(folder)}
     with Processes(CLIENTS) as fleet:
+        config["keys"] = str(fleet.folder / "keys")
         alone = "--isolation", "process"  # without the process that would start its app: none gets that far
         stranger = fleet.start_node(7, *alone, key=keys.node_key(tmp_path, "stranger"))
+        impostor = keys.node_key(tmp_path, "impostor")  # which may take part, but not as client 0
+        fleet.register([impostor])
+        fleet.start_node(9, "--node-config", f"partition-id=0 num-partitions={CLIENTS}", key=impostor)
         plaintext = fleet.start_node(8, *alone, "--max-retries", "2", "--max-wait-time", "15", secure=False)
         killed_at_the_deadline(fleet, tmp_path, config)
         assert {p.environ()[name] for p in fleet.members() for name in QUIET} == {"0", "1"}
@@ -84,6 +88,8 @@ def test_strangers_get_nothing_and_a_run_outlives_its_nodes_and_its_server(tmp_p
         assert first.clients["received"][1] == 0
         assert (1, "client 1: did not answer within 10 s") in reasons(folder)
         fleet.run(tmp_path / "trial", {**config, "answer-seconds": 30.0})
+        refused = r"node \d+ says that it is client 0 \(partition-id=0\) and is not asked: its key is not node0.pub"
+        assert re.search(refused, fleet.log("run", 1000)), "a registered node that claims another's seat"
         assert stranger.wait(timeout=60) != 0, "a key that nobody registered is refused"
         assert stranger.returncode > 0
         assert plaintext.wait(timeout=60) != 0

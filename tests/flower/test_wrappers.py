@@ -48,7 +48,7 @@ def strategy(method=None, **options):
 
 def ours(*mods):
     """A ClientApp of ours with these mods."""
-    return flower.client("auto", lambda client, clients: share(client), mods=mods) if mods else app()
+    return flower.client("auto", lambda client, clients: share(client), mods=mods, evaluate=True) if mods else app()
 
 
 @pytest.mark.parametrize("kind", WRAPPERS)

@@ -23,6 +23,11 @@ class Scaffold(Aggregator):
     weights: Literal["equal", "data"] = "equal"
     memory_kind: ClassVar[str] = "control variates"
 
+    @property
+    def keeps_sum(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The weights of its mean of the c_i."""
+        return self.weights
+
     def init(self, population: Population, dim: int) -> State:
         return {"c": np.zeros(dim, np.float32)}
 
@@ -48,6 +53,7 @@ class DynMean(Aggregator):
 
     memory_kind: ClassVar[str] = "local gradients"
     memory_from_updates: ClassVar[bool] = True
+    keeps_sum: ClassVar[str] = "equal"
 
     def init(self, population: Population, dim: int) -> State:
         return {"moved": np.zeros(dim, np.float32)}
@@ -76,6 +82,7 @@ class PushPull(Aggregator):
     step: Literal["steps", "clients"] = "steps"
     memory_kind: ClassVar[str] = "tracked gradients"
     memory_from_updates: ClassVar[bool] = True
+    keeps_sum: ClassVar[str] = "data"
 
     def init(self, population: Population, dim: int) -> State:
         return {"tracked": np.zeros(dim, np.float32)}  # y

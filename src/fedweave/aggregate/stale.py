@@ -158,6 +158,7 @@ class Cached(Aggregator):
     """
 
     precision: Precision = "float32"  # of the cached updates
+    keeps_sum: ClassVar[str] = "data"
 
     def init(self, population: Population, dim: int) -> State:
         return {"last": Rows.zeros(population.size, dim, self.precision), "mean": np.zeros(dim)}

@@ -277,3 +277,4 @@ class ServerState(NamedTuple):
     refusals: State = MappingProxyType({})  # how often each client's answer was refused, where that is counted
     flights: State = MappingProxyType({})  # who is under way, and the models they began with, where rounds overlap
     best: State = MappingProxyType({})  # the best evaluated model so far, as x, round and value; rounds do not see it
+    fleet: State = MappingProxyType({})  # whose seat each client's is, and its samples, of a real fleet; likewise

@@ -262,6 +262,7 @@ class Aggregator(ABC):
     memory_from_updates: ClassVar[bool] = False  # whether it follows what clients remember by their updates alone
     sends_own_models: ClassVar[bool] = False  # whether models() may return some
     needs_drift: ClassVar[bool] = False  # whether combine() reads Replies.drift
+    keeps_sum: ClassVar[str] = ""  # "equal" or "data": its state has a sum over all clients, each with 1/N or with ω
 
     def init(self, population: Population, dim: int) -> State:
         """Return what the aggregator remembers before the first round."""

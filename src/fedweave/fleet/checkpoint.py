@@ -28,6 +28,7 @@ from fedweave.core.records import Array, ServerState
 from fedweave.core.settings import BadInput, brief
 from fedweave.core.spec import build
 from fedweave.core.typed_json import Checked
+from fedweave.fleet.server.seats import WHO
 from fedweave.fleet.wire.tensors import FLOATS, packed
 from fedweave.method import Method
 from fedweave.store.states import Tables, is_intact, pack, unpack
@@ -52,7 +53,6 @@ class About(Checked):
     sha256: dict[str, str]
     method: dict[str, Any]
     options: dict[str, Any]
-    nodes: dict[Annotated[str, Field(pattern=r"^\d+$")], Annotated[str, Field(pattern=r"^\d{1,20}$")]]
     arrays: dict[str, Tensor]
 
 
@@ -66,11 +66,6 @@ class Saved(NamedTuple):
     def part(self, name: str) -> dict[str, Array]:
         """Return the arrays of one part by their own names."""
         return {key[len(name) + 1 :]: array for key, array in self.arrays.items() if key.startswith(f"{name}.")}
-
-    @property
-    def nodes(self) -> dict[int, int]:
-        """The node of each client."""
-        return {int(client): int(node) for client, node in self.about["nodes"].items()}
 
     @property
     def like(self) -> ArrayRecord:
@@ -132,10 +127,9 @@ def read(path: Path) -> Saved:
     except SafetensorError as e:
         raise BadInput(f"{shown_path(folder / FLEET)} cannot be read: {brief(str(e))}.") from None
     saved = Saved(about, tables.moved(state, "ram"), arrays)
-    n = arrays.get("samples", np.zeros(0)).size
-    columns = {"samples", "steps", "weights"} | {name for name in arrays if name.startswith("seen.")}
-    whole = all(name in arrays and arrays[name].shape == (n,) for name in columns)
-    if not whole or max(saved.nodes, default=-1) >= n:
+    n = arrays.get("steps", np.zeros(0)).size
+    columns = {"fleet.samples", "fleet.holder", "steps", "weights"} | {k for k in arrays if not k.startswith("rest.")}
+    if any(k not in arrays or arrays[k].shape != ((n, WHO) if k == "fleet.holder" else (n,)) for k in columns):
         raise BadInput(f"{shown_path(folder / FLEET)} does not have one value for each client.")
     return saved
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from pydantic import PositiveInt
 
 from fedweave import models
 from fedweave.client.participate import Kept, participate
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array
 from fedweave.core.roles import Solver
-from fedweave.core.settings import BadInput
+from fedweave.core.settings import BadInput, settings
 from fedweave.data import Dataset, load, partition
 from fedweave.data.arrays import from_pair
 from fedweave.data.checks import MOST_CLASSES
@@ -61,6 +62,10 @@ def client(
     *,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     task: Task | str | None = None,
+    min_samples: int = 10,
+    min_steps: int = 1,
+    min_batch: int = 4,
+    evaluate: bool = False,
     mods: Sequence[Mod] = (),
 ) -> ClientApp:
     """Return a ClientApp that trains ``model`` on the samples of ``load_partition(partition_id, num_partitions)``.
@@ -71,10 +76,15 @@ def client(
     learning rate and solver come from the server each round. What a method has its clients remember stays in
     ``Context.state``. ``mods`` are Flower's, around the training alone, the first one outermost.
     The node says who it is: ``--node-config 'partition-id=3 num-partitions=10'``.
+
+    The client does not trust the server either. It answers nothing if it has fewer than ``min_samples`` samples, and no
+    request that visits fewer, takes fewer than ``min_steps`` steps, or has batches of fewer than ``min_batch``: so no
+    answer is that of a sample or two. It tells how a model does on its own samples only with ``evaluate``.
     """
     task = parse_task(task) if isinstance(task, str) else task
     check_mods(mods)
-    app, trainers = ClientApp(), _Trainers(model, load_partition, device, task)
+    floors = Floors(min_samples, min_steps, min_batch, evaluate)
+    app, trainers = ClientApp(), _Trainers(model, load_partition, device, task, floors)
 
     @app.query()
     def hello(message: Message, context: Context) -> Message:
@@ -104,6 +114,7 @@ def client(
         who, of = identity(context)
         samples = len(trainers.data(who, of))
         request = _own_work(request, samples) if not request.steps else request
+        floors.check_work(request)
         request = request._replace(client=who) if request.client == ANYONE else request
         if request.client != who:
             raise BadInput(f"The server asked client {request.client}, but this node is client {who}.")
@@ -138,16 +149,53 @@ def client(
         return Message(content, reply_to=message)
 
     @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        """Measure the model on this client's own test samples, or on its training samples if it has no others."""
+    def measure(message: Message, context: Context) -> Message:
+        """Measure the model on all of this client's test samples, or on its training samples if it has no others."""
+        floors.check_evaluation()
         trainer = trainers.trainer(*identity(context), 0, None)
         x, _ = read_vectors(message.content, Tensors.of_layout(trainer.layout))
         n = trainer.test_size
+        floors.check_size(n)
         scores = trainer.task.finish(trainer.evaluate(x, 0, n))
         found: Any = {"num-examples": n} | {name: value for name, value in scores.items() if isinstance(value, float)}
         return Message(RecordDict({"metrics": MetricRecord(found)}), reply_to=message)
 
     return app
+
+
+@settings
+class Floors:
+    """What a client insists on before it answers: what it sends must not be that of a few samples."""
+
+    min_samples: PositiveInt
+    min_steps: PositiveInt
+    min_batch: PositiveInt
+    evaluate: bool
+
+    def check_size(self, samples: int) -> None:
+        """Refuse to say anything about too few samples; not even how many there are."""
+        if samples < self.min_samples:
+            raise BadInput(
+                f"This client has fewer samples than its min_samples={self.min_samples}: it does not answer."
+            )
+
+    def check_work(self, request: TrainRequest) -> None:
+        """Refuse work whose outcome would be that of a few samples."""
+        asked = {
+            "min_steps": (request.steps, "steps"),
+            "min_batch": (request.batch_size, "samples in a batch"),
+            "min_samples": (request.steps * request.batch_size, "samples in all"),
+        }
+        for name, (found, what) in asked.items():
+            if found < (least := getattr(self, name)):
+                raise BadInput(f"The server asks for {found} {what}, this client trains with {name}={least} or more.")
+
+    def check_evaluation(self) -> None:
+        """Refuse an evaluation that the client's operator has not allowed."""
+        if not self.evaluate:
+            raise BadInput(
+                "This client does not evaluate models for others: flower.client(…, evaluate=True) allows it."
+            )
 
 
 def dealt(data: str | Dataset, form: str = "dirichlet:0.5", seed: int = 0) -> LoadPartition:
@@ -180,8 +228,9 @@ def identity(context: Context) -> tuple[int, int]:
 class _Trainers:
     """Data and trainers of the clients in this process, made when first needed."""
 
-    def __init__(self, model: Model, load_partition: LoadPartition, device: str, task: Task | None):
+    def __init__(self, model: Model, load_partition: LoadPartition, device: str, task: Task | None, floors: Floors):
         self._model, self._load, self._device, self._task = model, load_partition, device, task
+        self._floors = floors
         self._data: dict[int, Dataset] = {}
         self._made: dict[int, tuple[Any, TorchTrainer]] = {}
 
@@ -190,6 +239,7 @@ class _Trainers:
             data = as_dataset(self._load(who, of), who)
             features = isinstance(self._model, str) and not models.takes_tokens(self._model, *data.sample)
             self._data[who] = data.as_features() if features else data
+        self._floors.check_size(len(self._data[who]))
         return self._data[who]
 
     def trainer(self, who: int, of: int, seed: int, solver: Solver | None) -> TorchTrainer:

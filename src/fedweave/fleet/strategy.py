@@ -26,21 +26,24 @@ from fedweave.fleet import checkpoint
 from fedweave.fleet.asked import Asked, NoProbes
 from fedweave.fleet.metrics import EXAMPLES, AggregateMetrics, aggregated, reported, wrong_weight
 from fedweave.fleet.options import WRAPPER, StrategyOptions, needs
-from fedweave.fleet.server.mail import DAY, PromptGrid
+from fedweave.fleet.server.mail import PromptGrid
 from fedweave.fleet.server.places import Places
-from fedweave.fleet.server.questions import Asker, Question, as_known
+from fedweave.fleet.server.questions import Asker, Question, as_known, why_failed
 from fedweave.fleet.server.roster import Roster
-from fedweave.fleet.server.terms import Clock, Terms, refuse_oracle
-from fedweave.fleet.wire.tensors import Tensors, fits, records_of
+from fedweave.fleet.server.seats import capped
+from fedweave.fleet.server.terms import MAX_LENGTH_RATIO, Clock, Terms, refuse_oracle
+from fedweave.fleet.wire.answer import check_evaluation
+from fedweave.fleet.wire.tensors import Tensors, Unfit, fits, records_of
 from fedweave.method import Method
 from fedweave.pacing import Synchronous, ask_more
 from fedweave.round import absorb, first_state, plan
+from fedweave.round.growth import extended, grown, refuse_unknown
 from fedweave.round.rules import Rules
 from fedweave.store.states import misfit
 from fedweave.system.measured import Measured
 from fedweave.system.worlds import steps_of
 
-PATIENT, MEASURED = Terms(answer_seconds=DAY), Measured()
+TERMS, MEASURED = Terms(), Measured()
 
 
 @renamed(longest="max_length_ratio")
@@ -81,9 +84,9 @@ class Strategy(FlowerStrategy):
         train_metrics_aggr_fn: AggregateMetrics | None = None,
         evaluate_metrics_aggr_fn: AggregateMetrics | None = None,
         seed: int = 0,
-        terms: Terms = PATIENT,
+        terms: Terms = TERMS,
         system: Measured = MEASURED,
-        max_length_ratio: float | None = 1000.0,
+        max_length_ratio: float | None = MAX_LENGTH_RATIO,
         clock: Clock | None = None,
     ):
         self.local = StrategyOptions(
@@ -125,6 +128,7 @@ class Strategy(FlowerStrategy):
         self._before = 0  # rounds that were done when Flower's loop began
         self._saved: checkpoint.Saved | None = None  # what ``load`` found, until the fleet is there
         self._noted = False  # that answers are cast
+        self._evaluating: Sequence[Message] = ()
 
     def summary(self) -> None:
         """Log what the strategy is."""
@@ -182,11 +186,11 @@ class Strategy(FlowerStrategy):
             raise BadInput("There is nothing to save: a strategy has a state after its first round.")
         if current is not self._given:  # a wrapper has added its noise
             state = state._replace(x=self._vector(current))
-        nodes = {str(client): str(node) for client, node in places.node.items()}
-        arrays = {f"seen.{name}": values for name, values in self._seen.items()}
-        arrays |= {"samples": places.samples, "steps": self._steps, "weights": self._weights}
+        parts = {"seen": self._seen, "fleet": places.fleet()}
+        arrays = {f"{part}.{name}": values for part, columns in parts.items() for name, values in columns.items()}
+        arrays |= {"steps": self._steps, "weights": self._weights}
         rest = {f"rest.{name}": current[name].numpy() for name in self._outside}
-        about = {"method": describe(self._plain_method), "options": describe(self.local), "nodes": nodes}
+        about = {"method": describe(self._plain_method), "options": describe(self.local)}
         types = {name: {"type": kind, "shape": list(current[name].shape)} for name, kind in self._tensors.types.items()}
         checkpoint.write(Path(path), {**about, "arrays": types}, state, {**arrays, **rest})
 
@@ -236,7 +240,7 @@ class Strategy(FlowerStrategy):
             self._begin(arrays, grid)
         places, number, wait = self._places, self._before + server_round, self.local.terms.answer_seconds
         assert places is not None
-        there = places.gather()
+        there = self._gathered(places)
         population, size = self._population(there), self.local.cohort(int(there.sum()))
         method = self.method if size is None else self.method.asking(size)
         state = self._state_before(number, method, arrays, population)
@@ -291,7 +295,7 @@ class Strategy(FlowerStrategy):
         self._state, heard = state, happened.replies
         self._seen = self.local.system.visited(self._seen, ids, heard.received, heard.seconds, heard.bytes_up)
         for kind, failure in happened.failures():
-            log(INFO, "\t> round %s %s, %s", self._before + server_round, kind, failure)
+            log(INFO, "\t> round %s %s, %s", self._before + server_round, kind, self._places.told(failure))
         used = [answers[row] for row in np.flatnonzero(heard.received).tolist()]
         counts = {"asked": len(asked.messages), "received": int(heard.received.sum()), "refused": len(happened.refused)}
         self._given = self._current = self._tensors.record(state.x, self._rest(asked, used))
@@ -316,17 +320,25 @@ class Strategy(FlowerStrategy):
         config = ConfigRecord({**config, "server-round": number})
         content = self._renamed(RecordDict({"arrays": arrays, "config": config}))
         chosen = [nodes[i] for i in sorted(where.tolist())]
-        return [Message(content, node, MessageType.EVALUATE, group_id=str(server_round)) for node in chosen]
+        self._evaluating = [Message(content, n, MessageType.EVALUATE, group_id=str(number)) for n in chosen]
+        return self._evaluating
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return the means of what the clients measured, weighted by their examples."""
-        replies = list(replies)
-        good = [reply.content for reply in replies if reply.has_content()]
+        """Return the means of what the clients measured, weighted by their examples; bad answers are left out."""
+        terms, good = self.local.terms, list[RecordDict]()
+        node_of = {message.metadata.message_id: message.metadata.dst_node_id for message in self._evaluating}
+        client_at = {node: client for client, node in (self._places.node.items() if self._places else ())}
         for reply in replies:
-            if reply.has_error():
-                log(INFO, "\t> evaluation failed at a node: %s", reply.error.reason)
-        found = self._aggregated("evaluate", good)
-        return MetricRecord(found) if good else None
+            try:
+                if reply.has_error():
+                    raise Unfit(why_failed(reply))
+                check_evaluation(reply.content, terms.most_samples, self.local.weighted_by_key)
+                good.append(reply.content)
+            except Unfit as e:
+                node = node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
+                who = self._places.called(client_at[node]) if self._places and node in client_at else f"node {node}"
+                log(INFO, "\t> round %s, evaluation of %s: %s", self._before + server_round, who, e)
+        return MetricRecord(self._aggregated("evaluate", good)) if good else None
 
     # Behind the interface
 
@@ -335,17 +347,19 @@ class Strategy(FlowerStrategy):
         self._tensors = Tensors.of_record(arrays)
         strangers = None if self._needs else (local.batch_size, local.epochs)
         solver, upload = self.method.solver, self.method.upload
-        self._asker = Asker(self._tensors, solver, local.seed, local.terms, strangers, upload)
-        saved, terms = self._saved, replace(local.terms, connected=local.connected(bool(strangers)))
+        saved, wanted = self._saved, local.connected(bool(strangers))
         if self._needs:
-            self._places = Roster(grid, terms, self._clock, self._needs, 0 if upload.masks else None)
+            classes = 0 if upload.masks else None
+            self._places = Roster(grid, local.terms, self._clock, self._needs, classes, local.clients, wanted)
         else:
-            self._places = Places(grid, terms, self._clock, local.clients)
-            self._places.node = saved.nodes if saved else {}
+            least = 0 if local.fraction_train else self.method.sampler.cohort_size() or 0
+            self._places = Places(grid, local.terms, self._clock, local.clients, wanted, least)
+        self._asker = Asker(self._tensors, solver, local.seed, local.terms, strangers, upload, self._places)
         if saved:
-            self._places.samples = saved.arrays["samples"].copy()
+            self._places.recall(saved.part("fleet"))
         self._places.gather()
-        n = self._places.size
+        refuse_unknown(self.method, self._places.samples)
+        n = len(saved.arrays["steps"]) if saved else self._places.size
         self._blas = ThreadpoolController()  # finding the libraries takes longer than a small round
         self._seen: State = saved.part("seen") if saved else local.system.fresh(n)
         known = saved.arrays if saved else {"steps": np.zeros(n, np.int64), "weights": np.zeros(n)}
@@ -364,6 +378,24 @@ class Strategy(FlowerStrategy):
             state = state._replace(x=self._vector(arrays))
         return state._replace(round=number - 1)
 
+    def _gathered(self, places: Places | Roster) -> Array:
+        """Return who is there, after making room for those who came; where a method has none, they are not asked."""
+        there, before = places.gather(), self._steps.size
+        if places.size == before:
+            return there
+        known, more = (self._seen, self._steps, self._weights), places.size - before
+        self._seen = extended(self._seen, self.local.system.fresh(places.size))
+        self._steps, self._weights = (np.append(a, np.zeros(more, a.dtype)) for a in known[1:])
+        try:
+            if self._state is not None:
+                population, parameters = self._population(there), self._tensors.layout.parameters
+                self._state = grown(self.method, self._state, population, parameters)
+        except BadInput as e:
+            assert isinstance(places, Places)
+            places.close(before, str(e))
+            self._seen, self._steps, self._weights = known
+        return there[: places.size]
+
     def _vector(self, arrays: ArrayRecord) -> Array:
         x = np.empty(self._tensors.layout.dim, self._tensors.dtype)
         self._tensors.read(arrays, x)
@@ -372,15 +404,13 @@ class Strategy(FlowerStrategy):
     def _population(self, there: Array) -> Population:
         """Return what is known of the clients; those never heard from are taken for average."""
         assert self._places is not None
-        samples, n = self._places.samples, self._places.size
-        known = samples > 0
-        samples = np.where(known, samples, max(int(samples[known].mean()), 1) if known.any() else 1)
+        samples, n = self._places.believed(), self._places.size
         batch = np.minimum(self.local.batch_size, samples)
         steps = np.where(self._steps > 0, self._steps, steps_of(np.full(n, self.local.epochs), samples, batch))
         weight = samples
         if self.local.weighted_by_key != EXAMPLES:
-            known = self._weights > 0
-            weight = np.where(known, self._weights, self._weights[known].mean() if known.any() else 1.0)
+            counted = capped(self._weights, self.local.terms.max_samples_ratio)
+            weight = np.where(counted > 0, counted, counted[counted > 0].mean() if counted.any() else 1.0)
         base = Population(weight / weight.sum(), samples, steps, batch, np.zeros(n), np.ones(n), there)
         covered = self._places.covered if isinstance(self._places, Roster) else None
         size = np.full(n, self._tensors.layout.dim * self._tensors.dtype.itemsize)
@@ -409,8 +439,7 @@ class Strategy(FlowerStrategy):
             )
 
     def _aggregated(self, kind: str, contents: Sequence[RecordDict]) -> dict[str, Any]:
-        local = self.local
-        return aggregated(contents, local.weighted_by_key, local.terms.most_samples, self._metrics[kind])
+        return aggregated(contents, self.local.weighted_by_key, self.local.terms, self._metrics[kind])
 
     def _with_examples(self, content: RecordDict) -> RecordDict:
         """Return an answer with a number of examples: an app that is weighted by another metric need not report it."""

@@ -89,7 +89,7 @@ class Recorder(AbstractContextManager["Recorder"]):
             store.note(after.round, waiting.audit)
         crash_point("recorded")
         best = _better(self.state.best, row, after, self._session.manifest.get("task"))
-        self.state = after._replace(best=best)
+        self.state = after._replace(best=best, fleet=self._session.fleet())
         store.save(self.state, always=self._session.every_round)
         if self._on_round:
             self._on_round(row)

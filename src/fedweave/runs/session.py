@@ -12,7 +12,7 @@ import numpy as np
 from fedweave.core import plugins
 from fedweave.core.flights import flights_of
 from fedweave.core.randomness import Stream, rng_for
-from fedweave.core.records import Array, Layout, Population, ServerState
+from fedweave.core.records import Array, Layout, Population, ServerState, State
 from fedweave.core.returned import read_only_error
 from fedweave.core.roles import Engine
 from fedweave.core.settings import BadInput, is_foreign
@@ -60,6 +60,7 @@ class Session(NamedTuple):
     rules: Rules
     tested: Array  # (k,) the clients that have test samples of their own
     every_round: bool = False  # whether a round is too expensive to repeat: its state is saved at once
+    fleet: Callable[[], State] = dict  # what to keep of a real fleet beside the state
     own_model: Callable[..., Any] | None = None  # makes the model, with its start values, if it is none of the library
 
 

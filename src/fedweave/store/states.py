@@ -26,9 +26,9 @@ from fedweave.tables.files import check_file
 from fedweave.tables.rows import STORED, Held, Precision, Rows, Where
 from fedweave.tables.slots import Place, SlotFile
 
-FORMAT = 4
-READABLE = ("1", "2", "3", "4")  # 3: no flights; 2: no best model; 1: other names
-PARTS = ("sampler", "aggregator", "server", "clients", "upload", "refusals", "flights", "best")
+FORMAT = 5
+READABLE = ("1", "2", "3", "4", "5")  # 4: no fleet; 3: no flights; 2: no best model; 1: other names
+PARTS = ("sampler", "aggregator", "server", "clients", "upload", "refusals", "flights", "best", "fleet")
 MOST_SLOTS = 64  # per row; a file has room for a few states
 RENAMED = {"trust": "refusals"}  # parts of states in format 1
 
@@ -96,6 +96,7 @@ def _unpacked(content: bytes) -> ServerState:
         part, _, name = key.partition(".")
         parts[RENAMED.get(part, part)][name] = array
     _check_best(parts["best"], x)
+    _check_fleet(parts["fleet"])
     state = ServerState(round=int(header["round"]), x=x, clock=float.fromhex(header["clock"]), **parts)
     if state.flights:
         _check_flights(state)
@@ -108,6 +109,15 @@ def _check_best(best: Mapping[str, Any], x: Array) -> None:
     found = {name: (array.shape, array.dtype.kind) for name, array in best.items() if isinstance(array, np.ndarray)}
     if best and found != wanted:
         raise ValueError("its best model does not fit its model")
+
+
+def _check_fleet(fleet: Mapping[str, Any]) -> None:
+    """Refuse what is not who has each client's seat, and its samples, or nothing at all."""
+    n, found = np.size(fleet.get("samples", ())), {name: getattr(array, "dtype", None) for name, array in fleet.items()}
+    wanted = {"samples": ((n,), "i"), "holder": ((n, 32), "u"), "covered": ((n,), "f")}
+    for name, kind in found.items():
+        if kind is None or (fleet[name].shape, kind.kind) != wanted.get(name) or "samples" not in fleet:
+            raise ValueError("its fleet is not one number of samples and one holder for each client")
 
 
 def _check_flights(state: ServerState) -> None:

@@ -122,6 +122,10 @@ class Rows:
             rows[i] = self._rows[i]
         return Rows(rows, self.dim, self.precision, self.where, self._file)
 
+    def grown(self, n: int) -> Rows:
+        """Return the table with room for n clients, of whom those who came later have no row yet."""
+        return Rows([*self._rows, *[None] * (n - len(self._rows))], self.dim, self.precision, self.where, self._file)
+
     def mixed(self, ids: Array, alpha: float | Array, values: Array) -> Rows:
         """Return the table with α·row + (1 − α)·value in these rows; α may differ from row to row."""
         keep = np.broadcast_to(np.asarray(alpha, float), np.shape(ids)).astype(self.out)

@@ -57,7 +57,8 @@ def demonstrate(
                     killed.append(client)
                     on_line(f"killed the node of client {client} in round {KILL_ROUND}")
 
-        fleet.run(app, {**config, "out": str(folder)}, line)
+        seats = {"clients": nodes, "keys": str(fleet.folder / "keys") if secure else ""}
+        fleet.run(app, {**config, **seats, "out": str(folder)}, line)
         result = load_result(folder)
         store = RunFolder.open(folder, write=False)
         reasons = [(round, str(failure)) for round, _, failure in store.failures()]

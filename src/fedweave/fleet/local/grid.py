@@ -110,9 +110,6 @@ class LocalGrid(Grid):
     def run(self) -> Any:
         raise NotImplementedError("A LocalGrid belongs to no run.")
 
-    def get_nodes(self) -> Iterable[Any]:
-        raise NotImplementedError("A LocalGrid knows its nodes by their ids: get_node_ids().")
-
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:

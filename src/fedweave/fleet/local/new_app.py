@@ -41,6 +41,9 @@ lr = 0.05
 epochs = 1                # local passes over a client's data in a round
 batch-size = 20
 seed = 0
+clients = 0               # how many there are; 0: as many as most nodes say
+connected = 0             # how many must be there before a round begins; 0: all before the first
+keys = ""                 # a folder with node0.pub, node1.pub, …: each seat is then its key's alone; an absolute path
 start-seconds = 600       # how long to wait for the clients
 answer-seconds = 600      # how long a round waits for answers
 out = ""                  # a folder to keep the run in, and to continue it from after a crash; an absolute path
@@ -94,7 +97,13 @@ def experiment(config):
 
 def terms(config):
     """Return when a round begins and closes."""
-    return flower.Terms(start_seconds=config["start-seconds"], answer_seconds=config["answer-seconds"])
+    return flower.Terms(
+        clients=config["clients"] or None,
+        connected=config["connected"] or None,
+        keys=config["keys"] or None,
+        start_seconds=config["start-seconds"],
+        answer_seconds=config["answer-seconds"],
+    )
 
 
 app = flower.server(experiment, terms=terms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from logging import INFO
@@ -15,7 +15,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
-from fedweave.core.records import Population, ServerState
+from fedweave.core.records import Population, ServerState, State
 from fedweave.core.settings import BadInput
 from fedweave.data import Dataset
 from fedweave.engine.machine import processor, versions
@@ -24,12 +24,14 @@ from fedweave.engine.torch_simulator import torch_simulator
 from fedweave.fleet.server.engine import FlowerEngine
 from fedweave.fleet.server.questions import as_known
 from fedweave.fleet.server.roster import Roster
-from fedweave.fleet.server.terms import Clock, Terms, refuse_oracle, refuse_pacing
+from fedweave.fleet.server.terms import MAX_LENGTH_RATIO, Clock, Terms, refuse_oracle, refuse_pacing
 from fedweave.local.client_data import ClientData
 from fedweave.local.torch.device import choose_device
 from fedweave.pacing import ask_more
 from fedweave.round import first_state
 from fedweave.round.flights import under_way
+from fedweave.round.growth import refuse_unknown
+from fedweave.round.rules import Rules
 from fedweave.runs.experiment import Experiment, load_data
 from fedweave.runs.factories import model_factory, own_model
 from fedweave.runs.loop import Watch, go_on
@@ -95,7 +97,8 @@ def run(
     store.refuse_broken_log(state.round if state else 0, experiment.audit)
     store.rewind(state.round if state else 0)
     manifest = store.manifest
-    session = prepare(experiment, grid, terms, clock, manifest.get("samples"))
+    known = state.fleet if state and state.fleet else {"samples": np.array(manifest.get("samples") or [], np.int64)}
+    session = prepare(experiment, grid, terms, clock, known)
     if other := different(manifest["data"], session.manifest["data"]):
         raise BadInput(f"The server's data has changed since this run began: {'; '.join(other)}.")
     refuse_another_start(manifest, session.manifest)
@@ -108,10 +111,8 @@ def run(
     return go_on(session._replace(manifest=manifest), state, store, watch)
 
 
-def prepare(
-    experiment: Experiment, grid: Grid, terms: Terms, clock: Clock, samples: Sequence[int] | None = None
-) -> Session:
-    """Wait for the fleet, and set up the experiment on it; ``samples`` are those of a fleet that was here before."""
+def prepare(experiment: Experiment, grid: Grid, terms: Terms, clock: Clock, known: State | None = None) -> Session:
+    """Wait for the fleet, and set up the experiment on it; ``known`` is what was known of one that was here before."""
     method = experiment.paced_method
     refuse_oracle(method)
     if experiment.true_gradients:
@@ -137,8 +138,11 @@ def prepare(
     task = experiment.task or default_for(data.y)
     x, constants = first_vector(name, model, data, experiment.seed, task)
     roster = Roster(grid, terms, clock, classes=data.classes if method.upload.masks else None)
-    roster.samples = np.array(samples or [], np.int64)
+    if known is not None and known["samples"].size:
+        roster.recall(known)
     roster.gather()
+    if experiment.weights == "data":
+        refuse_unknown(method, roster.samples)
     measured = experiment.system if isinstance(experiment.system, Measured) else None
     device, why = choose_device(experiment.device)
     bench = torch_simulator(model, _test_only(data), method.solver, experiment.seed, Workers(1), device, task=task)
@@ -147,10 +151,8 @@ def prepare(
     engine = FlowerEngine(grid, roster, layout, method, seed, bench.evaluate, terms, measured, clock)
 
     def base() -> Population:
-        known = roster.samples > 0
-        samples = np.where(known, roster.samples, max(int(roster.samples[known].mean()), 1))
         size = np.full(roster.size, layout.dim * x.itemsize)
-        return replace(nominal_population(experiment, samples), model_bytes=size, covered=roster.covered)
+        return replace(nominal_population(experiment, roster.believed()), model_bytes=size, covered=roster.covered)
 
     def world(round: int) -> Population:
         there = roster.gather()
@@ -182,11 +184,19 @@ def prepare(
         manifest=manifest,
         world=world,
         method=method,
-        rules=experiment.rules,
+        rules=_rules(experiment),
         tested=np.zeros(0, int),
         every_round=True,
+        fleet=roster.fleet,
         own_model=model if own else None,
     )
+
+
+def _rules(experiment: Experiment) -> Rules:
+    """Return the rules of a fleet's rounds: an experiment that has the simulator's limit for lengths gets a fleet's."""
+    rules, simulated = experiment.rules, Experiment.__dataclass_fields__["max_length_ratio"].default
+    same = rules.max_length_ratio == simulated
+    return rules._replace(max_length_ratio=MAX_LENGTH_RATIO) if same else rules
 
 
 def _test_only(data: Dataset) -> ClientData:

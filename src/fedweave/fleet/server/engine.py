@@ -57,7 +57,7 @@ class FlowerEngine:
         self.layout, self._evaluate = layout, evaluate
         self._grid, self._roster, self._terms, self._clock = grid, roster, terms, clock
         self._method, self._seed = method, seed
-        self._asker = Asker(Tensors.of_layout(layout), method.solver, seed, terms, upload=method.upload)
+        self._asker = Asker(Tensors.of_layout(layout), method.solver, seed, terms, None, method.upload, roster)
         self._measured, self._models = measured, ModelFleet((ClientModel(layout),))
         self.seen: State = measured.fresh(roster.size) if measured else {}
         limit = terms.answer_seconds if method.pacing.timeout is None else method.pacing.timeout
@@ -84,7 +84,7 @@ class FlowerEngine:
     def _noted(self, assignment: Assignment, replies: Replies) -> Replies:
         """Return the replies, once their failures are in the log and the visits remembered."""
         for failure in (*replies.failures.refused, *replies.failures.failed):
-            log(INFO, "fedweave: round %s, %s", assignment.round, failure)
+            log(INFO, "fedweave: round %s, %s", assignment.round, self._roster.told(failure))
         if self._measured:
             visit = replies.received, replies.seconds, replies.bytes_up
             self.seen = self._measured.visited(self.seen, assignment.cohort.ids, *visit)
@@ -187,7 +187,7 @@ class FlowerEngine:
             try:
                 found[row] = -np.inf if reply.has_error() else read_loss(reply.content)
             except Unfit as e:
-                log(INFO, "fedweave: client %s: %s", ids[row], e)
+                log(INFO, "fedweave: %s: %s", self._roster.called(int(ids[row])), e)
         return found
 
     def gradients(self, x: Array, ids: Array) -> NoReturn:

@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-from logging import WARNING
+from collections.abc import Mapping
 
 import numpy as np
 from flwr.serverapp import Grid
-from flwr.supercore import log
 
 from fedweave.core.records import Array
+from fedweave.fleet.server.seats import Seats
 from fedweave.fleet.server.terms import Clock, Terms
 
 
-class Places:
+class Places(Seats):
     """Clients numbered by their nodes, in the order of Flower's node ids when they were first seen.
 
-    The fleet is as large as it was said to be, or as it is when the first round begins. A node that comes later takes a
-    place where nobody has been, or that of a node that has gone: most likely it is that one, started again.
+    A fleet whose size was not stated grows: it begins with those who are there, but with at least ``least`` seats, and
+    a node for which there is none gets a new one. A node that comes later takes first the seat that it held, then one
+    where nobody has been, then that of a node that has gone: most likely it is that one, started again. With
+    ``Terms.keys`` clients are numbered by their keys instead.
     """
 
-    def __init__(self, grid: Grid, terms: Terms, clock: Clock, clients: int | None):
-        self._grid, self._terms, self._clock = grid, terms, clock
-        self._clients = clients
-        self.node: dict[int, int] = {}
-        self.samples = np.zeros(0, np.int64)
-
-    @property
-    def size(self) -> int:
-        """Number of clients of the fleet."""
-        return self.samples.size
+    def __init__(
+        self,
+        grid: Grid,
+        terms: Terms,
+        clock: Clock,
+        clients: int | None = None,
+        min_available: int | None = None,
+        least: int = 0,
+    ):
+        super().__init__(grid, terms, clock, clients, min_available)
+        self._least, self._closed = least, False
 
     def gather(self) -> Array:
         """Return which clients are there (N,) bool, after waiting for as many as the terms want."""
-        wanted = self._terms.connected or self._clients or 2
+        wanted = self.min_available or self.stated or 2
         deadline = self._clock.now() + self._terms.start_seconds
-        while len(nodes := sorted(self._grid.get_node_ids())) < wanted:
+        while len(nodes := self._listed()) < wanted:
             if self._clock.now() >= deadline:
                 raise RuntimeError(
                     f"{len(nodes)} clients are there after {self._terms.start_seconds:g} s, {wanted} must be. "
@@ -42,20 +45,40 @@ class Places:
                 )
             self._clock.sleep(min(max(self._terms.poll_seconds, 0.5), self._terms.start_seconds))
         if not self.size:
-            self.samples = np.zeros(self._clients or len(nodes), np.int64)
+            self._make_room(max(self._least, len(nodes)))
         self._seat(nodes)
-        there = np.zeros(self.size, bool)
-        there[[client for client, node in self.node.items() if node in set(nodes)]] = True
-        return there
+        return self._there(nodes)
 
-    def _seat(self, nodes: list[int]) -> None:
+    def close(self, size: int, why: str) -> None:
+        """Take nobody in beyond these seats, because the method cannot."""
+        self.samples, self._closed = self.samples[:size], True
+        for client in [client for client in self.node if client >= size]:
+            del self.node[client], self.holder[client]
+        self._note(f"the fleet stays as large as it is, {size} clients: {why}")
+
+    def _make_room(self, size: int) -> None:
+        self.samples = np.append(self.samples, np.zeros(size - self.size, np.int64))
+
+    def _seat(self, nodes: Mapping[int, bytes]) -> None:
         known = set(self.node.values())
-        free = [c for c in range(self.size) if c not in self.node]
-        free += [c for c, node in self.node.items() if node not in nodes]
-        for node in nodes:
-            if node in known:
-                continue
-            if not free:
-                log(WARNING, "fedweave: a node came to a fleet of %s that is complete; it is not asked", self.size)
-                return
-            self.node[free.pop(0)] = node
+        new = {node: who for node, who in nodes.items() if node not in known}
+        mine = {who: client for client, who in self.holder.items()}
+        for node, who in sorted(new.items(), key=lambda item: item[1] not in mine):  # those who come back sit first
+            client = self._place(who, mine.get(who), set(nodes.values()))
+            if client is None:
+                self._note(f"node {node} is not asked: the fleet of {self.size} clients is complete.", once=node)
+            else:
+                self._sit(client, node, who)
+
+    def _place(self, who: bytes, mine: int | None, there: set[bytes]) -> int | None:
+        """Return the seat for a node that comes; None: there is none."""
+        if self._keys is not None:
+            return self._keys.index(who) if who in self._keys else None
+        if mine is not None and self.holder.get(mine) == who:
+            return mine
+        free = [c for c in range(self.size) if c not in self.holder]
+        free += [c for c, holder in self.holder.items() if holder not in there]
+        if not free and self.stated is None and not self._closed:
+            self._make_room(self.size + 1)
+            free = [self.size - 1]
+        return free[0] if free else None

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from logging import WARNING
-from typing import cast
+from collections.abc import Collection, Mapping
+from typing import NamedTuple, cast
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore import log
 
-from fedweave.core.records import Array
-from fedweave.core.settings import BadInput
+from fedweave.core.records import Array, State
+from fedweave.core.settings import BadInput, brief
 from fedweave.fleet.server.mail import collect
+from fedweave.fleet.server.seats import Seats
 from fedweave.fleet.server.terms import Clock, Terms
 from fedweave.round.admission import wrong_number
 
 MOST_CLIENTS, MOST_CLASSES = 10**7, 10**6
+MOST_CLAIMED = 10**5  # clients of a fleet whose size only its nodes tell; a larger one must be stated
 TRIES = 3  # how often a node is asked who it is before it is taken for something else
 HELLO_SECONDS = 60.0  # to answer the first question: Flower starts a process for it
 LATE = 30.0  # how long a question lives after it was waited for
@@ -26,30 +27,42 @@ LATE = 30.0  # how long a question lives after it was waited for
 UNHEARD = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
 
 
-class Roster:
-    """The clients by number, as their nodes introduce themselves; Flower's node ids are random and change.
+class Claim(NamedTuple):
+    """Who a node says it is."""
 
-    A node is asked once who it is, and waited for once: Flower lists a dead one for a minute, and rounds go on. One
-    that comes back under another id takes its old place. With ``needs``, a sentence, a node that runs another app than
-    ours is an error at once. With ``classes`` clients are also asked how well their samples cover so many classes, or
-    0: as many as each one knows.
+    client: int
+    clients: int
+    samples: int
+    covered: float | None  # how well its data covers the classes, where it was asked
+
+
+class Roster(Seats):
+    """The clients by number, as their nodes introduce themselves; Flower's node ids are random and may change.
+
+    A node is asked once who it is, and waited for once: Flower lists a dead one for a minute, and rounds go on. It gets
+    the seat of its ``partition-id`` if nobody else holds it. The fleet has as many seats as was stated, or as most
+    nodes say when the first round begins. With ``needs``, a sentence, nodes that all run another app than ours are an
+    error at once. With ``classes`` clients are also asked how well their samples cover so many classes, or 0: as many
+    as each one knows.
     """
 
-    def __init__(self, grid: Grid, terms: Terms, clock: Clock, needs: str = "", classes: int | None = None):
+    def __init__(
+        self,
+        grid: Grid,
+        terms: Terms,
+        clock: Clock,
+        needs: str = "",
+        classes: int | None = None,
+        clients: int | None = None,
+        min_available: int | None = None,
+    ):
+        super().__init__(grid, terms, clock, clients, min_available)
         self._hello = {} if classes is None else {"fedweave": ConfigRecord({"classes": classes})}
+        self._classes = classes or MOST_CLASSES
         self._covered: dict[int, float] = {}
         self._needs, self._tries = needs, Counter[int]()
-        self._grid, self._terms, self._clock = grid, terms, clock
-        self._client: dict[int, int] = {}  # node id -> client; −1 for a node that is no client
+        self._claims: dict[int, Claim | None] = {}  # node id -> what it says; None for a node that is no client
         self._silent: dict[int, tuple[str, float]] = {}  # node id -> the question it has not answered, and its end
-        self.node: dict[int, int] = {}  # client -> node id
-        self.samples = np.zeros(0, np.int64)  # of each client; 0: has never been here
-        self.news: list[str] = []  # what was odd about those who came, a sentence each
-
-    @property
-    def size(self) -> int:
-        """Number of clients of the fleet."""
-        return self.samples.size
 
     @property
     def covered(self) -> Array | None:
@@ -59,6 +72,9 @@ class Roster:
         mean = float(np.mean(list(self._covered.values())))
         return np.array([self._covered.get(client, mean) for client in range(self.size)])
 
+    def called(self, client: int) -> str:
+        return f"client {client} (node {self.node.get(client, 'unknown')}, partition-id={client})"
+
     def gather(self) -> Array:
         """Return which clients are there (N,) bool, after waiting for as many as the terms want."""
         deadline = self._clock.now() + self._terms.start_seconds
@@ -66,13 +82,14 @@ class Roster:
             there = self._look(deadline)
             wanted = self._wanted()
             if self.size and there.sum() >= wanted:
+                self.stated = self.size  # from now on nobody can change it
                 return there
             if self._clock.now() >= deadline:
                 raise RuntimeError(self._missing(there, wanted))
             self._clock.sleep(min(max(self._terms.poll_seconds, 0.5), self._terms.start_seconds))
 
     def _wanted(self) -> int:
-        return self._terms.connected or (self.size if self._incomplete else self._terms.min_answers)
+        return self.min_available or (self.size if self._incomplete else self._terms.min_answers)
 
     @property
     def _incomplete(self) -> bool:
@@ -91,15 +108,38 @@ class Roster:
 
     def _look(self, deadline: float) -> Array:
         """Return who is there now, after asking those who came since."""
-        nodes = list(self._grid.get_node_ids())
+        nodes = self._listed()
         self._hear_the_late(nodes)
-        if new := [node for node in nodes if node not in self._client and node not in self._silent]:
+        if new := [node for node in nodes if node not in self._claims and node not in self._silent]:
             # Nobody waits for newcomers longer than for answers, but all wait for the fleet to come together.
             most = HELLO_SECONDS if self._incomplete else min(HELLO_SECONDS, self._terms.answer_seconds)
             self._greet(new, min(most, deadline - self._clock.now()))
-        there = np.zeros(self.size, bool)
-        there[[client for client, node in self.node.items() if node in set(nodes)]] = True
-        return there
+        self._seat(nodes)
+        return self._there(nodes)
+
+    def _seat(self, nodes: Mapping[int, bytes]) -> None:
+        """Give those who are there the seats that they claim, if these are theirs; others try again next time."""
+        claims = {node: claim for node, claim in self._claims.items() if claim and node in nodes}
+        if self.stated is None and claims:
+            said = Counter(claim.clients for claim in claims.values())
+            if (size := min(said, key=lambda size: (-said[size], size))) != self.size:
+                self.samples, self.node, self.holder = np.zeros(size, np.int64), {}, {}
+        for node, claim in claims.items():
+            if self.node.get(claim.client) == node:
+                continue
+            if wrong := self._misplaced(claim) or self._taken(claim.client, nodes[node], nodes):
+                says = f"node {node} says that it is client {claim.client} (partition-id={claim.client})"
+                self._note(f"{says} and is not asked: {wrong}.", once=(node, wrong))
+                continue
+            self._sit(claim.client, node, nodes[node])
+            self.samples[claim.client] = claim.samples
+            self._covered |= {} if claim.covered is None else {claim.client: claim.covered}
+
+    def _misplaced(self, claim: Claim) -> str:
+        if claim.clients == self.size:
+            return ""
+        others = "this fleet has" if self.stated else "most nodes say"
+        return f"it says that there are {claim.clients} clients (num-partitions), {others} {self.size}"
 
     def _greet(self, nodes: list[int], seconds: float) -> None:
         messages, end = self._questions(nodes, seconds + LATE), self._clock.now() + seconds + LATE
@@ -110,7 +150,7 @@ class Roster:
                 self._hear(nodes[row], reply)
         self._silent |= {node: (message.metadata.message_id, end) for node, message in waiting.items()}
 
-    def _hear_the_late(self, nodes: list[int]) -> None:
+    def _hear_the_late(self, nodes: Collection[int]) -> None:
         """Hear who answers after all, and ask those again whose question has lost its life; nobody is waited for."""
         node_of, now = {name: node for node, (name, _) in self._silent.items() if name}, self._clock.now()
         for reply in self._grid.pull_messages(list(node_of)) if node_of else ():
@@ -136,47 +176,51 @@ class Roster:
     def _hear(self, node: int, reply: Message) -> None:
         """Take in who a node says it is; one that does not say it time and again is none of ours."""
         try:
-            self._client[node] = self._introduced(node, reply)
+            self._claims[node] = self._introduced(reply)
         except BadInput as e:
             self._tries[node] += 1
             if self._tries[node] < TRIES:  # it may have been an accident
                 return
-            if self._needs:
+            if self._needs and not any(self._claims.values()):
                 raise BadInput(f"{self._needs} A node of this fleet is none: {e}") from None
-            self._client[node] = -1
-            self._note(f"A node is no client: {e}")
+            self._claims[node] = None
+            self._note(f"Node {node} is no client: {e}")
 
-    def _note(self, sentence: str) -> None:
-        self.news.append(sentence)
-        log(WARNING, "fedweave: %s", sentence)
-
-    def _introduced(self, node: int, reply: Message) -> int:
-        """Return the number of the client that introduces itself, once it is believed."""
+    def _introduced(self, reply: Message) -> Claim:
+        """Return what a node says of itself, once it makes sense."""
         reported = reply.content.metric_records.get("hello") if reply.has_content() else None
         if reported is None:
             why = (reply.error.reason or "").strip().splitlines()[-1:] if reply.has_error() else ["another app"]
             raise BadInput(
-                f"it did not say who it is, but {''.join(why)!r}. Its app must be a fedweave.flower.client(…)."
+                f"it did not say who it is, but {brief(''.join(why), 300)!r}. Its app must be a "
+                "fedweave.flower.client(…)."
             )
-        limits = {"clients": (1, MOST_CLIENTS), "client": (0, MOST_CLIENTS - 1), "num-examples": None}
+        limits = {
+            "clients": (1, MOST_CLIENTS if self.stated else MOST_CLAIMED),
+            "client": (0, MOST_CLIENTS - 1),
+            "num-examples": (1, self._terms.most_samples),
+        }
         for name, ends in limits.items():
-            if wrong := wrong_number(name, reported.get(name), *(ends or (1, self._terms.most_samples))):
-                raise BadInput(f"client {reported.get('client')} {wrong}.")
+            if wrong := wrong_number(name, reported.get(name), *ends):
+                way = "; Terms(clients=…) states the size of a larger fleet" if name == "clients" else ""
+                raise BadInput(f"client {brief(reported.get('client'))} {wrong}{way}.")
         clients, client, samples = (int(cast(float, reported[name])) for name in limits)
         if client >= clients:
             raise BadInput(f"it says that it is client {client} of {clients}, which are numbered from 0.")
-        if self.size and clients != self.size:
-            raise BadInput(f"client {client} says that there are {clients} clients, others said {self.size}.")
-        if "covered" in reported:
-            if wrong := wrong_number("covered", reported["covered"], 0, MOST_CLASSES):
-                raise BadInput(f"client {client} {wrong}.")
-            self._covered[client] = float(cast(float, reported["covered"]))
-        if not self.size:
-            self.samples = np.zeros(clients, np.int64)
-        if client in self.node:
-            self._note(f"Client {client} has come back, or two nodes have partition-id={client}.")
-        self.samples[client], self.node[client] = samples, node
-        return client
+        covered = reported.get("covered")
+        if covered is not None and (wrong := wrong_number("covered", covered, 0, self._classes)):
+            raise BadInput(f"client {client} {wrong}.")
+        return Claim(client, clients, samples, None if covered is None else float(cast(float, covered)))
+
+    def fleet(self) -> State:
+        covered = [self._covered.get(client, np.nan) for client in range(self.size)]
+        return {**super().fleet(), "covered": np.array(covered)}
+
+    def recall(self, fleet: State) -> None:
+        super().recall(fleet)
+        self.stated = self.size
+        covered = fleet.get("covered", np.zeros(0))
+        self._covered = {client: float(covered[client]) for client in np.flatnonzero(np.isfinite(covered)).tolist()}
 
 
 def _unheard(reply: Message) -> bool:

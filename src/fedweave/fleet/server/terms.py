@@ -13,6 +13,8 @@ from fedweave.core.settings import BadInput, settings
 from fedweave.method import Method
 from fedweave.pacing import Synchronous, answers_needed
 
+MAX_LENGTH_RATIO = 100.0  # of an update to the median of its round; stricter than among simulated clients
+
 
 @renamed(fewest="min_answers")
 @settings
@@ -23,6 +25,10 @@ class Terms:
     an error. *Asked*: what the method's sampler draws, times ``over_selection``. *Answers*: how many close the round;
     at the latest it closes ``answer_seconds`` after asking, and if fewer than ``min_answers`` came, it is abandoned
     and the model stays as it is.
+
+    *Who*: ``clients`` is the size of the fleet, and ``keys`` a folder with the public keys node0.pub, node1.pub, … of
+    its nodes: the seat of client 3 is then node3's alone. Without ``clients`` the fleet is as large as most nodes say,
+    or grows. Whoever claims more than ``max_samples_ratio`` times as many samples as the median counts as that.
 
     Where rounds overlap the method's pacing says how many are asked and when a round ends, and ``answer_seconds`` is
     how long one answer may take, unless the pacing has a time-out.
@@ -36,6 +42,9 @@ class Terms:
     min_answers: NonNegativeInt = 1  # 0: a round counts although nobody answered, as in the simulator
     poll_seconds: PositiveFloat = 0.2  # between two looks for answers
     most_samples: PositiveFloat = 1e7  # a client that claims more is not believed
+    max_samples_ratio: PositiveFloat | None = 10.0  # None: whatever clients claim counts
+    clients: PositiveInt | None = None
+    keys: str | None = None
 
     def needed(self, asked: int) -> int:
         """Return how many answers close a round in which so many clients were asked."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -16,14 +17,29 @@ from fedweave.round.admission import wrong_number
 from fedweave.upload.codec import ClientModel, check_decoded
 
 LOSS_NAMES = ("loss", "train-loss", "train_loss")
+MOST_NUMBERS, MOST_NAME = 1000, 200  # of an answer, and characters of the name of each
+MOST_EVALUATION = 2**20  # bytes
 
 
 def read_loss(content: RecordDict) -> float:
-    """Return the loss that a client tells; nan if its model fails."""
+    """Return the loss that a client tells."""
     reported = records_of(content, MetricRecord).get("loss", {}).get("loss")
-    if not isinstance(reported, int | float):
-        raise Unfit("does not tell its loss")
-    return float(reported)
+    if wrong := wrong_number("loss", reported, *LIMITS["loss"]):
+        raise Unfit(wrong)
+    return float(cast(float, reported))
+
+
+def check_evaluation(content: RecordDict, most_samples: float, key: str = "num-examples") -> None:
+    """Refuse an evaluation by the measure of every answer: few numbers, all finite, and as many samples as may be.
+
+    ``key`` is the number by which it is weighed.
+    """
+    if (found := size(content)) > MOST_EVALUATION:
+        raise Unfit(f"sent {found} bytes to say how the model does, more than {MOST_EVALUATION}")
+    reported = _all_numbers(records_of(content, MetricRecord))
+    least = 1 if key == "num-examples" else sys.float_info.min  # other weights may be small
+    if wrong := wrong_number(key, reported.get(key), least, most_samples):
+        raise Unfit(wrong)
 
 
 class Answer(NamedTuple):
@@ -97,6 +113,7 @@ class Expected(NamedTuple):
         return update
 
 
+MOST = 1e60  # of any number
 LIMITS = {
     "steps": (1, 2**31),
     "loss": (-1e30, 1e30),
@@ -104,17 +121,31 @@ LIMITS = {
     "seconds": (0, 1e9),
     "variance": (0, 1e30),
     "first_loss": (-1e30, 1e30),
-    "squared_loss": (0, 1e60),
+    "squared_loss": (0, MOST),
 }
 
 
-def _numbers(records: Mapping[str, MetricRecord], most_samples: float) -> Answer:
+def _all_numbers(records: Mapping[str, MetricRecord]) -> dict[str, Any]:
+    """Return all numbers of an answer by their names, also those that only the app knows."""
     reported: dict[str, Any] = {name: value for record in records.values() for name, value in record.items()}
+    lists = {name: value if isinstance(value, list) else [value] for name, value in reported.items()}
+    if (found := sum(map(len, lists.values()))) > MOST_NUMBERS or len(lists) > MOST_NUMBERS:
+        raise Unfit(f"reports {max(found, len(lists))} numbers, more than {MOST_NUMBERS}")
+    for name, values in lists.items():
+        if len(name) > MOST_NAME:
+            raise Unfit(f"reports a number with a name of {len(name)} characters, more than {MOST_NAME}")
+        if wrong := next((wrong for v in values if (wrong := wrong_number(brief(name), v, -MOST, MOST))), ""):
+            raise Unfit(wrong)
+    return reported
+
+
+def _numbers(records: Mapping[str, MetricRecord], most_samples: float) -> Answer:
+    reported = _all_numbers(records)
     if wrong := wrong_number("num-examples", reported.get("num-examples"), 1, most_samples):
         raise Unfit(wrong)
     found = {name: reported.get(name.replace("_", "-")) for name in LIMITS}
     found["loss"] = next((reported[name] for name in LOSS_NAMES if name in reported), None)
-    found = {name: value for name, value in found.items() if value is not None and value == value}
+    found = {name: value for name, value in found.items() if value is not None}
     for name, value in found.items():
         if wrong := wrong_number(name.replace("_", "-"), value, *LIMITS[name]):
             raise Unfit(wrong)

@@ -1,0 +1,70 @@
+"""Room for clients who come later: the others go on from what they have, and newcomers begin as everyone did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedweave.core.records import Array, Population, ServerState, State
+from fedweave.core.settings import BadInput
+from fedweave.method import Method
+from fedweave.round.plan import first_state
+from fedweave.tables.rows import Rows
+
+
+def grown(method: Method, state: ServerState, population: Population, parameters: int) -> ServerState:
+    """Return the state for a population in which clients were added behind the others.
+
+    A part that cannot take them says so (BadInput), most of them as they do in the first round.
+    """
+    if kept := summing(method):
+        raise BadInput(f"{kept} keeps a sum over all clients, which newcomers would change: say how many there are.")
+    fresh, n = first_state(method, state.x, population, parameters), population.size
+    parts = {
+        name: extended(getattr(state, name), getattr(fresh, name))
+        for name in ("sampler", "aggregator", "clients", "upload")
+    }
+    refusals = extended(state.refusals, {name: np.zeros(n, np.int64) for name in state.refusals})
+    return state._replace(**parts, refusals=refusals)
+
+
+def summing(method: Method, kinds: tuple[str, ...] = ("equal", "data")) -> str:
+    """Return the name of the aggregator, or of one inside of it, that keeps a sum over all clients, so weighted."""
+    part = method.aggregator
+    while part is not None:
+        if part.keeps_sum in kinds:
+            return type(part).__name__
+        part = getattr(part, "aggregator", getattr(part, "inner", None))
+    return ""
+
+
+def refuse_unknown(method: Method, samples: Array) -> None:
+    """Refuse a method that must know all clients' samples before the first round; 0: not known."""
+    if not samples.all() and (kept := summing(method, ("data",))):
+        raise BadInput(
+            f"{kept} keeps a sum over all clients by their weights, so the samples of all must be known before the "
+            "first round: wait for the whole fleet, without 'connected' in the Terms and with clients of ours."
+        )
+
+
+def extended(state: State, fresh: State) -> State:
+    """Return what a part remembers with room for more clients, of whom it remembers what it does at first."""
+    return {name: _longer(value, fresh.get(name, value)) for name, value in state.items()}
+
+
+def _longer(values: Any, fresh: Any) -> Any:
+    if isinstance(values, Rows):
+        return values.grown(fresh.shape[0]) if fresh.shape[0] > values.shape[0] else values
+    if values.shape == fresh.shape:
+        return values
+    longer, n = fresh.copy(), len(values)
+    longer[tuple(map(slice, values.shape))] = values
+    if _is_law(values) and _is_law(fresh):  # newcomers get their share of it, the others keep their proportions
+        longer[:n] = values * fresh[:n].sum()
+    return longer
+
+
+def _is_law(values: Array) -> bool:
+    """Return whether these are probabilities, one for each client."""
+    return values.ndim == 1 and values.dtype.kind == "f" and bool((values >= 0).all()) and abs(values.sum() - 1) < 1e-6

@@ -1,0 +1,188 @@
+"""One gate for all that clients say: samples, losses, evaluations and lengths that would give one of them the fleet."""
+
+import logging
+import re
+
+import numpy as np
+import pytest
+from flwr.app import MetricRecord
+
+import fedweave as fw
+from fedweave import flower
+from fedweave.fleet.server.app import prepare
+from fedweave.fleet.server.seats import capped
+from fedweave.fleet.server.terms import Terms, VirtualClock
+from fedweave.fleet.wire.seal import sealed
+from fedweave.fleet.wire.tensors import packed
+from flower.plain_app import SAMPLES, N, initial, plain, pull
+from flower.rehearsal import BAD, CLIENTS, Tampered, app, asked_in, experiment, reasons, run, share
+
+HUGE = 9_000_000
+
+
+def start(strategy, grid, rounds=1, **kwargs):
+    return strategy.start(grid, initial(), num_rounds=rounds, **kwargs)
+
+
+def tampered(change, kind, fleet=None):
+    """A fleet of a plain app whose client 2 changes its answers of a kind."""
+    grid = fleet or flower.LocalGrid(plain(), N)
+    honest = grid._answered
+
+    def answered(message, node):
+        reply = honest(message, node)
+        if node == grid.nodes[BAD] and message.metadata.message_type == kind:
+            change(reply.content)
+        return reply
+
+    grid._answered = answered
+    return grid
+
+
+def claims(samples):
+    def change(content):
+        content["metrics"]["num-examples"] = samples
+
+    return change
+
+
+def test_claimed_samples_do_not_capture_a_sampler():
+    """The median of 10, 20, 40, 50 and the claim is 40: whoever claims more than ten times that counts as 400."""
+    grid = tampered(claims(HUGE), "train")
+    strategy = flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock())
+    start(strategy, grid)
+    place = {node: client for client, node in strategy._places.node.items()}
+    weight = strategy._population(np.ones(N, bool)).weight[[place[node] for node in grid.nodes]]
+    believed = np.where(np.arange(N) == BAD, 400, SAMPLES)
+    assert weight == pytest.approx(believed / believed.sum())
+    given = flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock(), terms=Terms(max_samples_ratio=None))
+    start(given, tampered(claims(HUGE), "train"))
+    assert given._population(np.ones(N, bool)).weight.max() > 0.99, "who wants to believe them can"
+
+
+def test_a_claim_at_the_door_counts_little_and_the_log_names_it(caplog):
+    class Boasting(flower.LocalGrid):
+        def _answered(self, message, node):
+            reply = super()._answered(message, node)
+            if node == self.nodes[BAD] and not asked_in(message):
+                reply.content["hello"]["num-examples"] = HUGE
+            return reply
+
+    fleet, clock = Boasting(app(), CLIENTS), VirtualClock()
+    with caplog.at_level(logging.WARNING):
+        world = prepare(experiment(), fleet, Terms(), clock).world(1)
+    samples = np.array([len(share(c).x) for c in range(CLIENTS)])
+    samples[BAD] = HUGE
+    samples[BAD] = int(10 * np.median(samples))
+    assert world.weight == pytest.approx(samples / samples.sum())
+    said = rf"client {BAD} \(node {fleet.nodes[BAD]}, partition-id={BAD}\) claims {HUGE} samples, {samples[BAD]} count"
+    assert re.search(said, caplog.text)
+
+
+def test_no_number_is_capped_before_a_median_means_something():
+    assert capped(np.array([1, 900, 0, 0]), 10).tolist() == [1, 900, 0, 0]
+    assert capped(np.array([1, 900, 2, 0]), 10).tolist() == [1, 20, 2, 0]
+    assert capped(np.array([1, 900, 2, 0]), None).tolist() == [1, 900, 2, 0]
+
+
+EVALUATIONS = {
+    "nan": (lambda content: content["metrics"].update({"accuracy": float("nan")}), "accuracy = nan"),
+    "infinite": (lambda content: content["metrics"].update({"accuracy": float("inf")}), "accuracy = inf"),
+    "list": (lambda content: content["metrics"].update({"each": [0.5, float("nan")]}), "each = nan"),
+    "samples": (claims(10**15), "num-examples = 1000000000000000"),
+    "none": (claims(0), "num-examples = 0"),
+    "many": (lambda c: c.update({"more": MetricRecord({f"m{i}": i for i in range(2000)})}), "reports 2002 numbers"),
+    "long": (lambda c: c.update({"more": MetricRecord({"x" * 5000: 1})}), "name of 5000 characters"),
+    "large": (lambda c: c.update({"more": MetricRecord({"m": [1.0] * 200_000})}), r"sent 16000\d\d bytes"),
+}
+
+
+@pytest.mark.parametrize("kind", EVALUATIONS)
+def test_a_bad_evaluation_is_refused_by_name_and_changes_nothing(kind, caplog):
+    change, why = EVALUATIONS[kind]
+    grid = tampered(change, "evaluate")
+    strategy = flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock())
+    with caplog.at_level(logging.INFO):
+        found = start(strategy, grid).evaluate_metrics_clientapp[1]["accuracy"]
+    others = np.arange(N) != BAD
+    assert found == pytest.approx(SAMPLES[others] @ (np.arange(N)[others] / 10) / SAMPLES[others].sum())
+    place = {node: client for client, node in strategy._places.node.items()}
+    who = rf"evaluation of client {place[grid.nodes[BAD]]} \(node {grid.nodes[BAD]}\): .*{why}"
+    assert re.search(who, caplog.text), caplog.text
+
+
+def test_an_evaluation_with_ten_times_the_median_of_samples_counts_as_that():
+    found = start(
+        flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock()), tampered(claims(HUGE), "evaluate")
+    ).evaluate_metrics_clientapp[1]["accuracy"]
+    weight = np.where(np.arange(N) == BAD, 400, SAMPLES)
+    assert found == pytest.approx(weight @ (np.arange(N) / 10) / weight.sum())
+
+
+@pytest.mark.parametrize("loss", [float("nan"), [0.5, float("inf")]])
+def test_a_loss_that_is_no_number_does_not_poison_the_metrics(loss):
+    def change(content):
+        content["metrics"]["train_loss"] = loss
+
+    told = start(flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock()), tampered(change, "train"))
+    others, told = np.arange(N) != BAD, told.train_metrics_clientapp[1]
+    assert told["train_loss"] == pytest.approx(SAMPLES[others] @ np.arange(N)[others] / SAMPLES[others].sum())
+    assert (told["refused"], told["received"]) == (1, N - 1)
+
+
+def test_an_update_nine_hundred_times_as_long_as_the_median_does_not_pass(tmp_path):
+    def change(content):
+        content["arrays"]["b"] = packed(np.array(900 * pull(2) * np.sqrt(10), np.float32))  # ten values move by pull(2)
+
+    told = start(flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock()), tampered(change, "train"))
+    assert told.train_metrics_clientapp[1]["refused"] == 1
+
+    def longer(message, context):
+        reply = app()(message, context)
+        if asked_in(message):
+            record = reply.content["update"]
+            for name in record:
+                record[name] = packed(900 * record[name].numpy())
+            sealed(reply.content, asked_in(message), BAD)
+        return reply
+
+    def tried(**given):
+        folder = tmp_path / f"{given}"
+        run(experiment(fw.methods.fedavg(CLIENTS), rounds=1, **given), Tampered(longer), out=folder)
+        return [why for _, why in reasons(folder)]
+
+    (said,) = tried()
+    assert re.search(rf"client {BAD}: its update is .* times as long as the median, more than 100", said)
+    assert tried(max_length_ratio=None) == [], "whoever says otherwise is heard"
+
+
+def test_a_silent_client_does_not_hold_a_round_for_an_hour():
+    clock = VirtualClock()
+    grid = flower.LocalGrid(plain(), N, fate=lambda client, m: "silent" if client == BAD and asked_in(m) else "")
+    strategy = flower.Strategy(fw.methods.fedavg(N), clock=clock, fraction_evaluate=0)
+    assert start(strategy, grid).train_metrics_clientapp[1]["received"] == N - 1
+    assert clock.now() <= 601, "though Flower's own time-out is an hour"
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), 1e40])
+def test_a_loss_that_is_no_number_does_not_capture_power_of_choice(loss):
+    """Else the largest loss is asked in every round."""
+
+    class Screaming(flower.LocalGrid):
+        def _answered(self, message, node):
+            reply = super()._answered(message, node)
+            if node == self.nodes[BAD] and message.metadata.message_type == "query.loss":
+                reply.content["loss"]["loss"] = loss
+            return reply
+
+    result = run(experiment(fw.methods.power_of_choice(2), rounds=3), Screaming(app(), CLIENTS))
+    assert BAD not in result.clients["client"]
+
+
+def test_the_log_names_node_partition_and_client(caplog):
+    fleet = flower.LocalGrid(app(), CLIENTS, fate=lambda c, m: ("raises", "dead", "")[c % 3] if asked_in(m) else "")
+    with caplog.at_level(logging.INFO):
+        run(experiment(fw.methods.fedavg(CLIENTS), rounds=1), fleet)
+    for client, why in ((0, "its app failed: RuntimeError: no power"), (1, "its node is gone")):
+        named = f"client {client} (node {fleet.nodes[client]}, partition-id={client}): {why}"
+        assert named in caplog.text

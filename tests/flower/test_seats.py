@@ -1,0 +1,226 @@
+"""Seats belong to nodes: who claims another's gets nothing, whoever is first, also from a server that goes on."""
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
+
+import fedweave as fw
+from fedweave import flower
+from fedweave.fleet.local.keys import node_key
+from fedweave.fleet.server.places import Places
+from fedweave.fleet.server.roster import Roster
+from fedweave.fleet.server.terms import Terms, VirtualClock
+from flower.plain_app import plain
+from flower.rehearsal import CLIENTS, app, experiment, run
+
+
+def greeter():
+    """An app that says who it is, with 10 samples, and does nothing else."""
+    app = ClientApp()
+
+    @app.query()
+    def hello(message, context):
+        config = context.node_config
+        about = {"client": config["partition-id"], "clients": config["num-partitions"], "num-examples": 10}
+        return Message(RecordDict({"hello": MetricRecord(about)}), reply_to=message)
+
+    return app
+
+
+class Fleet(flower.LocalGrid):
+    """Nodes that claim these (partition-id, num-partitions), and have these keys if any."""
+
+    def __init__(self, *claims, keys=(), app=None):
+        super().__init__(
+            app or greeter(),
+            len(claims),
+            node_config=lambda i: dict(zip(("partition-id", "num-partitions"), claims[i], strict=True)),
+        )
+        self.keys = dict(zip(self.nodes, keys, strict=False))
+        self.online = set()
+
+    def bring(self, *which):
+        self.online |= {self.nodes[i] for i in which}
+
+    def lose(self, *which):
+        self.online -= {self.nodes[i] for i in which}
+
+    def get_nodes(self):
+        return [NodeInfo(node_id=node, public_key=self.keys.get(node, b"")) for node in self.get_node_ids()]
+
+
+def test_a_seat_is_not_taken_from_a_node_that_is_there():
+    fleet, clock = Fleet((0, 2), (1, 2), (0, 2)), VirtualClock()
+    fleet.bring(0, 1)
+    roster = Roster(fleet, Terms(), clock)
+    assert roster.gather().all()
+    fleet.bring(2)
+    for _ in range(3):
+        assert roster.gather().all()
+    assert roster.node == {0: fleet.nodes[0], 1: fleet.nodes[1]}
+    (said,) = roster.news
+    assert said == (
+        f"node {fleet.nodes[2]} says that it is client 0 (partition-id=0) and is not asked: the seat is that of node "
+        f"{fleet.nodes[0]}, which is there."
+    )
+
+
+def test_a_node_that_was_started_again_gets_its_seat_once_flower_has_noticed():
+    """Without a key of its own it has another id, and Flower lists the dead one for a minute."""
+    fleet = Fleet((0, 2), (1, 2), (0, 2))
+    fleet.bring(0, 1)
+    roster = Roster(fleet, Terms(), VirtualClock())
+    roster.gather()
+    fleet.bring(2)
+    roster.gather()
+    fleet.lose(0)
+    assert roster.gather().tolist() == [True, True]
+    assert roster.node[0] == fleet.nodes[2]
+
+
+def keys(tmp_path, n):
+    """Make keys as `fedweave flower keys` does, and return the public ones as SuperNodes send them."""
+    for i in range(n):
+        node_key(tmp_path, f"node{i}")
+    public = [load_ssh_public_key((tmp_path / f"node{i}.pub").read_bytes()) for i in range(n)]
+    return [key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo) for key in public]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_with_keys_a_seat_is_its_keys_alone(first, tmp_path):
+    """Also if another one is there first, and while its node is away."""
+    mine = keys(tmp_path, 2)
+    fleet = Fleet((0, 2), (1, 2), (0, 2), keys=[*mine, b"another"])
+    terms = Terms(connected=1, keys=str(tmp_path))
+    fleet.bring(1, *([2] if first else [0]))
+    roster = Roster(fleet, terms, VirtualClock())
+    assert roster.gather().tolist() == [not first, True]
+    fleet.bring(0, 2)
+    assert roster.gather().tolist() == [True, True]
+    fleet.lose(0)
+    assert roster.gather().tolist() == [False, True]
+    assert "its key is not node0.pub" in " ".join(roster.news)
+    fleet.bring(0)
+    assert roster.gather().all()
+    assert roster.node[0] == fleet.nodes[0]
+
+
+def test_a_key_has_one_seat(tmp_path):
+    fleet = Fleet((0, 3), (1, 3), (2, 3), keys=[b"same", b"other", b"same"])
+    fleet.bring(0, 1)
+    roster = Roster(fleet, Terms(connected=1), VirtualClock())
+    roster.gather()
+    fleet.lose(0)
+    fleet.bring(2)
+    assert roster.gather().tolist() == [False, True, False]
+    assert "it has the seat of client 0" in roster.news[-1]
+    with pytest.raises(fw.BadInput, match=r"no node0\.pub in that folder"):
+        Roster(fleet, Terms(keys=str(tmp_path)), VirtualClock())
+    (tmp_path / "node0.pub").write_text("ssh-rsa rubbish")
+    with pytest.raises(fw.BadInput, match="not a public key"):
+        Roster(fleet, Terms(keys=str(tmp_path)), VirtualClock())
+
+
+def test_clients_of_an_app_that_does_not_say_are_numbered_by_their_keys(tmp_path):
+    mine = keys(tmp_path, 3)
+    fleet = Fleet(*[(i, 4) for i in range(4)], keys=[mine[2], b"another", mine[0], mine[1]])
+    fleet.bring(0, 1, 2)
+    places = Places(fleet, Terms(connected=2, keys=str(tmp_path)), VirtualClock())
+    assert places.gather().tolist() == [True, False, True]
+    assert places.node == {2: fleet.nodes[0], 0: fleet.nodes[2]}
+    fleet.lose(0)
+    fleet.bring(3)
+    assert places.gather().tolist() == [True, True, False], "nobody takes the seat of a key"
+
+
+@pytest.mark.parametrize("stated", [None, 3])
+@pytest.mark.parametrize("huge", [10**5, 10**7, 10**15])
+def test_one_node_that_claims_a_huge_fleet_locks_nobody_out(stated, huge):
+    fleet, clock = Fleet((0, huge), (0, 3), (1, 3), (2, 3)), VirtualClock()
+    fleet.bring(0)
+
+    class Late(VirtualClock):
+        def sleep(self, seconds):
+            super().sleep(seconds)
+            if self.time > 20:
+                fleet.bring(1, 2, 3)
+
+    clock = Late()
+    roster = Roster(fleet, Terms(clients=stated), clock)
+    assert roster.gather().tolist() == [True] * 3
+    assert roster.node == {i: fleet.nodes[i + 1] for i in range(3)}
+    assert any(f"{fleet.nodes[0]}" in said for said in roster.news)
+    fleet.bring(0)
+    assert roster.gather().size == 3
+
+
+def test_a_node_that_answers_rubbish_does_not_end_a_run_of_others():
+    """A method that needs our clients says so where nobody is one; one bad node is just left out."""
+    good, bad = app(), plain()  # has no answer to the question who it is
+    apps = {i: bad if i == 2 else good for i in range(CLIENTS)}
+    fleet = flower.LocalGrid(apps, CLIENTS)
+    roster = Roster(fleet, Terms(connected=CLIENTS - 1), VirtualClock(), needs="They must be ours.")
+    assert roster.gather().sum() == CLIENTS - 1
+    roster.gather()
+    roster.gather()
+    assert any(f"Node {fleet.nodes[2]} is no client" in said for said in roster.news)
+
+
+def test_a_server_that_goes_on_remembers_whose_seats_they_are(tmp_path):
+    """An impostor that is asked before the one it imitates gets nothing, and samples of late comers are known."""
+    ids = Fleet(*[(0, 1)] * (CLIENTS + 1)).nodes
+    impostor, *honest = sorted(range(CLIENTS + 1), key=lambda i: ids[i])  # in the order in which they are asked
+    claims = {impostor: (0, CLIENTS)} | {i: (client, CLIENTS) for client, i in enumerate(honest)}
+    fleet, whole = (Fleet(*[claims[i] for i in range(CLIENTS + 1)], app=app()) for _ in range(2))
+    same, terms = experiment(fw.methods.fedavg(CLIENTS), rounds=4), Terms(connected=5)
+
+    def late(grid, stop=None):
+        def told(row):
+            grid.bring(honest[5])
+            if row["round"] == stop:
+                raise KeyboardInterrupt
+
+        grid.bring(*honest[:5])
+        return lambda name, experiment: told
+
+    expected = run(same, whole, terms, watch=late(whole))
+    with pytest.raises(fw.Interrupted):
+        run(same, fleet, terms, out=tmp_path / "run", watch=late(fleet, stop=2))
+    fleet.forget()
+    fleet.bring(impostor)
+    resumed = run(same, fleet, terms, out=tmp_path / "run", watch=late(fleet))
+    assert resumed.summary["digest"] == expected.summary["digest"]
+    assert resumed.clients["client"].tolist() == expected.clients["client"].tolist()
+
+
+def test_places_of_a_server_that_goes_on():
+    fleet = Fleet(*[(i, 3) for i in range(3)])
+    fleet.bring(0, 1, 2)
+    places = Places(fleet, Terms(), VirtualClock())
+    places.gather()
+    places.samples[:] = 5
+    before, kept = dict(places.node), places.fleet()
+    fleet.lose(min(range(3), key=lambda i: fleet.nodes[i]))
+    again = Places(fleet, Terms(), VirtualClock())
+    again.recall(kept)
+    assert again._keys is None
+    again.min_available = 2
+    assert again.gather().sum() == 2
+    assert all(again.node[client] == before[client] for client in again.node)
+    assert again.samples.tolist() == [5] * 3
+    with pytest.raises(fw.BadInput, match="There are 4 clients, but this run has 3"):
+        Places(fleet, Terms(clients=4), VirtualClock()).recall(kept)
+
+
+def test_an_impostor_does_not_reach_the_model(tmp_path):
+    """The attack as it was: a second node with partition-id=0 took over client 0, its weight and its memory."""
+    fleet = Fleet(*[(i, CLIENTS) for i in range(CLIENTS)], (0, CLIENTS), app=app())
+    fleet.bring(*range(CLIENTS))
+    asked = []
+    fleet._fate = lambda client, message: asked.append(client) or ""
+    same = experiment(fw.methods.fedavg(CLIENTS), rounds=2)
+    result = run(same, fleet, watch=lambda name, e: lambda row: fleet.bring(CLIENTS))
+    assert asked.count(CLIENTS) == 1, "it was asked who it is, and nothing else"
+    assert result.summary["digest"] == run(same).summary["digest"]
