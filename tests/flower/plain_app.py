@@ -15,17 +15,17 @@ def pull(client):
     return 0.1 * (client + 1)
 
 
-def plain(seen=None, **extra):
+def plain(seen=None, mods=(), dtype=None, **extra):
     """A ClientApp that knows nothing of fedweave."""
     app = ClientApp()
 
-    @app.train()
+    @app.train(mods=[*mods])
     def train(message, context):
         client = context.node_config["partition-id"]
         if seen is not None:
             seen.append((client, dict(message.content["config"])))
         moved = {
-            name: packed((a.numpy() + (1 if "num" in name else pull(client))).astype(a.dtype))
+            name: packed((a.numpy() + (1 if "num" in name else pull(client))).astype(dtype or a.dtype))
             for name, a in message.content["arrays"].items()
         }
         metrics = {"num-examples": int(SAMPLES[client]), "train_loss": float(client), **extra}

@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from flwr.app import ArrayRecord
 
 import fedweave as fw
 from fedweave import flower
@@ -12,6 +13,10 @@ from fedweave.core.roles import System
 from fedweave.core.settings import settings
 from fedweave.engine.links import draw_arrivals
 from fedweave.fleet.server.terms import VirtualClock
+from fedweave.fleet.wire.answer import size
+from fedweave.fleet.wire.tensors import packed
+from fedweave.local.torch.flat_module import build_module
+from fedweave.runs.factories import model_factory
 from fedweave.runs.session import nominal_population
 
 CLIENTS = 6
@@ -43,6 +48,17 @@ def experiment(method=None, **changes):
         "steps": 3,
     }
     return fw.Experiment(method=method or fw.methods.fedavg(3), **(settings | changes))
+
+
+def network():
+    """Return the first model of the digits, as an app hands it to Flower."""
+    _, model = model_factory(experiment(), digits())
+    return ArrayRecord({n: packed(t.numpy()) for n, t in build_module(model, 0).state_dict().items()})
+
+
+def flat(arrays):
+    """Return all values of a model in one vector."""
+    return np.concatenate([a.numpy().ravel() for a in arrays.values()])
 
 
 def asked_in(message):
@@ -83,6 +99,23 @@ class SlowGrid(flower.LocalGrid):
 
     def pull_messages(self, message_ids):
         return super().pull_messages([m for m in message_ids if self._due[m] <= self._clock.now()])
+
+
+class LinkGrid(SlowGrid):
+    """A local fleet whose answers take a second, and what their bytes take on each one's link."""
+
+    def __init__(self, clock, rate, *args):
+        super().__init__(clock, lambda client: 1.0, *args)
+        self._rate = rate
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        names = super().push_messages(messages)
+        for name, message in zip(names, messages, strict=True):
+            client = self.nodes.index(message.metadata.dst_node_id)
+            if asked_in(message):
+                self._due[name] += 8 * size(self._answers[name].content) / self._rate(client)
+        return names
 
 
 @settings

@@ -103,7 +103,11 @@ UPDATES = {
         r"has fc1.bias of shape \(11,\), the model \(10,\)",
     ),
     "turned": (lambda a: changed(a, "fc1.weight", a["fc1.weight"].numpy().T), r"has fc1.weight of shape"),
-    "double": (lambda a: changed(a, "fc1.bias", np.zeros(10)), "has fc1.bias of type float64, the model float32"),
+    "whole": (
+        lambda a: changed(a, "fc1.bias", np.zeros(10, np.int32)),
+        "has fc1.bias of type int32, the model float32",
+    ),
+    "too large": (lambda a: changed(a, "fc1.bias", np.full(10, 1e300)), r"10 of \d+ values are not finite"),
     "missing": (lambda a: {"fc1.bias": a["fc1.bias"]}, "client 2: lacks the tensor 'fc1.weight'"),
     "extra": (lambda a: {**a, "more": a["fc1.bias"]}, "client 2: has a tensor 'more' that the model does not have"),
     "liar": (

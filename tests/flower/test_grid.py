@@ -13,14 +13,25 @@ from fedweave.fleet.client import KEPT, LEARNED
 from fedweave.fleet.server.app import _recall, prepare
 from fedweave.fleet.server.engine import FlowerEngine
 from fedweave.fleet.server.terms import Terms, VirtualClock
-from fedweave.fleet.wire.answer import size
 from fedweave.pacing import ask_more
 from fedweave.round import run_round
 from fedweave.runs.method_names import method_names, parse
 from fedweave.runs.session import prepare as simulated_session
 from fedweave.sample import Everyone, FirstEveryone, Uniform
 from fedweave.store.run_folder import RunFolder
-from flower.rehearsal import CLIENTS, SlowGrid, app, asked_in, digits, experiment, fate_of, interrupted, reasons, run
+from flower.rehearsal import (
+    CLIENTS,
+    LinkGrid,
+    SlowGrid,
+    app,
+    asked_in,
+    digits,
+    experiment,
+    fate_of,
+    interrupted,
+    reasons,
+    run,
+)
 
 ORACLES = {"feddelta": "Delta", "fedis": "IS"}  # the methods of the zoo that only a simulator can run
 SYNCHRONOUS = [name for name in method_names() if not parse(name, 3).pacing.overlaps]  # others: test_overlapping.py
@@ -145,23 +156,6 @@ def test_methods_learn_real_links_and_latencies_with_nothing_configured(method):
         assert not law[5].size or law[5].mean() < 0.9 * others
     else:  # the one that is seldom heard is asked more
         assert law[0].mean() > 1.2 * others
-
-
-class LinkGrid(SlowGrid):
-    """A local fleet whose answers take a second, and what their bytes take on each one's link."""
-
-    def __init__(self, clock, rate, *args):
-        super().__init__(clock, lambda client: 1.0, *args)
-        self._rate = rate
-
-    def push_messages(self, messages):
-        messages = list(messages)
-        names = super().push_messages(messages)
-        for name, message in zip(names, messages, strict=True):
-            client = self.nodes.index(message.metadata.dst_node_id)
-            if asked_in(message):
-                self._due[name] += 8 * size(self._answers[name].content) / self._rate(client)
-        return names
 
 
 def test_feddd_on_a_fleet_has_slow_links_send_less(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +24,7 @@ from fedweave.data.arrays import from_pair
 from fedweave.data.checks import MOST_CLASSES
 from fedweave.data.columns import length, rows
 from fedweave.data.deal import covered
+from fedweave.fleet.mods import check_mods, seal_last, with_model
 from fedweave.fleet.wire.answer import Answer, answer
 from fedweave.fleet.wire.request import (
     ANYONE,
@@ -36,7 +37,6 @@ from fedweave.fleet.wire.request import (
     solver_of,
     upload_of,
 )
-from fedweave.fleet.wire.seal import sealed
 from fedweave.fleet.wire.tensors import Tensors, opened, packed
 from fedweave.local.client_data import ClientData
 from fedweave.local.trainer import Jobs, Trained
@@ -45,6 +45,7 @@ from fedweave.tasks import Task
 from fedweave.tasks import parse as parse_task
 
 if TYPE_CHECKING:
+    from flwr.clientapp.typing import Mod
     from torch import nn
 
     from fedweave.local.torch.trainer import TorchTrainer
@@ -65,6 +66,7 @@ def client(
     min_steps: int = 1,
     min_batch: int = 4,
     evaluate: bool = False,
+    mods: Sequence[Mod] = (),
 ) -> ClientApp:
     """Return a ClientApp that trains ``model`` on the samples of ``load_partition(partition_id, num_partitions)``.
 
@@ -72,7 +74,7 @@ def client(
     a ``fedweave.data.Dataset`` or a pair of arrays, inputs ready for the network and labels; ``task`` is the one that
     fits the labels, unless it is given. Steps, batch size,
     learning rate and solver come from the server each round. What a method has its clients remember stays in
-    ``Context.state``.
+    ``Context.state``. ``mods`` are Flower's, around the training alone, the first one outermost.
     The node says who it is: ``--node-config 'partition-id=3 num-partitions=10'``.
 
     The client does not trust the server either. It answers nothing if it has fewer than ``min_samples`` samples, and no
@@ -80,6 +82,7 @@ def client(
     answer is that of a sample or two. It tells how a model does on its own samples only with ``evaluate``.
     """
     task = parse_task(task) if isinstance(task, str) else task
+    check_mods(mods)
     floors = Floors(min_samples, min_steps, min_batch, evaluate)
     app, trainers = ClientApp(), _Trainers(model, load_partition, device, task, floors)
 
@@ -103,12 +106,12 @@ def client(
         loss = trainer.losses(x, np.array([who]))
         return Message(RecordDict({"loss": MetricRecord({"loss": float(loss[0])})}), reply_to=message)
 
-    @app.train()
+    @app.train(mods=[seal_last, *mods])
     def train(message: Message, context: Context) -> Message:
         """Train as the server asks and send the displacement."""
         begin = time.perf_counter()
         request = read_request(message.content)
-        who, of, number = *identity(context), request.client
+        who, of = identity(context)
         samples = len(trainers.data(who, of))
         request = _own_work(request, samples) if not request.steps else request
         floors.check_work(request)
@@ -140,7 +143,10 @@ def client(
         names = Trained._fields[1:-1]
         reported = {name: float(number) for name, number in zip(names, numbers, strict=True)}
         about = Answer(samples, request.steps, seconds=time.perf_counter() - begin, **reported)
-        return Message(sealed(answer(about, tensors, update, payload), request.round, number), reply_to=message)
+        content = answer(about, tensors, update, payload)
+        if payload is None and (mods or request.whole):
+            content = with_model(content, message.content["arrays"], x, update, tensors, solver.memory_kind)  # pyright: ignore[reportArgumentType]
+        return Message(content, reply_to=message)
 
     @app.evaluate()
     def measure(message: Message, context: Context) -> Message:

@@ -26,7 +26,8 @@ class LocalGrid(Grid):
 
     A message is handled when it is pushed, and its answer is kept until it is pulled. ``fate`` can lose answers as a
     network does: the app "raises", the node is "dead" (the server answers for it), or no answer comes ("silent").
-    With ``bytes`` everything is sent as bytes, as over a network; ``app`` can be one app per node.
+    With ``bytes`` everything is sent as bytes, as over a network; ``app`` can be one app per node. ``run_config`` is
+    what the app's pyproject.toml and ``flwr run -c`` say, for every node.
     """
 
     def __init__(
@@ -37,13 +38,16 @@ class LocalGrid(Grid):
         fate: Callable[[int, Message], Fate] | None = None,
         bytes: bool = False,
         node_config: Callable[[int], Mapping[str, Any]] | None = None,
+        run_config: Mapping[str, Any] | None = None,
     ):
         TaskIdentity.task_id = TaskIdentity.run_id = 1
         TaskIdentity.node_id = SERVER
         rng = rng_for(clients, 0, Stream.MODEL)  # node ids as Flower draws them: 64 bits, in no order
         self.nodes = [int(rng.integers(2**63, 2**64 - 1, dtype="uint64")) for _ in range(clients)]
         config = node_config or (lambda i: {"partition-id": i, "num-partitions": clients})
-        self._contexts = {n: Context(1, n, {**config(i)}, RecordDict(), {}) for i, n in enumerate(self.nodes)}
+        self._contexts = {
+            n: Context(1, n, {**config(i)}, RecordDict(), {**(run_config or {})}) for i, n in enumerate(self.nodes)
+        }
         self._app, self._fate, self._bytes = app, fate or (lambda client, message: ""), bytes
         self._ids, self._answers = itertools.count(1), dict[str, Message]()
         self.online = set(self.nodes)

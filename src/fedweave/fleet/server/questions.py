@@ -94,6 +94,7 @@ class Asker:
         self._strangers, self._half = strangers, client_half(solver, self._upload, tensors.layout)
         self.tensors, self._solver, self._seed, self._terms = tensors, solver, seed, terms
         self._has: dict[int, set[str]] = {}  # client -> the memories that it keeps, by their digests
+        self.whole = False  # whether models are asked for, which a wrapper around the strategy may clip
 
     def messages(
         self, q: Question, nodes: Mapping[int, int], model: ArrayRecord, seconds: float, config: ConfigRecord | None
@@ -122,6 +123,7 @@ class Asker:
                 measure=context.measure,
                 budget=None if context.budget is None else float(context.budget[row]),
                 kept=int(q.since[row]),
+                whole=self.whole,
             )
             if self._strangers:
                 batch_size, epochs = self._strangers
@@ -137,7 +139,7 @@ class Asker:
         most = np.full(q.assignment.cohort.ids.size, self._terms.most_samples)
         if self._seats is not None and not self._strangers:
             most = np.minimum(most, self._seats.samples[q.assignment.cohort.ids])
-        return Box(q.assignment, self.tensors, most, passes, self._upload)
+        return Box(q.assignment, self.tensors, most, passes, self._upload, self.whole)
 
     def replies(self, q: Question, box: Box, look: bool = True) -> Replies:
         """Return what was received, and what was wrong with the rest.
@@ -188,12 +190,20 @@ class Box:
     """The answers to a dispatch as they come."""
 
     def __init__(
-        self, assignment: Assignment, tensors: Tensors, most_samples: Array, epochs: float | None, upload: Upload
+        self,
+        assignment: Assignment,
+        tensors: Tensors,
+        most_samples: Array,
+        epochs: float | None,
+        upload: Upload,
+        whole: bool = False,
     ):
         """Wait for the answers to an assignment.
 
-        ``most_samples`` (k,) is how many each may claim, ``epochs`` that of apps that count their steps themselves.
+        ``most_samples`` (k,) is how many each may claim, ``epochs`` that of apps that count their steps themselves;
+        ``whole``: models were asked for, and may have been clipped since.
         """
+        self._whole = whole
         ids, context, x = assignment.cohort.ids, assignment.context, assignment.x
         k, shape = ids.size, (ids.size, x.size)
         self._number, self._epochs, self._measure = assignment.dispatch, epochs, context.measure
@@ -222,7 +232,9 @@ class Box:
             return
         self.bytes_up[row] = size(reply.content)
         try:
-            check_seal(reply.content, self._number, client if self._epochs is None else ANYONE)
+            check_seal(reply.content, self._number, client if self._epochs is None else ANYONE, arrays=not self._whole)
+            if self._whole and "update" in reply.content:
+                raise Unfit("sent its update where its model was asked for, which nobody has clipped")
             most = float(self._most_samples[row])
             about = read_answer(
                 reply.content, self._tensors, self._models[row], self._update, most, self._expected(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
@@ -36,7 +37,8 @@ def check_evaluation(content: RecordDict, most_samples: float, key: str = "num-e
     if (found := size(content)) > MOST_EVALUATION:
         raise Unfit(f"sent {found} bytes to say how the model does, more than {MOST_EVALUATION}")
     reported = _all_numbers(records_of(content, MetricRecord))
-    if wrong := wrong_number(key, reported.get(key), 1, most_samples):
+    least = 1 if key == "num-examples" else sys.float_info.min  # other weights may be small
+    if wrong := wrong_number(key, reported.get(key), least, most_samples):
         raise Unfit(wrong)
 
 

@@ -21,6 +21,7 @@ from fedweave.upload.everything import Everything
 
 VERSION = 3  # of the messages; both sides compare
 ANYONE = -1  # in the place of the number of a client that has not introduced itself
+SPOKEN, ASKED = "fedweave.version", "fedweave.request"  # in the one ConfigRecord of a request, beside the app's own
 QUERY_LOSS = "query.loss"  # the type of the question for a loss
 
 
@@ -40,6 +41,7 @@ class TrainRequest(NamedTuple):
     measure: bool = False  # whether to report the variance of its gradients on the way
     budget: float | None = None  # what the upload allocates to it
     kept: NonNegativeInt = 0  # the ``round`` whose answer's ``Parcel.kept`` it goes on from; 0: none
+    whole: bool = False  # whether to send the trained model, as every app of Flower does, and not its displacement
 
 
 REQUEST = TypeAdapter(TrainRequest)
@@ -82,25 +84,24 @@ def upload_of(request: TrainRequest, layout: Layout) -> Upload:
 def ask(
     request: TrainRequest, model: ArrayRecord, extras: Mapping[str, ArrayRecord], config: ConfigRecord | None = None
 ) -> RecordDict:
-    """Return what is sent to one client; ``extras`` are records of the names in ``Extras``."""
-    records: dict[str, Any] = {"arrays": model}
-    if config is not None:
-        records["config"] = config
-    records["fedweave"] = ConfigRecord({"version": VERSION, "request": json.dumps(request._asdict())})
-    return RecordDict({**records, **extras})
+    """Return what is sent to one client; ``extras`` are records of the names in ``Extras``.
+
+    There is one ConfigRecord, the app's own with the request in it: Flower's mods want no other.
+    """
+    fields = {SPOKEN: VERSION, ASKED: json.dumps(request._asdict())}
+    return RecordDict({"arrays": model, "config": ConfigRecord({**(config or {}), **fields}), **extras})
 
 
 def read_request(content: RecordDict) -> TrainRequest:
     """Return what the server asks of this client."""
-    fields = records_of(content, ConfigRecord).get("fedweave")
-    if fields is None or fields.get("version") != VERSION:
-        got = None if fields is None else fields.get("version")
+    fields = next((fields for fields in records_of(content, ConfigRecord).values() if ASKED in fields), {})
+    if (got := fields.get(SPOKEN)) != VERSION:
         raise BadInput(
             f"This client speaks version {VERSION} of fedweave's messages, the server {brief(got)}. Use "
             "fedweave.flower.Strategy or fedweave.flower.server on the server, of the same release."
         )
     try:
-        return REQUEST.validate_json(str(fields.get("request")))
+        return REQUEST.validate_json(str(fields.get(ASKED)))
     except ValidationError as e:
         wrong = [".".join(map(str, p["loc"])) or "request" for p in e.errors(include_url=False, include_input=False)]
         raise BadInput(

@@ -27,6 +27,7 @@ FLOAT32 = np.dtype(np.float32)
 MOST_HEADER = 4096  # bytes
 MOST_DIMENSIONS = 16
 BUFFERS = ("running_mean", "running_var")  # averages, not parameters
+FLOATS = ("float16", "float32", "float64")  # each is cast to the others where a model has them
 
 
 R = TypeVar("R", ArrayRecord, MetricRecord, ConfigRecord)
@@ -135,15 +136,27 @@ class Tensors:
         return ArrayRecord({name: one(name, kind) for name, kind in self.types.items()})
 
     def read(self, arrays: ArrayRecord, out: Array, minus: Array | None = None) -> None:
-        """Write the arrays into the flat vector ``out``, less the vector ``minus``; refuse what does not fit."""
-        found = {name: (tuple(array.shape), array.dtype) for name, array in arrays.items()}
+        """Write the arrays into the flat vector ``out``, less the vector ``minus``; refuse what does not fit.
+
+        Floating-point numbers of another size than the model's are cast: NumPy's own are float64.
+        """
+        cast = self.cast(arrays)
+        found = {n: (tuple(a.shape), self.types[n] if n in cast else a.dtype) for n, a in arrays.items()}
         if wrong := misfit(found, self.layout, self.types):
             raise Unfit(wrong)
         into, less = self.layout.split(out), None if minus is None else self.layout.split(minus)
         for name, place in into.items():
             values = opened(name, arrays[name])
-            if less is None:
-                place[...] = values
-            else:
-                with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused later, by its place
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused later, by its place
+                if less is None:
+                    place[...] = values
+                else:
                     np.subtract(values, less[name], out=place)
+
+    def cast(self, arrays: ArrayRecord) -> list[str]:
+        """Return the arrays that are floating-point numbers of another size than the model's."""
+        return [
+            n
+            for n, a in arrays.items()
+            if a.dtype in FLOATS and self.types.get(n) in FLOATS and a.dtype != self.types[n]
+        ]
