@@ -120,7 +120,7 @@ def _requests(facts: Facts, expected: Expected) -> Iterator[Finding]:
         yield Finding("ok", "control", here, "Control requests need an account.")
     else:
         yield Finding("ok", "control", here, "Control requests are not answered.")
-    if facts.runtime and facts.control is not True and outside:
+    if facts.runtime and facts.is_link and facts.control is not True and outside:
         what = "Requests of running apps are answered: whoever reaches this port can take over a run's server."
         yield Finding("critical", "runtime", here, what, mend)
 

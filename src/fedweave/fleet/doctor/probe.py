@@ -166,7 +166,7 @@ def _connect(address: Address) -> socket.socket:
 
 def _unverified() -> ssl.SSLContext:
     """Return a context that accepts any certificate: nothing secret is sent, and certificates are judged later."""
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
 
