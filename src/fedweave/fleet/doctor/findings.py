@@ -268,7 +268,7 @@ def _version(facts: Facts) -> Finding:
         return Finding("critical", "version", here, what, "Update the server: pip install -U 'fedweave[flower]'.")
     if theirs != _release(ours):
         what = f"The SuperLink is Flower {facts.version} and this machine has {ours}."
-        mend = "Install the same minor release on server and nodes: Flower refuses apps of another one."
+        mend = "Install the same minor release on the server and all nodes; Flower promises nothing for others."
         return Finding("warning", "version", here, what, mend)
     return Finding("ok", "version", here, f"The SuperLink is Flower {facts.version}, as on this machine ({ours}).")
 
