@@ -16,7 +16,7 @@ from flwr.proto.control_pb2 import ListNodesResponse
 from flwr.proto.fleet_pb2 import RegisterNodeFleetRequest, RegisterNodeFleetResponse, UnregisterNodeFleetRequest
 from flwr.proto.node_pb2 import NodeInfo
 
-from fedweave.fleet.doctor.probe import Address
+from fedweave.fleet.doctor.requests import Address
 
 PROTOBUF = "application/protobuf"
 
@@ -27,13 +27,14 @@ class FakeLink:
 
     title: str | None = "SuperLink API"
     version: str = "1.41.0"
-    control: str = "open"  # open, account, filtered
+    control: str = "open"  # open, account, filtered; garbage, failing, silent
     runtime: bool = True
     fleet: bool = True
     admits: bool = False
     nodes: Sequence[NodeInfo] = ()
     ahead: float = 0.0  # seconds of its clock
     date: bool = True  # answers have a Date
+    http: bool = True  # otherwise HTTP/2, as gRPC has it
     asked: list[tuple[str, bytes, dict[str, str]]] = field(default_factory=list)
 
     def answer(self, path: str, body: bytes) -> tuple[int, str, bytes]:
@@ -47,7 +48,13 @@ class FakeLink:
         if path == "/v1/control/list-nodes" and self.control != "filtered":
             now = datetime.fromtimestamp(time.time() + self.ahead, UTC).isoformat()
             listed = ListNodesResponse(nodes_info=self.nodes, now=now).SerializeToString()
-            return (200, PROTOBUF, listed) if self.control == "open" else (401, "application/json", b"{}")
+            return {
+                "open": (200, PROTOBUF, listed),
+                "garbage": (200, PROTOBUF, b"\xff\xff"),
+                "account": (401, "application/json", b"{}"),
+                "failing": (500, "application/json", b'{"detail":"Internal server error."}'),
+                "silent": (0, "", b""),
+            }[self.control]
         if path == "/v1/runtime/get-nodes" and self.runtime:
             return 401, "application/json", b'{"code":1008,"detail":"Authentication failed."}'
         if path == "/v1/fleet/pull-messages" and self.fleet:
@@ -71,6 +78,8 @@ def serving(link: FakeLink, files=None, address=("127.0.0.1", 0)) -> Iterator[Ad
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
             link.asked.append((self.path, body, dict(self.headers)))
             status, kind, content = link.answer(self.path, body)
+            if not status or not link.http:
+                return
             self.send_response_only(status)
             if link.date:
                 self.send_header("Date", formatdate(time.time() + link.ahead, usegmt=True))
@@ -100,6 +109,7 @@ def serving(link: FakeLink, files=None, address=("127.0.0.1", 0)) -> Iterator[Ad
     if files:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(files.certificate, files.key)
+        context.set_alpn_protocols(["http/1.1"] if link.http else ["h2"])
     with Server(address, Handler) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         try:

@@ -15,11 +15,13 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from fedweave.core.settings import BadInput
 from fedweave.fleet.doctor import expected as expectations
-from fedweave.fleet.doctor import findings, probe
+from fedweave.fleet.doctor import findings, requests
+from fedweave.fleet.doctor.certificates import is_made_for
 from fedweave.fleet.doctor.expected import Expected, known_keys
 from fedweave.fleet.doctor.findings import examine, judge
 from fedweave.fleet.doctor.machine import Running
-from fedweave.fleet.doctor.probe import Address, Clock, Facts
+from fedweave.fleet.doctor.probe import Facts
+from fedweave.fleet.doctor.requests import Address, Clock, Requests
 from fedweave.fleet.local import keys
 from fedweave.fleet.local.processes import HOST, Processes, free_port
 from flower.fake_link import FakeLink, saying, serving
@@ -33,7 +35,7 @@ def loopback(monkeypatch):
     """Let only 127.0.0.1 be the loopback address, and nothing of a real fleet on this machine be seen."""
     monkeypatch.setattr(expectations, "is_loopback", lambda address: address == HOST)
     monkeypatch.setattr(findings, "running", lambda program: [])
-    monkeypatch.setattr(probe, "SECONDS", 2.0)
+    monkeypatch.setattr(requests, "SECONDS", 2.0)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +68,7 @@ def test_a_real_superlink(monkeypatch, tmp_path):
     mine, strange = keys.node_key(tmp_path / "known", "node0"), keys.node_key(tmp_path, "stranger")
     with Processes(0) as fleet:
         address, ca = Address(HOST, fleet.port), str(fleet.folder / "keys/ca.crt")
-        link = probe._Requests(address, tls=True)
+        link = Requests(address, tls=True)
         for key in (mine, strange):  # whoever reaches the port registers nodes: the reason for all this
             assert link.post("/v1/control/register-node", RegisterNodeRequest(public_key=pem(key))).status == 200
         given = {"known": known_keys([tmp_path / "known"]), "roots": ca, "own": ()}
@@ -111,6 +113,9 @@ def clock_level(seconds):
         (FakeLink(), OUTSIDE, ["10.0.0.0/8"], "critical"),
         (FakeLink(control="account"), OUTSIDE, [], "ok"),
         (FakeLink(title=None, control="filtered", runtime=False), OUTSIDE, [], "ok"),
+        (FakeLink(control="garbage"), OUTSIDE, [], "critical"),
+        (FakeLink(control="failing"), OUTSIDE, [], "unknown"),
+        (FakeLink(control="silent"), OUTSIDE, [], "unknown"),
     ],
 )
 def test_control_is_critical_where_strangers_reach_it(files, link, host, trusted, level):
@@ -175,7 +180,7 @@ def test_names_of_a_certificate(tmp_path):
     certificate = x509.load_pem_x509_certificate(made.certificate.read_bytes())
     yes = ["fl.example.org", "FL.example.org.", "a.fleet.example.org", "10.0.0.5"]
     no = ["example.org", "fleet.example.org", "a.b.fleet.example.org", "10.0.0.6", "localhost"]
-    assert [name for name in yes + no if findings._names(certificate, name)] == yes
+    assert [name for name in yes + no if is_made_for(certificate, name)] == yes
 
 
 @pytest.mark.parametrize(
@@ -244,13 +249,16 @@ def test_what_only_the_server_can_tell(monkeypatch):
     assert found("--database", "state.db", host=OUTSIDE) == ["unknown"], "not on this machine"
 
 
-def test_other_things_that_answer():
+def test_other_things_that_answer(files):
     settings_frame = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
     nothing = Address(HOST, free_port())
     assert what(examine([nothing], Expected(own=())), "reach") == "The connection is refused."
     with saying(lambda heard: settings_frame if heard.startswith(b"PRI") else b"") as grpc:
         found = examine([grpc], Expected(own=()))
         assert levels(found, "control") == levels(found, "tls") == ["warning"]
+    with serving(FakeLink(http=False), files) as secure:  # over TLS, with HTTP/2 only
+        found = examine([secure], Expected(own=(), roots=str(files.ca)))
+        assert [(f.check, f.level) for f in found] == [("control", "warning"), ("certificate", "ok")]
     with saying(lambda heard: b"SSH-2.0-OpenSSH_9.2\r\n") as ssh:
         assert "neither TLS nor HTTP" in what(examine([ssh], Expected(own=())), "reach")
     with serving(FakeLink(title="Another API", control="filtered", fleet=False)) as other:

@@ -20,7 +20,7 @@ from fedweave.core.settings import BadInput
 
 if TYPE_CHECKING:
     from fedweave.fleet.doctor.expected import Network
-    from fedweave.fleet.doctor.probe import Address
+    from fedweave.fleet.doctor.requests import Address
 
 EXAMPLE = "Example: fedweave flower doctor --address fl.example.org:8000 --root-certificates ca.crt --known fleet-keys"
 
@@ -91,7 +91,7 @@ def command(
 
 
 def _address(text: str, problems: list[str]) -> Address | None:
-    from fedweave.fleet.doctor.probe import Address
+    from fedweave.fleet.doctor.requests import Address
 
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")

@@ -2,49 +2,28 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
-from pathlib import Path
-from typing import Literal
 
-from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
+from fedweave.fleet.doctor.certificates import judge_certificate
 from fedweave.fleet.doctor.expected import Expected, in_one_form
+from fedweave.fleet.doctor.finding import Finding
 from fedweave.fleet.doctor.machine import PORTS, running
-from fedweave.fleet.doctor.probe import NODE, Address, Facts, Node, probe
+from fedweave.fleet.doctor.probe import NODE, Facts, probe
+from fedweave.fleet.doctor.requests import Address, Node
 
-Level = Literal["critical", "warning", "unknown", "ok"]
-
-SOON = timedelta(days=30)
 OLDEST = (1, 41)  # the Flower that this was written for
 DOCS = "docs/deploy.md"
 GRPC_PORTS = (9091, 9092, 9093)  # of older releases: apps, nodes, control
 IN_MEMORY = ":flwr-in-memory:"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at: how it stands, and how to mend it."""
-
-    level: Level
-    check: str
-    address: str
-    what: str
-    mend: str = ""
-
-    @property
-    def serious(self) -> bool:
-        """Whether somebody has to do something about it."""
-        return self.level in ("critical", "warning")
-
-    def as_dict(self) -> dict[str, str]:
-        """Return the finding as data."""
-        return asdict(self)
+CONTROL = {
+    "open": "Control requests are answered, on a loopback address or in a trusted network.",
+    "account": "Control requests need an account.",
+    "filtered": "Control requests are not handed on.",
+}
 
 
 def examine(addresses: Sequence[Address], expected: Expected) -> list[Finding]:
@@ -74,8 +53,8 @@ def examine(addresses: Sequence[Address], expected: Expected) -> list[Finding]:
 def judge(facts: Facts, expected: Expected) -> list[Finding]:
     """Return the findings on a SuperLink, a SuperNode, or an older one of either."""
     found = [*_requests(facts, expected)]
-    if facts.speech == "tls":
-        found += _certificate(facts, expected)
+    if facts.tls:
+        found += judge_certificate(facts, expected)
     elif facts.title != NODE:  # between a SuperNode and its own app on the same machine it is no matter
         found.append(_no_tls(facts, expected))
     if facts.is_link:
@@ -109,20 +88,19 @@ def _requests(facts: Facts, expected: Expected) -> Iterator[Finding]:
             yield Finding("critical", "runtime", here, what, "Start flower-supernode with --host 127.0.0.1.")
         else:
             yield Finding("ok", "runtime", here, f"{what}is reachable from here only.")
-    elif facts.control is True and outside:
+    elif facts.control == "open" and outside:
         what = "Control requests are answered without credentials: whoever reaches this port runs code on every node."
         yield Finding("critical", "control", here, what, mend)
-    elif facts.control is True:
-        yield Finding(
-            "ok", "control", here, "Control requests are answered, on a loopback address or in a trusted network."
-        )
-    elif facts.control is False:
-        yield Finding("ok", "control", here, "Control requests need an account.")
+    elif facts.control == "unknown":
+        what = "Whether control requests are answered could not be found out."
+        yield Finding("unknown", "control", here, what, f"Try again. {mend}")
     else:
-        yield Finding("ok", "control", here, "Control requests are not answered.")
-    if facts.runtime and facts.is_link and facts.control is not True and outside:
+        yield Finding("ok", "control", here, CONTROL[facts.control])
+    if facts.is_link and facts.control != "open" and outside and facts.runtime is not False:
         what = "Requests of running apps are answered: whoever reaches this port can take over a run's server."
-        yield Finding("critical", "runtime", here, what, mend)
+        if facts.runtime is None:
+            what = "Whether requests of running apps are answered could not be found out."
+        yield Finding("critical" if facts.runtime else "unknown", "runtime", here, what, mend)
 
 
 def _no_tls(facts: Facts, expected: Expected) -> Finding:
@@ -130,61 +108,6 @@ def _no_tls(facts: Facts, expected: Expected) -> Finding:
     what = "There is no TLS: models and updates can be read and changed on the way."
     mend = "Create certificates (fedweave flower keys) and start flower-superlink with --ssl-*, without --insecure."
     return Finding(level, "tls", str(facts.address), what, mend)
-
-
-def _certificate(facts: Facts, expected: Expected) -> Iterator[Finding]:
-    """Judge a certificate: dates, name and signature, and the dates of the given roots."""
-    certificate, here = facts.certificate, str(facts.address)
-    renew = "Create new certificates (fedweave flower keys), give ca.crt to every node, restart the SuperLink."
-    if certificate is None:
-        yield Finding("unknown", "certificate", here, "The certificate could not be read.", "Try again.")
-        return
-    problems = [_dates(certificate, "The certificate", here, renew)]
-    if expected.roots:
-        roots = x509.load_pem_x509_certificates(Path(expected.roots).read_bytes())
-        problems += [_dates(root, "A root certificate that was given", here, renew) for root in roots]
-        if facts.untrusted:
-            what = f"The certificate is not signed by the given root: {facts.untrusted}."
-            mend = "Give every node the ca.crt that was created with server.pem; if it did, somebody else answers here."
-            problems.append(Finding("critical", "certificate", here, what, mend))
-    if not _names(certificate, facts.address.host):
-        what = f"The certificate is not made for {facts.address.host}, so nodes and users refuse it at this address."
-        mend = f"Create certificates with --host {facts.address.host}, or connect to a name that it has."
-        problems.append(Finding("critical", "certificate", here, what, mend))
-    found = [p for p in problems if p]
-    yield from found
-    if not expected.roots:
-        what = "Who signed the certificate was not checked."
-        yield Finding("unknown", "certificate", here, what, "Give --root-certificates ca.crt.")
-    elif not found:
-        last = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
-        yield Finding("ok", "certificate", here, f"The certificate is signed by the given root and valid until {last}.")
-
-
-def _dates(certificate: x509.Certificate, which: str, here: str, mend: str) -> Finding | None:
-    now, end = datetime.now(UTC), certificate.not_valid_after_utc
-    if now > end:
-        return Finding("critical", "certificate", here, f"{which} expired on {end:%Y-%m-%d}.", mend)
-    if now < certificate.not_valid_before_utc:
-        what = f"{which} is valid only from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC."
-        return Finding("critical", "certificate", here, what, "Set the clocks, or create another one.")
-    if end - now < SOON:
-        return Finding("warning", "certificate", here, f"{which} expires on {end:%Y-%m-%d}.", mend)
-    return None
-
-
-def _names(certificate: x509.Certificate, host: str) -> bool:
-    """Whether a certificate is made for a host."""
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return False
-    try:
-        return ipaddress.ip_address(host) in names.get_values_for_type(x509.IPAddress)
-    except ValueError:
-        wanted = host.lower().rstrip(".")
-        dns = [name.lower() for name in names.get_values_for_type(x509.DNSName)]
-        return wanted in dns or f"*.{wanted.partition('.')[2]}" in dns
 
 
 def _admission(facts: Facts, expected: Expected) -> Finding:
@@ -204,7 +127,7 @@ def _nodes(facts: Facts, expected: Expected) -> Iterator[Finding]:
     """Judge the nodes against the keys that the user knows."""
     here = str(facts.address)
     if facts.nodes is None:
-        what = "Nodes cannot be listed here, because control requests are not answered, as it should be."
+        what = "Nodes cannot be listed here, because control requests are not answered."
         yield Finding("unknown", "nodes", here, what, "Check on the server itself, or through ssh -L.")
         return
     registered = [node for node in facts.nodes if node.status != "unregistered"]
