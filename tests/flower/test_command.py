@@ -93,7 +93,7 @@ def test_wrong_input_is_refused_and_leaves_nothing(monkeypatch, capsys, tmp_path
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["file"]
 
 
-@pytest.mark.parametrize("command", ["new", "demo", "keys"])
+@pytest.mark.parametrize("command", ["new", "demo", "keys", "doctor"])
 def test_help_has_an_example(monkeypatch, capsys, command):
     code, out, _ = run(monkeypatch, capsys, "flower", command, "--help")
     assert code == 0

@@ -1,4 +1,4 @@
-"""The commands ``fedweave flower new | demo | keys``: the same methods over a real network."""
+"""The commands ``fedweave flower new | demo | keys | doctor``: the same methods over a real network."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.table import Table
 
+from fedweave.cli import flower_doctor
 from fedweave.cli.completion import completer
 from fedweave.cli.options import known_method
 from fedweave.cli.output import check
@@ -27,6 +28,7 @@ flower = App(
     help_format="plaintext",
     help_epilogue="Example: fedweave flower demo --nodes 4 --method fedacs --kill 1",
 )
+flower.command(flower_doctor.command, name="doctor", help_epilogue=flower_doctor.EXAMPLE)
 Method = Annotated[
     str,
     Parameter(completer=completer("methods")),
