@@ -31,8 +31,14 @@ FOREIGN = {
     "--node-config": "Flower",
     "--stream": "Flower",
     "--imitate": "bits.py",
+    "--logdir": "TensorBoard",
 }  # options of other programs
-NOT_OURS = ("report/style.py", "fleet/local/processes.py", "fleet/local/new_app.py")  # style sheets, Flower's programs
+NOT_OURS = (
+    "report/style.py",
+    "fleet/local/processes.py",
+    "fleet/local/new_app.py",
+    "fleet/doctor/",
+)  # style sheets, Flower's programs
 OTHERS = ("deploy", "performance", "ray", "migrating")  # pages with options of other programs, or with old names
 GROUPS = {f"fedweave.{kind}" for kind in ("methods", "data", "models", "partitions", "systems", "tasks", "uploads")}
 VARIABLE = re.compile(r"FEDWEAVE_[A-Z]+")

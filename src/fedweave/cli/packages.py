@@ -21,7 +21,14 @@ EXTRAS = {  # what each is for
     "all": "all of these",
     "dev": "tests and linters",
 }
-MODULES = {"scikit-learn": "sklearn", "pillow": "PIL", "import-linter": "importlinter", "pytest-xdist": "xdist"}
+MODULES = {
+    "scikit-learn": "sklearn",
+    "pillow": "PIL",
+    "import-linter": "importlinter",
+    "tensorboardx": "tensorboardX",
+    "ipython": "IPython",
+    "pytest-xdist": "xdist",
+}
 
 BARE = {  # without a package there is no metadata
     "": "numpy scipy pydantic rich cyclopts safetensors matplotlib threadpoolctl",

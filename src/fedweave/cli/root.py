@@ -69,7 +69,7 @@ COMMANDS = {
     ),
     "report": Command(
         "app:report",
-        "Show a table and write one self-contained HTML page over runs or comparisons.",
+        "Show a table and write one self-contained HTML page over runs or comparisons, or over one sweep.",
         ("fedweave report runs/compare-20260101-120000 --html page.html",),
     ),
     "export": Command(
