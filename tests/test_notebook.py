@@ -208,3 +208,13 @@ def test_a_run_that_was_never_evaluated_and_one_that_diverged_are_shown_too(tiny
     assert diverged.summary["value"] is None or diverged.summary["value"] > 1e20
     for shown in (diverged, fw.Comparison([never]), fw.Comparison([diverged, never])):
         Page(shown._repr_html_())
+
+
+def test_a_sweep_shows_its_points_and_the_best_of_each_method(tiny):
+    sweep = fw.sweep(["fedavg", "fedprox"], tiny(rounds=1), {"lr": [0.001, 0.1]}, seeds=2)
+    texts = Page(sweep._repr_html_()).texts
+    assert [text for text in texts if text.startswith("lr = ")].count("lr = 0.1") == 2 + 2, (
+        "in the grid and as the best"
+    )
+    assert "best points on the test set" in texts
+    assert any("<b>lr = 0.1</b>" in part for part in sweep._repr_html_().split("</td>"))

@@ -71,7 +71,7 @@ class Population:
         found = {"available": "all" if there == self.size else f"{there:,} of {self.size:,}"}
         for one in fields(self):
             column = getattr(self, one.name)
-            if column is not None and one.name != "available" and column.size:
+            if isinstance(column, np.ndarray) and one.name != "available" and column.size:
                 form = "," if column.dtype.kind in "iu" else ".3g"
                 low, high = f"{column.min():{form}}", f"{column.max():{form}}"
                 found[one.name] = low if low == high else f"{low} to {high}"

@@ -12,6 +12,7 @@ from fedweave.core.crash_points import crash_point
 from fedweave.core.settings import BadInput
 from fedweave.report.notebook import comparison_html as comparison_html
 from fedweave.report.notebook import result_html as result_html
+from fedweave.report.notebook import sweep_html as sweep_html
 from fedweave.report.summary import by_method, judged_by
 from fedweave.report.summary import compare_rows as compare_rows
 from fedweave.report.sweep_terminal import sweep_tables as sweep_tables

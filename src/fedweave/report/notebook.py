@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,8 +13,13 @@ from fedweave.report import units
 from fedweave.report.curves import curve
 from fedweave.report.paired import paired_cells, paired_note
 from fedweave.report.summary import best, compare_rows
+from fedweave.report.sweep_terminal import judged_on, score_cells
 from fedweave.report.terminal import caption, known_columns
+from fedweave.runs.grid import point_text
 from fedweave.runs.results import Array, Result
+
+if TYPE_CHECKING:
+    from fedweave.runs.sweep import Sweep
 
 WIDTH, HEIGHT = 280, 90  # of a curve, without its labels
 MOST_POINTS = 200
@@ -61,6 +67,25 @@ def comparison_html(results: Sequence[Result]) -> str:
         title=f"{first['metric']}: difference to {first['baseline']}, seed by seed",
         head=["method", "difference", "95 % interval", "verdict", "detectable"],
         note=paired_note(first),
+    )
+
+
+def sweep_html(sweep: Sweep) -> str:
+    """Return every point with its mean and interval, the best of each method in bold, and the best on the test set."""
+    if not (rows := sweep.summary):
+        return html_table([], note="no run has a finished round")
+    html = html_table(
+        [[row["method"], point_text(row["point"]), *score_cells(row)] for row in rows],
+        head=["method", "point", f"{judged_on(sweep)} {rows[0]['metric']}", "95 % interval"],
+        bold=[[row["best"]] * 4 for row in rows],
+    )
+    if sweep.tested is None:
+        return html
+    tested = [(method, row) for method, row in sweep.best.items() if row["test"]]
+    return html + html_table(
+        [[method, point_text(row["point"]), *score_cells(row["test"])] for method, row in tested],
+        title="best points on the test set",
+        head=["method", "point", rows[0]["metric"], "95 % interval"],
     )
 
 

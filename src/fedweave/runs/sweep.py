@@ -116,6 +116,11 @@ class Sweep(Comparison):
         best = "; ".join(f"{method} {point_text(row['point'])}" for method, row in self.best.items())
         return f"Sweep({len(self.results)} runs; best: {best or 'none'})"
 
+    def _repr_html_(self) -> str:
+        from fedweave.report import sweep_html
+
+        return sweep_html(self)
+
 
 def sweep(
     methods: Sequence[Method | str],
