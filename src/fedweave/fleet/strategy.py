@@ -25,6 +25,7 @@ from fedweave.core.records import Array, Cohort, Layout, Population, Replies, Se
 from fedweave.core.settings import BadInput, settings
 from fedweave.fleet.server.mail import DAY, PromptGrid
 from fedweave.fleet.server.places import Places
+from fedweave.fleet.server.pulls import whole_answers
 from fedweave.fleet.server.questions import Asker, Question, as_known
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import Clock, Terms, refuse_oracle
@@ -122,7 +123,7 @@ class Strategy(FlowerStrategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
         """Run Flower's own loop on a grid that looks for answers often and loses none that came in time."""
-        self._grid = PromptGrid(grid, self.local.terms, self._clock)
+        self._grid = PromptGrid(whole_answers(grid), self.local.terms, self._clock)
         return super().start(
             self._grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
         )
