@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -30,6 +30,9 @@ HUB = f"{NETWORK}1"
 MOST_NODES = 250
 NAME = re.compile(r"fedweave-(\d+)-(\d+)-\w+")  # process that made it, when that began, and whose it is
 QUEUE = "1s"  # how long a packet waits in a token bucket before it is dropped
+# As over a long link. Others take a link of no length for one without limit, and lose every other packet; and a sender
+# that leaves megabytes to its kernel waits longer for the answer than Flower allows, which is 30 s.
+TCP = {"tcp_congestion_control": "reno", "tcp_wmem": "4096 16384 65536"}
 NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 
 
@@ -76,6 +79,9 @@ class Testbed(Processes):
         for space in self.spaces:
             _do("ip", "netns", "add", space)
             _do("ip", "-n", space, "link", "set", "lo", "up")
+            with inside(space):
+                for name, value in TCP.items():
+                    Path(f"/proc/sys/net/ipv4/{name}").write_text(value)
         _do("ip", "-n", hub, "link", "add", "bridge", "type", "bridge")
         _do("ip", "-n", hub, "address", "add", f"{HUB}/24", "dev", "bridge")
         _do("ip", "-n", hub, "link", "set", "bridge", "up")
@@ -111,7 +117,7 @@ def shape(space: str, device: str, rate: float, delay: float = 0.0) -> None:
 
 
 @contextmanager
-def inside(space: str) -> Iterator[None]:
+def inside(space: str) -> Generator[None]:
     """Put this thread into a namespace, with the sockets that it opens and the processes that it starts."""
     with open("/proc/thread-self/ns/net", "rb") as before, open(f"/run/netns/{space}", "rb") as there:
         _enter(there.fileno())

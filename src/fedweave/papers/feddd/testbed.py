@@ -6,8 +6,8 @@ figures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.util import find_spec
@@ -81,7 +81,7 @@ def run_on_testbed(trial: Trial, seed: int) -> Record:
 
     experiment = replace(trial.experiment, seed=seed, workers=1, device="cpu")
     world = links_of(experiment)
-    with one_at_a_time() if trial.real else _nothing():
+    with one_at_a_time() if trial.real else nullcontext():
         result = (on_nodes if trial.real else on_stand_in)(experiment, links(world))
         world = replace(world, compute=beside_transfer(result.clients, world))
         simulated = run(replace(experiment, system=world))
@@ -144,18 +144,13 @@ def on_stand_in(experiment: Experiment, links: list[Link]) -> Result:
 
 
 @contextmanager
-def one_at_a_time() -> Iterator[None]:
+def one_at_a_time() -> Generator[None]:
     """Wait until no other testbed runs on this machine."""
     import fcntl  # which Linux has
 
     with open(LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 def is_real(scale: Scale) -> bool:
