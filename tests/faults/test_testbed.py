@@ -45,7 +45,7 @@ def until(true, seconds=60):
 @long
 def test_feddd_learns_the_slow_link_of_four_and_halves_the_round():
     """One node has a tenth of the others' rate: its dropout rises to the maximum, and the round no longer waits."""
-    rate, tenth = 2e6, 2e5  # bit/s up, and forty times that down, as in FedDD's table 4
+    rate, tenth = 1e6, 1e5  # bit/s up, and forty times that down, as in FedDD's table 4
     links = [Link(up=r, down=40 * r) for r in (rate, rate, tenth, rate)]
     feddd = DifferentialDropout(max_rate=0.8, keep=0.6, refresh=1)
     plain = fw.Experiment(
@@ -53,11 +53,11 @@ def test_feddd_learns_the_slow_link_of_four_and_halves_the_round():
         data=reduce_data(fw.data.load("mnist5k"), 400, 200),
         partition=fw.partition.IID(4),
         model="cnn2",  # 1.5 MB
-        rounds=2,
+        rounds=1,
         lr=0.05,
         batch_size=20,
     )
-    with Testbed(links) as bed:
+    with Testbed(links, secure=False) as bed:  # with TLS Flower gives an array 30 s to get through
         whole = rehearse(bed, plain)
         less = rehearse(bed, replace(plain, rounds=5, method=Method(Everyone(), upload=feddd, name="feddd")))
     assert not mine(spaces())
@@ -71,10 +71,10 @@ def test_feddd_learns_the_slow_link_of_four_and_halves_the_round():
     others = by["bytes_up"][(by["client"] != 2) & (by["round"] == 5)] / size
     assert others.max() > 0.9, "the budget is spent where links are fast"
     assert by["bytes_up"][by["round"] == 5].sum() / (4 * size) == pytest.approx(feddd.keep, abs=0.03)
-    waits = whole.clients["seconds"][(whole.clients["round"] == 2)]
-    assert waits.argmax() == 2
+    waits = whole.clients["seconds"]
+    assert whole.clients["client"][waits.argmax()] == 2
     assert np.sort(waits)[-2] < 0.8 * waits.max(), "a slow upload does not make the others seem slow"
-    assert less.rounds["seconds"][-1] < 0.5 * whole.rounds["seconds"].min()
+    assert less.rounds["seconds"][-1] < 0.5 * whole.rounds["seconds"][0]
 
 
 @needs_root
