@@ -78,31 +78,37 @@ def test_feddd_learns_the_slow_link_of_four_and_halves_the_round():
     assert less.rounds["seconds"][-1] < 0.5 * whole.rounds["seconds"][0]
 
 
+SENDER = """
+import socket, time
+s = socket.create_connection((HOST, 5000))
+print(time.monotonic())
+s.sendall(b"x" * SIZE)
+s.shutdown(socket.SHUT_WR)
+s.recv(1)
+"""
+
+
 @needs_root
 def test_a_link_has_the_rate_that_it_was_given():
-    """A megabit at 2 Mbit/s takes half a second at least: less than the bucket's burst is for nothing."""
-    program = (
-        "import socket; s = socket.create_connection(('{}', 5000)); s.sendall(b'x' * 125_000); s.shutdown(1); s.recv(1)"
-    )
-    bed = Testbed([Link(up=2e6, down=2e9)], secure=False)
+    """Two megabits at 1 Mbit/s take two seconds from the first byte on, but for what the bucket holds at first."""
+    size, rate, burst = 250_000, 1e6, 16_000
+    bed = Testbed([Link(up=rate, down=1e9)], secure=False)
     try:
         bed._build()
         hub, node = bed.spaces
         with testbed.inside(hub):
             listening = socket.create_server((testbed.HUB, 5000))
-        begin = time.monotonic()
-        command = ["ip", "netns", "exec", node, sys.executable, "-c", program.format(testbed.HUB)]
-        sender = subprocess.Popen(command)
-        connection, _ = listening.accept()
-        received = 0
-        while chunk := connection.recv(65536):
-            received += len(chunk)
-        spent = time.monotonic() - begin
-        connection.close()
-        listening.close()
-        assert sender.wait(30) == 0
-        assert received == 125_000
-        assert spent > 8 * (125_000 - 2 * 16_000) / 2e6
+        program = SENDER.replace("HOST", repr(testbed.HUB)).replace("SIZE", str(size))
+        with testbed.inside(node):
+            sender = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        with listening, listening.accept()[0] as connection:
+            received = 0
+            while chunk := connection.recv(65536):
+                received += len(chunk)
+            end = time.monotonic()
+        begin = float(sender.communicate(timeout=30)[0])
+        assert received == size
+        assert end - begin > 8 * (size - burst) / rate
     finally:
         bed.stop()
     assert not mine(spaces())
