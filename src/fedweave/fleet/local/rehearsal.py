@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import cloudpickle
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
@@ -30,6 +29,8 @@ def rehearse(
 
     The world is the real one: loss rates, latencies and link rates are measured.
     """
+    import cloudpickle  # of the extra that has torch
+
     from fedweave.runs.loop import load_result
 
     app = fleet.folder / NAME
@@ -47,6 +48,8 @@ def rehearse(
 
 @cache
 def _read(path: str) -> tuple[Experiment, Terms]:
+    import cloudpickle
+
     return cloudpickle.loads(Path(path).read_bytes())
 
 
