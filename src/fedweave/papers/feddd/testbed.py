@@ -6,6 +6,7 @@ figures.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -138,9 +139,13 @@ def on_stand_in(experiment: Experiment, links: list[Link]) -> Result:
     from fedweave.fleet.server.terms import VirtualClock
     from fedweave.system import Measured
 
-    clock = VirtualClock()
-    grid = ThrottledGrid(client_of(experiment), links, clock)
-    return run(replace(experiment, system=Measured()), grid, clock=clock)
+    clock, told = VirtualClock(), logging.getLogger("flwr")
+    grid, before = ThrottledGrid(client_of(experiment), links, clock), told.level
+    told.setLevel(logging.WARNING)  # not whom each round asks
+    try:
+        return run(replace(experiment, system=Measured()), grid, clock=clock)
+    finally:
+        told.setLevel(before)
 
 
 @contextmanager
