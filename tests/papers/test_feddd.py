@@ -30,7 +30,7 @@ def test_every_figure_with_results_is_there():
     assert {f"fig{n}" for n in range(2, 22)} <= figures
     by_figure = {f: sum(name.startswith(f"feddd/fig{f}/") for name in STUDIES) for f in range(2, 22)}
     assert by_figure[7] == 9  # three data sets, three splits
-    assert by_figure[8] == by_figure[14] == 3
+    assert by_figure[8] == by_figure[14] == 6  # in the simulator, and on real nodes
     assert by_figure[21] == 6  # three data sets, two readings of rare
     assert by_figure[16] == 6
 
@@ -129,7 +129,8 @@ def test_the_testbed_has_ten_clients_and_whole_broadcasts():
 
 def test_laptop_sizes_are_faithful():
     for name, study in STUDIES.items():
-        assert study.fidelity("laptop") in ("faithful", "exact", "published"), name
+        real = "/testbed/" in name  # four nodes on a laptop with other data: they try the times
+        assert study.fidelity("laptop") in (("toy",) if real else ("faithful", "exact", "published")), name
     laptop, paper = (STUDIES["feddd/fig7/mnist/iid"].settings(scale) for scale in ("laptop", "paper"))
     assert laptop["steps an epoch"] == paper["steps an epoch"] == 19
     assert laptop["clients"] == 100

@@ -24,6 +24,7 @@ from fedweave.data.arrays import from_pair
 from fedweave.data.checks import MOST_CLASSES
 from fedweave.data.columns import length, rows
 from fedweave.data.deal import covered
+from fedweave.data.partition import Partition
 from fedweave.fleet.mods import check_mods, seal_last, with_model
 from fedweave.fleet.wire.answer import Answer, answer
 from fedweave.fleet.wire.request import (
@@ -198,15 +199,16 @@ class Floors:
             )
 
 
-def dealt(data: str | Dataset, form: str = "dirichlet:0.5", seed: int = 0) -> LoadPartition:
+def dealt(data: str | Dataset, form: str | Partition = "dirichlet:0.5", seed: int = 0) -> LoadPartition:
     """Return a ``load_partition`` that deals a data set out among the clients, as the simulator does: for rehearsals.
 
-    ``data`` and ``form`` are those of ``fedweave run --data --partition``.
+    ``data`` and ``form`` are those of ``fedweave run --data --partition``, or of an ``Experiment``.
     """
 
     def load_partition(who: int, of: int) -> Dataset:
         whole = load(data) if isinstance(data, str) else data
-        shares = partition.parse(form, of).split(whole, rng_for(seed, 0, Stream.PARTITION))
+        deal = partition.parse(form, of) if isinstance(form, str) else form
+        shares = deal.split(whole, rng_for(seed, 0, Stream.PARTITION))
         mine, nothing = whole.take(shares.train[who]), np.zeros(0, np.int64)
         return replace(mine, test_x=rows(whole.x, nothing), test_y=rows(whole.y, nothing), test_group=None)
 

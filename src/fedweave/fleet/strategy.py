@@ -28,6 +28,7 @@ from fedweave.fleet.metrics import EXAMPLES, AggregateMetrics, aggregated, repor
 from fedweave.fleet.options import WRAPPER, StrategyOptions, needs
 from fedweave.fleet.server.mail import PromptGrid
 from fedweave.fleet.server.places import Places
+from fedweave.fleet.server.pulls import whole_answers
 from fedweave.fleet.server.questions import Asker, Question, as_known, why_failed
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.seats import capped
@@ -162,7 +163,7 @@ class Strategy(FlowerStrategy):
             log(INFO, "fedweave: goes on after round %s with the saved model", before)
             initial_arrays = self._given
         evaluate = evaluate_fn and (lambda r, arrays: evaluate_fn(before + r, arrays))
-        self._grid, self._rounds = PromptGrid(grid, self.local.terms, self._clock), before + num_rounds
+        self._grid, self._rounds = PromptGrid(whole_answers(grid), self.local.terms, self._clock), before + num_rounds
         try:
             result = super().start(
                 self._grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate

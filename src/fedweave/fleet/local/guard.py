@@ -1,13 +1,14 @@
 """End the processes of a fleet when the process that started them has ended, however it ended.
 
 A program of its own: it waits for the end of its input, which comes when its parent closes the pipe or ends. Then it
-ends every process that has the fleet's mark in its environment, and removes the fleet's folder.
+ends every process that has the fleet's mark in its environment, and removes the fleet's folder and namespaces.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from contextlib import suppress
 
@@ -28,7 +29,7 @@ def members(mark: str) -> list[psutil.Process]:
     return found
 
 
-def main(mark: str, folder: str) -> None:
+def main(mark: str, folder: str, *spaces: str) -> None:
     """Wait, then clean up."""
     sys.stdin.buffer.read()
     for _ in range(TRIES):
@@ -39,6 +40,8 @@ def main(mark: str, folder: str) -> None:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(left, timeout=2)
+    for space in spaces:
+        subprocess.run(["ip", "netns", "delete", space], capture_output=True, check=False)
     shutil.rmtree(folder, ignore_errors=True)
 
 

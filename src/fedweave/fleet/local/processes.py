@@ -34,7 +34,6 @@ QUIET = {  # no network calls outside this machine, no installations
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-DIRECT = dict.fromkeys(("NO_PROXY", "no_proxy"), f"{HOST},localhost")
 
 # Several commands in one process, because Flower's command line takes seconds to load.
 REGISTER = """
@@ -61,6 +60,9 @@ class Processes(AbstractContextManager["Processes"]):
     With ``secure`` everything to and from the SuperLink is encrypted and every node has a registered key.
     """
 
+    host = HOST  # where the SuperLink is
+    spaces: tuple[str, ...] = ()  # network namespaces that are removed afterwards
+
     def __init__(self, clients: int, *, secure: bool = True):
         self.clients, self.secure = clients, secure
         self.mark = uuid.uuid4().hex
@@ -69,13 +71,14 @@ class Processes(AbstractContextManager["Processes"]):
         self.link: subprocess.Popen[bytes] | None = None
         self.port = free_port()
         self._status = self.folder / "status.json"  # Flower's status of the last run
-        self._files = keys.server_files(self.folder / "keys", ["localhost", HOST]) if secure else None
+        self._files = keys.server_files(self.folder / "keys", ["localhost", self.host]) if secure else None
         tools = str(Path(sys.executable).parent)  # Flower starts its own commands by name
         own = {guard.MARK: self.mark, "FLWR_HOME": str(self.folder / "home")}
+        direct = dict.fromkeys(("NO_PROXY", "no_proxy"), f"{HOST},localhost,{self.host}")
         path = os.pathsep.join([tools, os.environ.get("PATH", "")])
-        self.env = {**os.environ, **QUIET, **DIRECT, **ONE_THREAD, **own, "PATH": path, "NO_COLOR": "1"}
+        self.env = {**os.environ, **QUIET, **direct, **ONE_THREAD, **own, "PATH": path, "NO_COLOR": "1"}
         self._guard = subprocess.Popen(
-            [sys.executable, "-P", guard.__file__, self.mark, str(self.folder)],
+            [sys.executable, "-P", guard.__file__, self.mark, str(self.folder), *self.spaces],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
@@ -100,12 +103,12 @@ class Processes(AbstractContextManager["Processes"]):
         trust = f'root-certificates = "{self._files.ca}"' if self._files else "insecure = true"
         home = self.folder / "home"
         home.mkdir()
-        text = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{HOST}:{self.port}"\n{trust}\n'
+        text = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{self.host}:{self.port}"\n{trust}\n'
         (home / "config.toml").write_text(text)
 
     def start_link(self) -> None:
         """Start the SuperLink and wait until it answers."""
-        command = ["flower-superlink", "--host", HOST, "--port", str(self.port)]
+        command = ["flower-superlink", "--host", self.host, "--port", str(self.port)]
         command += ["--disable-runtime-dependency-installation"]
         if self._files:
             command += ["--ssl-ca-certfile", str(self._files.ca), "--ssl-certfile", str(self._files.certificate)]
@@ -114,7 +117,7 @@ class Processes(AbstractContextManager["Processes"]):
             command += ["--insecure"]
         self.link = self._start(command, "superlink")
         context = ssl.create_default_context(cafile=str(self._files.ca)) if self._files else None
-        address = f"{'https' if self._files else 'http'}://{HOST}:{self.port}/health"
+        address = f"{'https' if self._files else 'http'}://{self.host}:{self.port}/health"
         opener = build_opener(ProxyHandler({}), HTTPSHandler(context=context))
         for _ in _poll(90):
             if self.link.poll() is not None:
@@ -131,7 +134,7 @@ class Processes(AbstractContextManager["Processes"]):
 
     def start_node(self, client: int, *options: str, key: Path | None = None, secure: bool | None = None) -> Any:
         """Start the SuperNode of a client."""
-        command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}", "--host", HOST]
+        command = ["flower-supernode", "--superlink", f"{self.host}:{self.port}", "--host", HOST]
         command += ["--port", str(free_port())]
         command += ["--node-config", f"partition-id={client} num-partitions={self.clients}", *options]
         if self._files and secure is not False:

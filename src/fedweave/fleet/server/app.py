@@ -22,6 +22,7 @@ from fedweave.engine.machine import processor, versions
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.torch_simulator import torch_simulator
 from fedweave.fleet.server.engine import FlowerEngine
+from fedweave.fleet.server.pulls import whole_answers
 from fedweave.fleet.server.questions import as_known
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import MAX_LENGTH_RATIO, Clock, Terms, refuse_oracle, refuse_pacing
@@ -74,7 +75,7 @@ def server(
         folder = config.get("out") or out
         what = experiment if isinstance(experiment, Experiment) else experiment(config)
         when = terms if isinstance(terms, Terms) else terms(config)
-        result = run(what, grid, when, Path(str(folder)) if folder else None, Say())
+        result = run(what, whole_answers(grid), when, Path(str(folder)) if folder else None, Say())
         log(INFO, "fedweave: done  accuracy %s  digest %s", result.summary["accuracy"], result.summary["digest"])
 
     return app

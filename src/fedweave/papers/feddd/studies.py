@@ -1,7 +1,7 @@
 """FedDD's figures 4 to 10 and 21, the methods under one budget; ``variants`` and ``single`` have the others.
 
-Figure 1 is an illustration, tables 1 to 6 list symbols, networks and settings. What figure 8 measured on ten rented
-machines is simulated here; on a real network it is another matter.
+Figure 1 is an illustration, tables 1 to 6 list symbols, networks and settings. What figures 8 and 14 measured on ten
+rented machines (table 5) is simulated here; ``testbed`` has them on real nodes.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from fedweave.papers.feddd.measures import (
 )
 from fedweave.papers.feddd.setup import MODELS, PRIMARY, SEEDS, SIZES, SPLITS, WIDE, Rare, Setting, dropout, rivals
 from fedweave.papers.feddd.single import STUDIES as SINGLE
+from fedweave.papers.feddd.testbed import STUDIES as TESTBEDS
 from fedweave.papers.feddd.variants import STUDIES as VARIANTS
 from fedweave.runs.experiment import Experiment
 from fedweave.sample import ACS, Oort
@@ -251,5 +252,6 @@ STUDIES: tuple[Study, ...] = (
     *(_fig21(data, rare) for data in MODELS for rare in READINGS),
     *VARIANTS,
     *SINGLE,
+    *TESTBEDS,
     *(_beyond(data) for data in MODELS),
 )
