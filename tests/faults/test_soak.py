@@ -103,9 +103,12 @@ class BadWeather(flower.LocalGrid):
             if not self._sick:
                 return None
             self.counts["bad"] += 1
-            bad = [np.full(3, np.nan, np.float32), np.zeros(1, np.float32), np.zeros(3), np.full(3, 1e30, np.float32)][
-                r % 4
-            ]
+            bad = [
+                np.full(3, np.nan, np.float32),
+                np.zeros(1, np.float32),
+                np.zeros(3, int),
+                np.full(3, 1e30, np.float32),
+            ][r % 4]
             answer.content["arrays"]["b"] = packed(bad)
         return answer
 

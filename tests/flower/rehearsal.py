@@ -149,8 +149,10 @@ class Growing(flower.LocalGrid):
         self.round += 1
         self.online = {node for node, c in zip(self.nodes, self._days[self.round - 1], strict=True) if c == "1"}
 
-    def watch(self, name, experiment):
-        return lambda row: self.come() if self.round < len(self._days) else None
+    def day_over(self, row):
+        """A callback: the next day comes with the next round."""
+        if self.round < len(self._days):
+            self.come()
 
 
 BAD = 2  # the client that does not behave

@@ -33,7 +33,7 @@ def test_a_fleet_that_grows_and_loses_nodes_is_its_replay_in_the_simulator(metho
     """2 nodes, then 6, of whom 3 are killed in round 5 and come back: the same model, cohorts and bookings."""
     grid, same = fleet(), experiment(method(4), rounds=len(DAYS))
     with caplog.at_level(logging.INFO):
-        found = run(same, grid, terms(), out=tmp_path / "run", watch=grid.watch)
+        found = run(same, grid, terms(), out=tmp_path / "run", callbacks=grid.day_over)
     there = np.array([[c == "1" for c in day] for day in DAYS])
     seen, samples = np.logical_or.accumulate(there), np.array([len(share(c).x) for c in range(CLIENTS)])
     lost = [sorted(KILLED) if r == IN_ROUND else [] for r in range(1, len(DAYS) + 1)]
@@ -54,30 +54,27 @@ def test_a_fleet_that_grows_and_loses_nodes_is_its_replay_in_the_simulator(metho
 def test_a_server_that_stops_while_its_fleet_grows_goes_on_to_the_same_bits(tmp_path):
     same = experiment(fw.methods.fedacs_estimated(4), rounds=len(DAYS), system=fw.system.Measured())
     whole = fleet()
-    expected = run(same, whole, terms(), watch=whole.watch)
+    expected = run(same, whole, terms(), callbacks=whole.day_over)
     grid = fleet()
     for stop in (3, 6, None):
 
-        def watch(name, experiment, stop=stop):
-            def told(row):
-                grid.come() if grid.round < len(DAYS) else None
-                if row["round"] == stop:
-                    raise KeyboardInterrupt
-
-            return told
+        def told(row, stop=stop):
+            grid.day_over(row)
+            if row["round"] == stop:
+                raise KeyboardInterrupt
 
         if stop:
             with pytest.raises(fw.Interrupted):
-                run(same, grid, terms(), out=tmp_path / "run", watch=watch)
+                run(same, grid, terms(), out=tmp_path / "run", callbacks=told)
             grid.forget()
-    resumed = run(same, grid, terms(), out=tmp_path / "run", watch=watch)
+    resumed = run(same, grid, terms(), out=tmp_path / "run", callbacks=told)
     assert resumed.summary["digest"] == expected.summary["digest"]
     assert resumed.clients["client"].tolist() == expected.clients["client"].tolist()
 
 
 def test_rounds_that_overlap_ask_newcomers_too(tmp_path):
     grid, same = Growing(app(), CLIENTS, DAYS), experiment(fw.methods.fedbuff(4, buffer=2), rounds=len(DAYS))
-    found = run(same, grid, terms(), watch=grid.watch)
+    found = run(same, grid, terms(), callbacks=grid.day_over)
     asked = found.clients["client"][found.clients["received"] == 1]
     assert set(asked) == set(range(CLIENTS))
     assert set(found.clients["client"][found.clients["round"] <= 2]) <= {0, 1}

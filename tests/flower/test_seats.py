@@ -183,14 +183,14 @@ def test_a_server_that_goes_on_remembers_whose_seats_they_are(tmp_path):
                 raise KeyboardInterrupt
 
         grid.bring(*honest[:5])
-        return lambda name, experiment: told
+        return told
 
-    expected = run(same, whole, terms, watch=late(whole))
+    expected = run(same, whole, terms, callbacks=late(whole))
     with pytest.raises(fw.Interrupted):
-        run(same, fleet, terms, out=tmp_path / "run", watch=late(fleet, stop=2))
+        run(same, fleet, terms, out=tmp_path / "run", callbacks=late(fleet, stop=2))
     fleet.forget()
     fleet.bring(impostor)
-    resumed = run(same, fleet, terms, out=tmp_path / "run", watch=late(fleet))
+    resumed = run(same, fleet, terms, out=tmp_path / "run", callbacks=late(fleet))
     assert resumed.summary["digest"] == expected.summary["digest"]
     assert resumed.clients["client"].tolist() == expected.clients["client"].tolist()
 
@@ -221,6 +221,6 @@ def test_an_impostor_does_not_reach_the_model(tmp_path):
     asked = []
     fleet._fate = lambda client, message: asked.append(client) or ""
     same = experiment(fw.methods.fedavg(CLIENTS), rounds=2)
-    result = run(same, fleet, watch=lambda name, e: lambda row: fleet.bring(CLIENTS))
+    result = run(same, fleet, callbacks=lambda row: fleet.bring(CLIENTS))
     assert asked.count(CLIENTS) == 1, "it was asked who it is, and nothing else"
     assert result.summary["digest"] == run(same).summary["digest"]

@@ -19,6 +19,7 @@ from fedweave.local.solvers import SGD
 from fedweave.method import Method
 from fedweave.round import first_state, run_round
 from fedweave.sample import Everyone
+from interrupt import StopAfter
 from jobs import jobs_of
 
 N = 10
@@ -162,15 +163,8 @@ def test_attacks_are_kept_with_the_run_and_resumed(tiny, tmp_path):
     whole = fw.run(tiny(adversary=adversary, rounds=4))
     assert fw.run(tiny(rounds=4)).summary["digest"] != whole.summary["digest"]
 
-    def stop(_, __):
-        def on_round(row):
-            if row["round"] == 2:
-                raise KeyboardInterrupt
-
-        return on_round
-
     with pytest.raises(fw.Interrupted):
-        fw.run(tiny(data="digits", adversary=adversary, rounds=4), tmp_path / "run", stop)
+        fw.run(tiny(data="digits", adversary=adversary, rounds=4), tmp_path / "run", StopAfter(2))
     kept = json.loads((tmp_path / "run" / "experiment.json").read_text())
     assert kept["adversary"]["type"] == "Backdoor"
     assert fw.resume(tmp_path / "run").summary["digest"] == whole.summary["digest"]

@@ -21,6 +21,7 @@ from fedweave.local.torch.threads import one_thread
 from fedweave.local.torch.trainer import TorchTrainer
 from fedweave.runs.loop import run_with
 from fedweave.upload import DifferentialDropout
+from interrupt import StopAfter
 from jobs import jobs_of
 from worlds import N, data, everyone, population
 
@@ -295,23 +296,13 @@ def test_a_roll_is_the_first_sub_model_of_the_rolled_model():
     assert np.array_equal(moved.loss, fixed.loss)
 
 
-def stopped(name, experiment):
-    """Interrupt a run after its second round."""
-
-    def told(row):
-        if row["round"] == 2:
-            raise KeyboardInterrupt
-
-    return told
-
-
 @pytest.mark.parametrize("name", ["fedavg", "feddd"])
 def test_rolled_runs_give_the_same_bits_and_a_whole_turn_is_none(tiny, tmp_path, name):
     method = getattr(fw.methods, name)(3)
     experiment = tiny(method, model="mlp", submodels=(1.0, 0.5), system=fw.system.Wireless(), rounds=4, roll=1)
     whole = fw.run(experiment)
     with pytest.raises(fw.Interrupted):
-        fw.run(experiment, tmp_path / "run", callbacks=stopped)
+        fw.run(experiment, tmp_path / "run", callbacks=StopAfter(2))
     assert fw.resume(tmp_path / "run", experiment).x.tobytes() == whole.x.tobytes()
     if name == "feddd":
         with Workers(2) as pool:

@@ -21,6 +21,7 @@ from fedweave.upload import DifferentialDropout, ErrorFeedback, Everything, Quan
 from fedweave.upload.codec import ClientModel
 from flower.rehearsal import CLIENTS, app, fate_of, run
 from flower.rehearsal import experiment as fleet_experiment
+from interrupt import StopAfter
 from worlds import equal_clients, quadratic_simulator
 
 N, D = 8, 5
@@ -188,14 +189,9 @@ def test_same_bits_in_workers_over_flower_and_after_an_interruption(upload, tmp_
     assert fw.run(replace(given, workers=2)).summary["digest"] == simulated.summary["digest"]
     fleet = flower.LocalGrid(app(), CLIENTS, fate=fate_of(given), bytes=True)
     assert run(given, fleet, flower.Terms(min_answers=0)).summary["digest"] == simulated.summary["digest"]
-
-    def stop(row):
-        if row["round"] == 2:
-            raise KeyboardInterrupt
-
     named = replace(given, data="digits")
     with pytest.raises(fw.Interrupted):
-        fw.run(named, tmp_path / "run", lambda *_: stop)
+        fw.run(named, tmp_path / "run", StopAfter(2))
     resumed = fw.resume(tmp_path / "run")
     assert resumed.summary["digest"] == simulated.summary["digest"]
     assert np.array_equal(resumed.clients["bytes_up"], simulated.clients["bytes_up"])
