@@ -8,6 +8,7 @@ import pytest
 from flwr.app import MetricRecord
 
 import fedweave as fw
+import worlds
 from fedweave import flower
 from fedweave.fleet.server.app import prepare
 from fedweave.fleet.server.seats import capped
@@ -186,3 +187,50 @@ def test_the_log_names_node_partition_and_client(caplog):
     for client, why in ((0, "its app failed: RuntimeError: no power"), (1, "its node is gone")):
         named = f"client {client} (node {fleet.nodes[client]}, partition-id={client}): {why}"
         assert named in caplog.text
+
+
+def test_weights_below_one_are_capped_too():
+    """Four clients of weight 0.001 and one of 1: the median is 0.001, so that none counts more than 0.01."""
+    assert capped(np.array([0.001] * 4 + [1.0]), 10) == pytest.approx([0.001] * 4 + [0.01])
+    assert capped(np.array([1, 1, 1, 1, 1000]), 0.5).tolist() == [1] * 5, "a number of samples is at least one"
+
+
+def test_an_answer_without_what_a_method_must_hear_is_refused_and_the_run_goes_on():
+    strategy = flower.Strategy(fw.methods.latency_optimal(3), clock=VirtualClock())
+    cohort = worlds.cohort([4, 7, 9])
+    heard = worlds.replies(np.ones((3, 2)), first_gradient=np.array([1.0, np.nan, 2.0]))
+    left = strategy._complete(heard, cohort, first=True)
+    assert left.received.tolist() == [True, False, True]
+    assert list(map(str, left.failures.refused)) == ["client 7: no 'first-gradient'"]
+    nobody = heard._replace(first_gradient=np.full(3, np.nan))
+    with pytest.raises(fw.BadInput, match=r"needs the 'first-gradient' of every client, and client 4 does not report"):
+        strategy._complete(nobody, cohort, first=True)
+    assert not strategy._complete(nobody, cohort, first=False).received.any(), "later it is no wrong app"
+
+
+def test_evaluations_that_come_twice_count_once_and_counts_are_the_servers():
+    def loud(content):
+        content["metrics"]["asked"] = -1.0
+
+    grid = flower.LocalGrid(plain(), N)
+    honest = grid._answered
+
+    def answered(message, node):
+        reply = honest(message, node)
+        loud(reply.content)
+        return reply
+
+    grid._answered = answered
+    strategy = flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock())
+    told = start(strategy, grid).train_metrics_clientapp[1]
+    assert (told["asked"], told["received"]) == (N, N)
+
+
+def test_a_fleet_that_was_too_small_may_be_tried_again():
+    strategy = flower.Strategy(
+        fw.methods.fedavg(2), clock=VirtualClock(), terms=Terms(connected=N + 1, start_seconds=1)
+    )
+    grid = flower.LocalGrid(plain(), N)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=f"{N + 1} must be"):
+            start(strategy, grid)

@@ -224,3 +224,13 @@ def test_an_impostor_does_not_reach_the_model(tmp_path):
     result = run(same, fleet, callbacks=lambda row: fleet.bring(CLIENTS))
     assert asked.count(CLIENTS) == 1, "it was asked who it is, and nothing else"
     assert result.summary["digest"] == run(same).summary["digest"]
+
+
+def test_strangers_do_not_count_as_connected(tmp_path):
+    """Two keys, one of whose owners is there with two strangers: the fleet is not complete."""
+    mine = keys(tmp_path, 2)
+    fleet = Fleet((0, 2), (1, 2), (2, 2), keys=[mine[0], b"another", b"a third"])
+    fleet.bring(0, 1, 2)
+    places = Places(fleet, Terms(keys=str(tmp_path), start_seconds=1), VirtualClock())
+    with pytest.raises(RuntimeError, match=r"1 clients are there after 1 s, 2 must be"):
+        places.gather()

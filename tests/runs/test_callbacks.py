@@ -64,6 +64,20 @@ def test_what_a_callback_raises_ends_the_run_and_is_told_to_all_that_began(tiny,
     assert fw.resume(tmp_path / "run").summary["digest"] == fw.run(tiny(rounds=3)).summary["digest"]
 
 
+def test_an_end_that_fails_silences_nobody_and_does_not_hide_what_came_before(tiny):
+    class Fails(fw.Callback):
+        def end(self, run, result, error):
+            raise ValueError("no connection")
+
+    diary = Diary()
+    with pytest.raises(fw.Interrupted):
+        fw.run(tiny(rounds=2), callbacks=[StopAfter(1), Fails(), diary])
+    assert diary.told()[-1] == ("end", "fedavg", 1)
+    with pytest.raises(ValueError, match="no connection"):
+        fw.run(tiny(rounds=1), callbacks=[Fails(), diary])
+    assert diary.told()[-1] == ("end", "fedavg", 1)
+
+
 def test_the_runs_of_a_comparison_share_their_callbacks(tiny):
     diary = Diary()
     fw.compare(["fedavg", "fedprox"], tiny(rounds=1), callbacks=diary)

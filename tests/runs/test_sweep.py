@@ -183,6 +183,8 @@ WRONG = {
     },
     "'fedpro' is no method of this sweep. Did you mean 'fedprox'?": {"fedpro:lr": [1]},
     "'lr' is swept twice for fedprox": {"lr": [1], "fedprox:lr": [2]},
+    "'lr' is swept twice for fedavg": {"fedavg:method.lr": [1], "lr": [2]},
+    "has 1 twice": {"lr": [1, 1.0]},
     "over 'lr' has 0.1 twice": {"lr": [0.1, 0.2, 0.1]},
     "over 'lr' takes a list of values. Got 0.1": {"lr": 0.1},
     "over 'lr' takes a list of values. Got []": {"lr": []},

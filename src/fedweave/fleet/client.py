@@ -80,7 +80,8 @@ def client(
 
     The client does not trust the server either. It answers nothing if it has fewer than ``min_samples`` samples, and no
     request that visits fewer, takes fewer than ``min_steps`` steps, or has batches of fewer than ``min_batch``: so no
-    answer is that of a sample or two. It tells how a model does on its own samples only with ``evaluate``.
+    answer by itself is that of a sample or two. It evaluates models only with ``evaluate``; the mean loss that
+    Power-of-Choice asks for it always tells.
     """
     task = parse_task(task) if isinstance(task, str) else task
     check_mods(mods)

@@ -51,6 +51,8 @@ class StrategyOptions:
                 f"{method.name} asks per_round={per_round} clients, fewer than min_train_nodes={least}: raise "
                 "per_round, or give fraction_train, which then holds instead."
             )
+        if self.fraction_train is not None and self.terms.over_selection != 1:
+            problems.append("fraction_train says how many are asked: leave 'over_selection' out of Terms, or raise it.")
         both = self.terms.connected, self.min_available_nodes
         if None not in both and both[0] != both[1]:
             problems.append(

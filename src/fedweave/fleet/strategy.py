@@ -169,7 +169,7 @@ class Strategy(FlowerStrategy):
                 self._grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate
             )
         finally:
-            self._grid = None
+            self._grid = self._rounds = None
         for kind in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
             setattr(result, kind, {before + r: record for r, record in getattr(result, kind).items()})
         return result
@@ -240,7 +240,11 @@ class Strategy(FlowerStrategy):
         if server_round == 1:  # a loop begins, the first or one more
             self._before = self._state.round if self._state else 0
         if self._places is None:
-            self._begin(arrays, grid)
+            try:
+                self._begin(arrays, grid)
+            except BaseException:
+                self._places = None  # so that the next start begins again
+                raise
         places, number, wait = self._places, self._before + server_round, self.local.terms.answer_seconds
         assert places is not None
         there = self._gathered(places)
@@ -291,7 +295,7 @@ class Strategy(FlowerStrategy):
         received = self._asker.replies(asked.question, box, look=False)
         assignment = asked.question.assignment
         received = self._weighed(received, assignment.cohort, answers)
-        self._check(received, assignment.cohort)
+        received = self._complete(received, assignment.cohort, first=not asked.state.round)
         ids, before = assignment.cohort.ids, assignment.population
         self._places.samples[ids[received.received]] = box.samples[received.received].astype(np.int64)
         self._steps[ids[box.counted]] = box.steps[box.counted]
@@ -310,7 +314,7 @@ class Strategy(FlowerStrategy):
         counts = {"asked": len(asked.messages), "received": int(heard.received.sum()), "refused": len(happened.refused)}
         self._given = self._current = self._tensors.record(state.x, self._rest(asked, used))
         measured = self._aggregated("train", used)
-        return self._given, MetricRecord({**counts, **measured})
+        return self._given, MetricRecord({**measured, **counts})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -338,7 +342,8 @@ class Strategy(FlowerStrategy):
         terms, good = self.local.terms, list[RecordDict]()
         node_of = {message.metadata.message_id: message.metadata.dst_node_id for message in self._evaluating}
         client_at = {node: client for client, node in (self._places.node.items() if self._places else ())}
-        for reply in replies:
+        once = {reply.metadata.reply_to_message_id: reply for reply in replies}  # it may come twice
+        for reply in once.values():
             try:
                 if reply.has_error():
                     raise Unfit(why_failed(reply))
@@ -468,19 +473,19 @@ class Strategy(FlowerStrategy):
         wrong = {row: why for row in rows if (why := wrong_weight(answers[row], key, most))}
         for row in set(rows) - set(wrong):
             self._weights[cohort.ids[row]] = float(reported(answers[row])[key])
-        fine = np.array([row not in wrong for row in range(heard.received.size)], bool)
-        refused = *heard.failures.refused, *(Failure(int(cohort.ids[row]), why) for row, why in wrong.items())
-        return heard.keep_only(fine)._replace(failures=heard.failures._replace(refused=refused)) if wrong else heard
+        return _without(heard, cohort, wrong)
 
-    def _check(self, heard: Replies, cohort: Cohort) -> None:
-        """Refuse to go on without what the method must hear."""
+    def _complete(self, heard: Replies, cohort: Cohort, first: bool) -> Replies:
+        """Refuse answers without what the method must hear; where at first nobody tells it, the app is wrong."""
         for field in self.method.sampler.required_fields():
-            silent = heard.received & np.isnan(getattr(heard, field))
-            if silent.any():
+            silent, name = heard.received & np.isnan(getattr(heard, field)), field.replace("_", "-")
+            if first and silent.any() and silent.sum() == heard.received.sum():
                 raise BadInput(
-                    f"{self.method.name} needs the {field.replace('_', '-')!r} of every client, and client "
-                    f"{cohort.ids[silent][0]} does not report it among its metrics. {WRAPPER}"
+                    f"{self.method.name} needs the {name!r} of every client, and client {cohort.ids[silent][0]} does "
+                    f"not report it among its metrics. {WRAPPER}"
                 )
+            heard = _without(heard, cohort, dict.fromkeys(np.flatnonzero(silent).tolist(), f"no {name!r}"))
+        return heard
 
     @property
     def _outside(self) -> list[str]:
@@ -511,6 +516,15 @@ def _misfit(one: ArrayRecord, other: ArrayRecord) -> str:
     """Return the first array in which two models differ in name, shape or type; "" if in none."""
     mine, theirs = ({n: (tuple(a.shape), a.dtype) for n, a in record.items()} for record in (one, other))
     return next((repr(name) for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)), "")
+
+
+def _without(heard: Replies, cohort: Cohort, wrong: Mapping[int, str]) -> Replies:
+    """Return the answers without those of these rows, which are refused for these reasons."""
+    if not wrong:
+        return heard
+    fine = np.array([row not in wrong for row in range(heard.received.size)], bool)
+    refused = *heard.failures.refused, *(Failure(int(cohort.ids[row]), why) for row, why in wrong.items())
+    return heard.keep_only(fine)._replace(failures=heard.failures._replace(refused=refused))
 
 
 def _refuse_foreign(method: Method, state: ServerState, first: ServerState) -> None:

@@ -315,8 +315,11 @@ def count_left(folder: Path | None, runs: Mapping[str, Experiment], swept: bool 
     if not (swept or (folder and is_sweep(folder))):
         return left
     tests = {f"{e.method.name}-seed{e.seed}" for e in runs.values() if e.validation}
-    done = [run for run in runs_in(folder / BEST) if has_begun(run)] if folder and is_comparison(folder / BEST) else []
-    return left + len(tests) - len(done)
+    if folder is None or not is_comparison(folder / BEST):
+        return left + len(tests)
+    places = {run.name: run for run in runs_in(folder / BEST)}
+    length = next(iter(runs.values())).rounds
+    return left + sum(not (place / state_file(length)).exists() for place in places.values())
 
 
 def runs_in(folder: str | Path) -> list[Path]:
@@ -360,4 +363,5 @@ def begun_in(folder: str | Path) -> list[Path]:
 
 def has_begun(run: Path) -> bool:
     """Return whether a run folder has a finished round."""
-    return os.path.isdir(run) and any(run.glob("state-*.safetensors"))
+    states = run.glob("state-*.safetensors") if os.path.isdir(run) else ()
+    return any(state.name != state_file(0) for state in states)

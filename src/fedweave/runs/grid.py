@@ -70,7 +70,7 @@ def axes_of(over: Mapping[str, Sequence[Any]], methods: Sequence[Method], experi
         wrong += [
             f"over {key!r}: {path!r} is swept twice for {name}."
             for name in chosen
-            if any(axis.path == path and name in axis.methods for axis in axes)
+            if any(_same(axis.path, path) and name in axis.methods for axis in axes)
         ]
         problems += wrong
         if not wrong:
@@ -80,12 +80,23 @@ def axes_of(over: Mapping[str, Sequence[Any]], methods: Sequence[Method], experi
     return axes
 
 
+def _same(one: str, other: str) -> bool:
+    """Return whether two fields are one: a method's own learning rate holds instead of the experiment's."""
+    return one == other or {one, other} == {"lr", "method.lr"}
+
+
 def _value_problems(key: str, values: Any) -> list[str]:
     if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray) or not len(values):
         return [f"over {key!r} takes a list of values. Got {shown(values)}."]
-    plain = [json.dumps(describe(v), default=repr, sort_keys=True) for v in values]
+    plain = [_plain(v) for v in values]
     twice = [v for v, text in zip(values, plain, strict=True) if plain.count(text) > 1]
     return [f"over {key!r} has {shown(twice[0])} twice."] if twice and not callable(twice[0]) else []
+
+
+def _plain(value: Any) -> str:
+    """Return a text that equal values share: 1 and 1.0 are one point."""
+    plain = describe(value)
+    return repr(float(plain)) if isinstance(plain, int | float) else json.dumps(plain, default=repr, sort_keys=True)
 
 
 def _path_problems(
@@ -93,6 +104,9 @@ def _path_problems(
 ) -> list[str]:
     if path in FIXED:
         return [f"over {key!r}: {path!r} cannot be swept, since {FIXED[path]}."]
+    if path == "lr" and (own := [m.name for m in methods if m.name in chosen and m.lr is not None]):
+        way = f"sweep {','.join(own)}:method.lr instead."
+        return [f"over {key!r}: {_and(own)} {'has' if len(own) == 1 else 'have'} a learning rate of its own: {way}"]
     having = {m.name: replace(experiment, method=m) for m in methods}
     lacking = [name for name in chosen if not _has_field(having[name], path)]
     if not lacking:

@@ -214,8 +214,11 @@ def go_on(session: Session, state: ServerState, store: RunFolder, callbacks: Seq
         result = _result(store, to_plain(session.experiment), session.manifest, record.state, session.own_model)
     finally:
         store.close()
-    for callback in begun:
-        callback.end(run, result, error)
+    for callback in begun:  # each of them, whatever the others do
+        try:
+            callback.end(run, result, error)
+        except BaseException as e:
+            error = error or e
     if isinstance(error, KeyboardInterrupt):
         raise Interrupted(store.folder, record.state.round, result) from None
     if error is not None:

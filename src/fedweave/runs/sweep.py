@@ -61,7 +61,7 @@ class Sweep(Comparison):
     @property
     def validation(self) -> float:
         """The share of the training samples that the points are judged on; 0: on the test set."""
-        return self.results[0].experiment.get("validation") or 0.0
+        return (self.results[0].experiment.get("validation") or 0.0) if self.results else 0.0
 
     @property
     def fields(self) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from logging import INFO
@@ -95,7 +96,14 @@ def run(
         session = prepare(experiment, grid, terms, clock)
         store = RunFolder.create(out, to_plain(experiment), session.manifest)
         return go_on(session, store.start(session.start, experiment.tables), store, heard)
-    store = RunFolder.open(out)
+    with closing(RunFolder.open(out)) as store:  # closed also when refused: the next try is not locked out
+        return _continued(experiment, grid, terms, store, heard, clock)
+
+
+def _continued(
+    experiment: Experiment, grid: Grid, terms: Terms, store: RunFolder, heard: Sequence[Callback], clock: Clock
+) -> Result:
+    """Continue a run with the fleet that is there now."""
     stored = store.experiment
     refuse_another(stored, replace(experiment, rounds=stored["rounds"]))
     manifest, state = store.manifest, store.load_state(tables=None)

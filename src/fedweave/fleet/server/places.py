@@ -41,7 +41,7 @@ class Places(Seats):
         """Return which clients are there (N,) bool, after waiting for as many as the terms want."""
         wanted = self.min_available or self.stated or 2
         deadline = self._clock.now() + self._terms.start_seconds
-        while len(nodes := self._listed()) < wanted:
+        while len(nodes := self._owners()) < wanted:
             if self._clock.now() >= deadline:
                 raise RuntimeError(
                     f"{len(nodes)} clients are there after {self._terms.start_seconds:g} s, {wanted} must be. "
@@ -52,6 +52,11 @@ class Places(Seats):
             self._make_room(len(nodes))
         self._seat(nodes)
         return self._there(nodes)
+
+    def _owners(self) -> dict[int, bytes]:
+        """Return the nodes that may have a seat; without stated keys all that are listed."""
+        nodes = self._listed()
+        return {node: who for node, who in nodes.items() if self._keys is None or who in self._keys}
 
     def close(self, size: int, why: str) -> None:
         """Take nobody in beyond these seats, because the method cannot."""

@@ -122,7 +122,8 @@ def capped(samples: Array, ratio: float | None) -> Array:
     known = samples[samples > 0]
     if ratio is None or known.size < FEW:
         return samples
-    return np.minimum(samples, max(int(ratio * np.median(known)), 1)).astype(samples.dtype)
+    most = ratio * float(np.median(known))
+    return np.minimum(samples, max(int(most), 1) if samples.dtype.kind in "iu" else most).astype(samples.dtype)
 
 
 def keys_in(folder: Path) -> list[bytes]:
