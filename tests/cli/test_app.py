@@ -349,7 +349,7 @@ def test_quiet_still_warns_of_refused_updates(capsys):
     run = Running(fw.Experiment("fedavg", seed=3), {}, None, 0)
     Refusals().round(run, {"round": 4, "refused": 2}, None)
     Refusals().round(run, {"round": 5, "refused": 0}, None)
-    assert capsys.readouterr().err == "warning: fedavg, seed 3, round 4: refused 2 updates\n"
+    assert capsys.readouterr().err == "warning: fedavg-seed3, round 4: refused 2 updates\n"
 
 
 def test_runs_of_one_second_do_not_collide(fedweave, tmp_path, monkeypatch):

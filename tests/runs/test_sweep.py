@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fedweave as fw
+from fedweave import report
 from fedweave.core import crash_points
 from fedweave.runs import compare as comparing
 from fedweave.runs.grid import axes_of, places_of
@@ -306,3 +307,18 @@ def test_rows_of_all_runs_are_one_table(undisturbed, base):
     assert compared.groupby(["method", "seed"]).size().to_dict() == dict.fromkeys(
         itertools.product(("fedavg", "fedexp"), (0, 1)), 3
     )
+
+
+def test_a_point_at_which_every_update_is_refused_is_not_the_best():
+    """Its model is the one it began with, which may look better than one that was trained too fast."""
+    sweep = fw.sweep(["fedavg"], fw.Experiment("fedavg", "quadratics", rounds=2, steps=30), {"lr": [0.1, 1e38]})
+    tried, refused = sweep.summary
+    assert (tried["best"], refused["best"], refused["failed"]) == (True, False, 1)
+
+
+def test_early_ends_are_told(tiny):
+    sweep = fw.sweep(["fedavg"], tiny(rounds=4, target=0.0, stop_at_target=True), {"lr": [0.01, 0.1]}, seeds=2)
+    assert [row["ended_early"] for row in sweep.summary] == [2, 2]
+    assert sweep.best["fedavg"]["test"]["ended_early"] == 2
+    shown = [table.caption for table in report.sweep_tables(sweep)]
+    assert shown[0].startswith("4 of 4 runs ended at the target or by patience")

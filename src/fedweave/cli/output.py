@@ -29,7 +29,7 @@ class Refusals(Callback):
     def round(self, run: Running, row: Row, state: ServerState) -> None:
         """Warn of the updates that a round refused."""
         if row["refused"]:
-            said = f"{run.name}, seed {run.experiment.seed}, round {row['round']}: refused {row['refused']} updates"
+            said = f"{run.label}, round {row['round']}: refused {row['refused']} updates"
             print(f"warning: {said}", file=sys.stderr)
 
 
@@ -39,7 +39,7 @@ class Particulars(Callback):
     def begin(self, run: Running) -> None:
         """Print software, processor, trainer, data and model of a run that begins."""
         for line in particulars(run):
-            print(f"{run.name}: {line}", file=sys.stderr)
+            print(f"{run.label}: {line}", file=sys.stderr)
 
 
 def particulars(run: Running) -> list[str]:

@@ -13,7 +13,7 @@ from fedweave.report.repeat import repeat
 from fedweave.report.summary import Row, by_method, compare_rows
 from fedweave.report.svg import Ink, inks
 from fedweave.report.sweep_figure import against
-from fedweave.report.sweep_terminal import field_columns, judged_on, score_cells
+from fedweave.report.sweep_terminal import field_columns, how_runs_ended, judged_on, score_cells
 from fedweave.report.tables import legend, paired_differences, swatch
 from fedweave.runs.grid import label_text, point_text
 
@@ -53,8 +53,8 @@ def sentences(sweep: Sweep, rows: Sequence[Row], tested: Sequence[Row]) -> list[
     if not best:
         found = ["At every point some run diverged, so there is no best one."]
     found += _edges(best, rows)
-    if unfinished := sum(row["unfinished"] for row in rows):
-        found.append(f"{unfinished} of {len(sweep.results)} runs are unfinished, so this may change.")
+    if ended := how_runs_ended(rows):
+        found.append(ended)
     return found
 
 

@@ -60,9 +60,18 @@ def _points(sweep: Sweep, rows: Sequence[Row], title: str) -> Table:
         point = [point_text(row["point"])] if single else values
         cells = (*point, *score_cells(row), "best" if row["best"] else "")
         table.add_row(*(Text(cell) for cell in (row["method"], *cells)), style="bold" if row["best"] else "")
-    if unfinished := sum(row["unfinished"] for row in rows):
-        table.caption = f"{unfinished} of {sum(row['seeds'] for row in rows)} runs are unfinished."
+    table.caption = how_runs_ended(rows)
     return table
+
+
+def how_runs_ended(rows: Sequence[Row]) -> str | None:
+    """Return how many runs are not done, or ended earlier than their experiment says; None where all went on."""
+    runs, said = sum(row["seeds"] for row in rows), list[str]()
+    if unfinished := sum(row["unfinished"] for row in rows):
+        said.append(f"{unfinished} of {runs} runs are unfinished.")
+    if ended := sum(row["ended_early"] for row in rows):
+        said.append(f"{ended} of {runs} runs ended at the target or by patience: their values are of different rounds.")
+    return " ".join(said) or None
 
 
 def _best(sweep: Sweep) -> Table:
@@ -77,6 +86,7 @@ def _best(sweep: Sweep) -> Table:
         mean, interval = score_cells(row)
         test = [mean, *(score_cells(row["test"]) if row["test"] else [units.NONE] * 2)] if tested else [mean, interval]
         table.add_row(*(Text(cell) for cell in (method, point_text(row["point"]), *test)))
+    table.caption = how_runs_ended([row["test"] for row in sweep.best.values() if row["test"]])
     return table
 
 

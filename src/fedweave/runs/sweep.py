@@ -84,7 +84,7 @@ class Sweep(Comparison):
         """The best point of every method that has one: its row of ``summary``, and how it did on the ``test`` set."""
         rows = {row["method"]: row for row in self.summary if row["best"]}
         tested = {row["method"]: row for row in _rows_of(self.tested)}
-        keys = ("metric", "seeds", "mean", "low", "high", "failed")
+        keys = ("metric", "seeds", "mean", "low", "high", "failed", "unfinished", "ended_early")
         return {m: row | {"test": {k: tested[m][k] for k in keys} if m in tested else None} for m, row in rows.items()}
 
     def report(self, path: str | Path) -> Path:
@@ -268,6 +268,7 @@ def _row(method: str, point: tuple[tuple[str, Any], ...], runs: Sequence[Result]
         "high": high,
         "failed": failed,
         "unfinished": sum(_is_unfinished(run) for run in runs),
+        "ended_early": sum(bool(run.summary.get("ended_early")) for run in runs),
     }
 
 
@@ -276,7 +277,13 @@ def _is_unfinished(run: Result) -> bool:
 
 
 def _value(run: Result) -> float:
-    """Return the metric at the end of a run, nan if it diverged; of an unfinished one, what was found last."""
+    """Return the metric at the end of a run, nan if it diverged; of an unfinished one, what was found last.
+
+    A run in whose last round every answer was refused has diverged too: its model is an old one.
+    """
+    refused, received = (run.rounds.get(name, np.empty(0))[-1:].any() for name in ("refused", "received"))
+    if refused and not received:
+        return np.nan
     values = run.rounds.get(run.summary["metric"], np.empty(0))
     if _is_unfinished(run):
         values = values[np.isfinite(values)]

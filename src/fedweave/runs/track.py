@@ -30,8 +30,7 @@ FLUSH_SECONDS = 5.0  # at most so long ago is what TensorBoard sees
 BATCH = 100  # parameters that MLflow takes at once
 MARK = "fedweave.txt"  # says which run the files beside it are of
 TAGS = {  # of the columns of a row; what is no column of every run is a metric of the task
-    **dict.fromkeys({*RESERVED, *TAKEN}, "measures"),
-    **dict.fromkeys(("accuracy", "loss"), "test"),
+    **dict.fromkeys({*RESERVED, *TAKEN} - {"accuracy", "loss"}, "measures"),
     **dict.fromkeys(("train_loss", "objective"), "train"),
     **dict.fromkeys(("asked", "received", "refused", "abandoned"), "clients"),
     **dict.fromkeys(("client_mean", "client_std", "client_worst", "client_worst_decile"), "clients"),
@@ -85,14 +84,19 @@ class Tracker(Callback, ABC):
     def _add(self, run: Running, row: Row) -> None:
         log, number = self._logs[run], int(row["round"])
         if number > log.last:
-            log.add(number, scalars(row))
+            log.add(number, scalars(row, judged_on(run)))
             log.last = number
 
 
-def scalars(row: Row) -> dict[str, float]:
+def judged_on(run: Running) -> str:
+    """Return on which samples a run's models are evaluated, in a word."""
+    return "validation" if run.experiment.validation else "test"
+
+
+def scalars(row: Row, judged: str = "test") -> dict[str, float]:
     """Return the numbers of a row by their tags, such as test/accuracy and cost/clock; without those not known."""
     known = {name: float(value) for name, value in row.items() if name != "round" and np.ndim(value) == 0}
-    return {f"{TAGS.get(name, 'test')}/{name}": value for name, value in known.items() if np.isfinite(value)}
+    return {f"{TAGS.get(name, judged)}/{name}": value for name, value in known.items() if np.isfinite(value)}
 
 
 def identity_of(run: Running) -> str:
@@ -161,7 +165,7 @@ class EventFile(Log):
         past = run.past.get("wall_seconds", np.zeros(0))
         self._begun = time.time() - (float(past[-1]) if past.size else 0.0)
         primary, settings = (run.manifest.get("task") or {}).get("primary", "loss"), settings_of(run)
-        session, start, self._end = summary.hparams(settings, {f"{TAGS.get(primary, 'test')}/{primary}": 0})
+        session, start, self._end = summary.hparams(settings, {f"{TAGS.get(primary, judged_on(run))}/{primary}": 0})
         self._write(file_version="brain.Event:2")
         self._write(step=1, session_log=self._messages.SessionLog(status=1))  # a start: drop what was shown before
         for content in (session, start, summary.text("experiment", _as_markdown(run, settings))):
