@@ -176,6 +176,7 @@ def test_without_any_node_left_the_run_ends_with_one_sentence(cluster, pool, wai
         at(pool, waiting)
 
 
+@LONG
 def test_other_software_is_refused_and_another_processor_named(pool, waiting, tmp_path, monkeypatch):
     (tmp_path / "done").touch()
     real = ray_cluster.versions()
@@ -224,6 +225,7 @@ def test_runs_of_a_comparison_go_on_at_the_same_time_to_the_same_bits(several, t
     assert digests(fw.compare(METHODS, experiment, 2)) == one_by_one
 
 
+@LONG
 def test_a_sweep_spreads_its_grid_and_tests_its_best_point_to_the_same_bits(several):
     experiment, over = several[0], {"lr": [0.02, 0.1]}
     there = fw.sweep(METHODS[1:], experiment, over)

@@ -18,6 +18,7 @@ from fedweave.method import Method
 from fedweave.pacing import Synchronous
 from fedweave.papers.beyond.participation import Absent
 from fedweave.papers.fedacs.quadratics import Even
+from fedweave.papers.feddd.testbed import Shaped
 from fedweave.round.guard import Guarded, guarded
 from fedweave.round.read_only import read_only_record
 from fedweave.runs.method_names import method_names, parse
@@ -97,7 +98,7 @@ WORLDS = [
     fw.system.Dynamic(slow_work=(1, MOST_STEPS), fast_work=(MOST_STEPS, MOST_STEPS), step_seconds=1e9),
     fw.system.Measured(),
     fw.system.Devices(up_mbit="pareto:1e-9:0.1", down_mbit="lognormal:1:10", loss_rate=(0.0, 0.999)),
-    *(Absent(), Even()),
+    *(Absent(), Even(), Shaped((1e-3,) * CLIENTS, (1e9,) * CLIENTS, 0.0)),
 ]
 WORLDS += [
     *(fw.system.Jittered(world, compute=3, link=3) for world in WORLDS),
