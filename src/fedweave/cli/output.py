@@ -44,13 +44,13 @@ class Particulars(Callback):
 
 def particulars(run: Running) -> list[str]:
     """Return lines about what a run works with."""
-    told, samples, model = run.manifest, run.manifest["samples"], run.manifest["model"]
+    facts, samples, model = run.manifest, run.manifest["samples"], run.manifest["model"]
     spread = f" with {min(samples)} to {max(samples)} samples, {sum(samples)} in all" if samples else ""
     return [
-        f"software: {', '.join(f'{name} {number}' for name, number in told['versions'].items())}",
-        f"processor: {', '.join(told['processor'].values())}",
-        f"trainer: {told['trainer']}, device: {told['device']}",
-        f"data: {told['data']['name']}, {told['clients']} clients{spread}",
-        f"model: {model['name']}, {model['parameters']} parameters; task: {told['task']['name']}",
+        f"software: {', '.join(f'{name} {number}' for name, number in facts['versions'].items())}",
+        f"processor: {', '.join(facts['processor'].values())}",
+        f"trainer: {facts['trainer']}, device: {facts['device']}",
+        f"data: {facts['data']['name']}, {facts['clients']} clients{spread}",
+        f"model: {model['name']}, {model['parameters']} parameters; task: {facts['task']['name']}",
         f"folder: {run.folder or 'none'}" + (f", continued after round {run.rounds_done}" if run.rounds_done else ""),
     ]

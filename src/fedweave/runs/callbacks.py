@@ -1,4 +1,4 @@
-"""What is told of runs while they go on: to a progress bar, a tracker, or a function of your own."""
+"""What is called while runs go on: a progress bar, a tracker, or a function of your own."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Running:
 
 
 class Callback:
-    """Told when a run begins, after each round and when it ends; override what you need.
+    """Called when a run begins, after each round and when it ends; override what you need.
 
     All runs of a comparison share it; those that go on at the same time call it from several threads. What it raises
     ends the run, with the finished rounds kept.

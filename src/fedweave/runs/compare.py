@@ -171,7 +171,7 @@ class Kept(Callback):
 
 @dataclass(frozen=True)
 class Together:
-    """How several runs are done: who is told, by which command, how many at the same time, and what they make."""
+    """How several runs are done: callbacks, command, how many at the same time, and what they make."""
 
     callbacks: Sequence[Callback]
     command: str | None

@@ -57,7 +57,7 @@ def run(
 ) -> Result:
     """Run an experiment. With ``out`` everything is kept in that folder and can be resumed; without, in memory.
 
-    ``callbacks`` are told of every round: a ``Callback``, a function of a round's row, or several of them.
+    ``callbacks`` are called after every round: a ``Callback``, a function of a round's row, or several of them.
     ``progress`` is shown on a terminal and in a notebook unless it is False, and with True also elsewhere.
     """
     heard = callbacks_of(callbacks)

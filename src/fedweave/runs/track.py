@@ -120,7 +120,7 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 class TensorBoard(Tracker):
     """Writes TensorBoard's files, those of each run into a folder of its own: ``tensorboard --logdir FOLDER``.
 
-    A run that is continued writes its file anew, with the rounds that were done.
+    A run that is continued writes its file again, with the rounds that were done.
     """
 
     def __init__(self, folder: str | Path):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
+from fedweave.fleet.server.around import AroundGrid
 from fedweave.fleet.server.terms import Clock, Terms
 from fedweave.fleet.wire.answer import size
 
@@ -55,14 +55,15 @@ def _pull(grid: Grid, names: list[str], at_a_time: int) -> Iterator[Message]:
         yield from grid.pull_messages(names[begin : begin + at_a_time])
 
 
-class PromptGrid(Grid):
+class PromptGrid(AroundGrid):
     """A grid that looks for answers often, once more at the deadline, and notes when each came.
 
     Trained models are handed on one by one, as they come and are asked for, so that not all are in memory.
     """
 
     def __init__(self, grid: Grid, terms: Terms, clock: Clock):
-        self._grid, self._terms, self._clock = grid, terms, clock
+        super().__init__(grid)
+        self._terms, self._clock = terms, clock
         self.seconds: dict[str, float] = {}  # from asking to the answer, by the message that was answered
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
@@ -77,27 +78,3 @@ class PromptGrid(Grid):
         for _, reply, seconds in collect(self._grid, sent, wait, enough, self._terms, self._clock, at_a_time):
             self.seconds[reply.metadata.reply_to_message_id] = seconds
             yield reply
-
-    def get_node_ids(self) -> Iterable[int]:
-        return self._grid.get_node_ids()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return self._grid.pull_messages(message_ids)
-
-    def get_nodes(self) -> Iterable[Any]:
-        return self._grid.get_nodes()
-
-    def set_run(self, run: Any) -> None:
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        return self._grid.run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)

@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from threading import Thread
-from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
+
+from fedweave.fleet.server.around import AroundGrid
 
 THREADS = 16  # that pull at the same time
 SECONDS = 0.2  # for which a look waits for the pulls that it began
@@ -20,7 +21,7 @@ KEPT = 16  # answers that nobody has asked for again
 Pulled = tuple[list[str], list[Message], Exception | None]  # the questions, their answers, or why there are none
 
 
-class WholeAnswers(Grid):
+class WholeAnswers(AroundGrid):
     """A grid whose ``pull_messages`` returns soon, with the answers of which all bytes are there.
 
     Flower hands out an answer once its node has begun to send it, and then waits for the rest: a pull of several
@@ -29,7 +30,8 @@ class WholeAnswers(Grid):
     """
 
     def __init__(self, grid: Grid):
-        self._grid, self._come = grid, queue.SimpleQueue[Pulled | None]()
+        super().__init__(grid)
+        self._come = queue.SimpleQueue[Pulled | None]()
         self._threads, self._under_way = 0, set[str]()  # names of the questions whose answers are being pulled
         self._found = dict[str, Message]()
 
@@ -80,30 +82,6 @@ class WholeAnswers(Grid):
                 except Exception as e:  # which is for the thread that looks
                     self._come.put((names, [], e))
         self._come.put(None)
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        return self._grid.send_and_receive(messages, timeout=timeout)
-
-    def get_node_ids(self) -> Iterable[int]:
-        return self._grid.get_node_ids()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        return self._grid.push_messages(messages)
-
-    def get_nodes(self) -> Iterable[Any]:
-        return self._grid.get_nodes()
-
-    def set_run(self, run: Any) -> None:
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        return self._grid.run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
 
 def whole_answers(grid: Grid) -> Grid:
