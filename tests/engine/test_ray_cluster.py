@@ -218,6 +218,7 @@ class TwoBeginTogether(fw.Callback):
         self._both.wait()
 
 
+@LONG
 def test_runs_of_a_comparison_go_on_at_the_same_time_to_the_same_bits(several, tmp_path):
     experiment, one_by_one = several
     there = fw.compare(METHODS, experiment, 2, tmp_path / "c", TwoBeginTogether())
@@ -238,9 +239,8 @@ class UnhappyError(Exception):
     pass
 
 
-@pytest.mark.parametrize(
-    ("raised", "seen"), [(KeyboardInterrupt, fw.Interrupted), pytest.param(UnhappyError, UnhappyError, marks=LONG)]
-)
+@LONG
+@pytest.mark.parametrize(("raised", "seen"), [(KeyboardInterrupt, fw.Interrupted), (UnhappyError, UnhappyError)])
 def test_one_run_that_ends_badly_ends_the_others_and_all_can_be_continued(raised, seen, several, tmp_path):
     experiment, one_by_one = several
     gone = threading.Event()
