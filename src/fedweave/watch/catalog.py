@@ -49,7 +49,7 @@ class Catalog:
         self._curves, self._takers = Recent[Curve](KEPT_CURVES), Recent[Takers](KEPT_TAKERS)
 
     def changes(self, seen: Mapping[str, int]) -> tuple[list[Row], dict[str, int], bool]:
-        """Return the rows that differ from those seen, all versions now, and whether there are more runs than listed."""
+        """Return the rows that differ from those seen, all versions now, and whether the list is cut short."""
         with self._lock:
             self._refresh()
             now = {key: run.version for key, run in self._runs.items()}

@@ -13,7 +13,7 @@ const $ = (id) => document.getElementById(id);
 const runs = new Map(); // key -> its row
 const shown = new Map(); // key -> its table row, as it was last drawn
 const chosen = new Map(); // key -> the place of its colour
-const state = { axis: "round", metric: null, sort: null, down: false, auto: true, curves: {}, clients: {}, cursor: null };
+const state = { axis: "round", metric: null, sort: "state", down: false, auto: true, curves: {}, clients: {}, cursor: null };
 
 // --- small tools
 
@@ -89,9 +89,8 @@ function choose(key, on) {
 
 function chooseFirst() {
   if (!state.auto) return;
-  const good = [...runs.values()].filter((run) => run.round > 0 || run.state === "running");
-  good.sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state));
-  for (const run of good) if (chosen.size < FIRST && !chosen.has(run.key)) choose(run.key, true);
+  const begun = [...runs.values()].filter((run) => run.round > 0), running = begun.filter((run) => run.state === "running");
+  for (const run of running.length ? running : begun) if (chosen.size < FIRST && !chosen.has(run.key)) choose(run.key, true);
 }
 
 function remember() {
@@ -263,11 +262,12 @@ function drawChart() {
   const name = `${AXES[axis].toLowerCase()}${axis === "clock" && real ? " (real time for runs marked as real)" : ""}${unit ? `, ${unit}` : ""}`;
   image.append(make("svg:text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, name));
   for (const line of lines) {
-    const ink = inkOf(line.key), points = line.x.map((x, i) => [px(x), py(line.y[i])]);
+    const ink = inkOf(line.key), points = line.x.map((x, i) => [px(x), py(line.y[i])]), place = lines.indexOf(line);
+    const hides = lines.slice(0, place).some((other) => `${other.x}` === `${line.x}` && `${other.y}` === `${line.y}`);
     image.append(make("svg:path", { d: `M${points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join("L")}`, fill: "none",
-      stroke: ink.color, "stroke-width": 2, "stroke-dasharray": ink.dash || null, "stroke-linejoin": "round", "data-run": line.key }));
-    const marks = lines.length > 1 ? [1, 2, 3].map((n) => Math.floor((n * (points.length - 1)) / 4)) : [];
-    for (const i of new Set([...marks, points.length - 1])) image.append(mark(ink, ...points[i]));
+      stroke: ink.color, "stroke-width": 2, "stroke-dasharray": hides ? "9 9" : ink.dash || null, "stroke-linejoin": "round", "data-run": line.key }));
+    const marks = [0, 1, 2, 3].map((n) => ((n + (place + 1) / lines.length) * (points.length - 1)) / 4); // where others have none
+    for (const i of new Set(marks.map(Math.round))) image.append(mark(ink, ...points[i]));
   }
   const cross = make("svg:line", { y1: above, y2: height - below, stroke: "#24292f", "stroke-dasharray": "3 3", visibility: "hidden" });
   image.append(cross);

@@ -81,7 +81,7 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "fedweave", ""
     timeout = 30  # seconds for a browser to send a request, or to take what it is sent
 
-    def do_GET(self) -> None:  # noqa: N802 - the name that http.server looks for
+    def do_GET(self) -> None:
         """Answer a request for the page, its data or its events."""
         if self.headers.get("Host") not in self.server.hosts:  # another site's name may lead to this address
             return self._refuse(HTTPStatus.FORBIDDEN, f"This page is at {self.server.url} alone.")
