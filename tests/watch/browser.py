@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +15,16 @@ from typing import Any
 
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--remote-debugging-pipe",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--hide-scrollbars", "--remote-debugging-pipe",
 )  # fmt: skip
+LAUNCHER = """
+import fcntl, os, sys
+aside = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 100) for number in sys.argv[1:3]]
+for number, wanted in zip(aside, (3, 4)):
+    os.dup2(number, wanted)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Browser:
@@ -25,8 +33,8 @@ class Browser:
     def __init__(self, profile: Path):
         read, self._write = os.pipe()
         self._read, write = os.pipe()
-        shell = f'exec "$0" "$@" 3<&{read} 4>&{write}'
-        command = ["sh", "-c", shell, str(PROGRAM), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        command = [str(PROGRAM), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        command = [sys.executable, "-IS", "-c", LAUNCHER, str(read), str(write), *command]
         self._process = subprocess.Popen(command, pass_fds=(read, write), stderr=subprocess.DEVNULL)
         os.close(read)
         os.close(write)

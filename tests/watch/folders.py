@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -23,10 +24,17 @@ def accuracy(round: int) -> float:
 
 
 def made(folder: Path, rounds: int = 3, planned: int | None = None, clients: int = 4, **settings) -> Path:
-    """Make a run folder with so many rounds; in round r the clients r and r + 1 (mod ``clients``) are asked, one answers."""
+    """Make a run folder; in round r the clients r and r + 1 (mod ``clients``) are asked, and the first answers."""
     folder.mkdir(parents=True)
     method = {"name": settings.pop("method", "fedavg")}
-    experiment = {"method": method, "seed": 0, "rounds": planned or rounds, "target": None, "data": "digits", **settings}
+    experiment = {
+        "method": method,
+        "seed": 0,
+        "rounds": planned or rounds,
+        "target": None,
+        "data": "digits",
+        **settings,
+    }
     task = {"primary": "accuracy", "higher_is_better": True}
     manifest = {"data": {"name": "digits"}, "versions": {}, "clients": clients, "task": task, "experiment": experiment}
     for name, content in (("experiment.json", experiment), ("manifest.json", manifest)):
@@ -40,6 +48,15 @@ def made(folder: Path, rounds: int = 3, planned: int | None = None, clients: int
         insert_rows(db, "measures", ((r, "diversity", 1 / r) for r in range(1, min(rounds, 50) + 1)))
         db.execute("COMMIT")
     return folder
+
+
+def many(folder: Path, count: int, rounds: int = 2) -> list[str]:
+    """Make so many equal runs in a folder, and return their names."""
+    names = [f"run-{i:03d}" for i in range(count)]
+    first = made(folder / names[0], rounds)
+    for name in names[1:]:
+        shutil.copytree(first, folder / name)
+    return names
 
 
 def _round(r: int) -> tuple:

@@ -265,7 +265,7 @@ function drawChart() {
     const ink = inkOf(line.key), points = line.x.map((x, i) => [px(x), py(line.y[i])]), place = lines.indexOf(line);
     const hides = lines.slice(0, place).some((other) => `${other.x}` === `${line.x}` && `${other.y}` === `${line.y}`);
     image.append(make("svg:path", { d: `M${points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join("L")}`, fill: "none",
-      stroke: ink.color, "stroke-width": 2, "stroke-dasharray": hides ? "9 9" : ink.dash || null, "stroke-linejoin": "round", "data-run": line.key }));
+      stroke: ink.color, "stroke-width": 2, "stroke-dasharray": ink.dash || (hides ? "9 9" : null), "stroke-dashoffset": hides ? 5 * place : null, "stroke-linejoin": "round", "data-run": line.key }));
     const marks = [0, 1, 2, 3].map((n) => ((n + (place + 1) / lines.length) * (points.length - 1)) / 4); // where others have none
     for (const i of new Set(marks.map(Math.round))) image.append(mark(ink, ...points[i]));
   }

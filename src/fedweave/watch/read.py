@@ -18,7 +18,7 @@ from fedweave.runs.results import reason_to_end
 from fedweave.store import lock
 from fedweave.store.contents import Manifest, StoredExperiment
 from fedweave.store.database import check_schema, observe, read_columns, reading
-from fedweave.store.schema import EXTENSION, MEASURES, ROUNDS, TABLES
+from fedweave.store.schema import MEASURES, ROUNDS, TABLES, extended_rounds
 from fedweave.tables.files import shown_path
 from fedweave.watch.find import Place, Stamp, bounded_json, stamp
 
@@ -104,7 +104,7 @@ class Run:
         stamps = tuple(stamp(self.place.folder / name) for name in FILES)
         writing = self.place.planned is None and self._is_written(stamps)
         now = (self.place, stamps, writing)
-        if now == self._seen:
+        if now == self._seen and not writing:  # a commit need not change a file after its rows are in the log
             return False
         self._seen, before = now, self.row
         try:
@@ -132,8 +132,8 @@ class Run:
             return _described(planned, _data(planned.get("data"))) | {"state": "waiting", "round": 0}
         about = self._read_about(stamps[2:4])
         with opened(self.place.folder) as db:
-            lengths = rows_of(db, "extension", EXTENSION, "ORDER BY rowid") if _has(db, "extension") else []
-            experiment = about.experiment | ({"rounds": lengths[-1][0]} if lengths else {})
+            length = extended_rounds(db) if _has(db, "extension") else None
+            experiment = {**about.experiment, **({} if length is None else {"rounds": length})}
             last = last_round(db)
             metric, higher = self._follow(db, last, about.task)
             end = self._end(db, experiment, about.task, last, metric, higher)

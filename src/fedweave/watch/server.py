@@ -104,7 +104,7 @@ class Handler(BaseHTTPRequestHandler):
         except BadInput as e:
             return self._refuse(HTTPStatus.BAD_REQUEST, str(e))
 
-    def _runs(self, _: dict[str, list[str]]) -> Any:
+    def _runs(self, _query: dict[str, list[str]]) -> Any:
         rows, _, more = self.server.catalog.changes({})
         return {"runs": rows, "more": more}
 
