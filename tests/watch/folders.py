@@ -41,6 +41,7 @@ def made(folder: Path, rounds: int = 3, planned: int | None = None, clients: int
         (folder / name).write_text(json.dumps(content))
     with closing(sqlite3.connect(folder / "run.sqlite", isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=OFF")
         create_tables(db, write=True)
         db.execute("BEGIN")
         insert_rows(db, "rounds", (_round(r) for r in range(1, rounds + 1)))

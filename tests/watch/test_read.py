@@ -143,11 +143,28 @@ def test_curves_and_participation_read_what_is_new_and_notice_what_was_repeated(
 
 
 def test_what_is_not_finite_is_left_out(tmp_path):
-    change(made(tmp_path / "a", rounds=4), "UPDATE rounds SET accuracy = 9e999 WHERE round IN (2, 4)")
+    folder = made(tmp_path / "a", rounds=4)
+    change(
+        folder, "UPDATE rounds SET accuracy = 9e999 WHERE round = 2", "UPDATE rounds SET clock = 9e999 WHERE round = 4"
+    )
     catalog = Catalog([tmp_path], seconds=0)
     (row,), _, _ = catalog.changes({})
-    assert row["value"] is None
+    assert (row["value"], row["seconds"], row["text"]["seconds"]) == (accuracy(4), None, "–")
+    json.dumps(row, allow_nan=False)
     assert catalog.curves([row["key"]], "accuracy", "round")[row["key"]]["x"] == [1, 3]
+
+
+@pytest.mark.parametrize(("metric", "value"), [("accuracy", accuracy(4)), ("loss", 1 - accuracy(4))])
+def test_a_run_that_does_not_name_its_metric_is_judged_by_accuracy_or_loss(tmp_path, metric, value):
+    folder = made(tmp_path / "a", rounds=4)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"task": None}))
+    change(folder, *([] if metric == "accuracy" else ["UPDATE rounds SET accuracy = NULL"]))
+    catalog = Catalog([tmp_path], seconds=0)
+    for rounds in (4, 9):  # looked at twice
+        (row,), _, _ = catalog.changes({})
+        assert (row["metric"], row["value"], row["rounds"]) == (metric, value, rounds)
+        change(folder, "INSERT INTO extension VALUES (9)")
 
 
 def test_databases_of_older_versions_are_read_as_they_are(tmp_path):

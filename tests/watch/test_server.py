@@ -337,6 +337,12 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path, number):
     assert program.returncode == 0
 
 
+def test_the_page_needs_neither_torch_nor_matplotlib():
+    code = "import sys, fedweave.cli.watch; sys.exit(bool({'torch', 'matplotlib', 'scipy'} & set(sys.modules)))"
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+
+
 def test_help_has_an_example(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["fedweave", "watch", "--help"])
     with pytest.raises(SystemExit) as ended:

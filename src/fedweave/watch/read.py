@@ -140,20 +140,20 @@ class Run:
         killed = not (end or writing) and stamps[1] and stamps[1][-1]  # whoever closes a run leaves no log
         state = "finished" if end else "running" if writing else "failed" if killed else "stopped"
         row = dict(zip(LAST, last, strict=True)) if last else dict.fromkeys(LAST, 0)
-        value = self._value[1]
+        value, seconds = self._value[1], _finite(row["clock"])
         return _described(experiment, about.data) | {
             "state": state,
             "note": NOTES.get("killed" if killed else end or "", ""),
             "round": row["round"],
             "metric": metric,
             "value": value,
-            "seconds": row["clock"],
+            "seconds": seconds,
             "bytes": row["bytes_up"] + row["bytes_down"],
             "simulated": about.simulated,
             "metrics": list(self._metrics),
             "text": {
                 "value": units.score(metric)(value, None),
-                "seconds": units.seconds(row["clock"]) if _finite(row["clock"]) is not None else units.NONE,
+                "seconds": units.seconds(seconds),
                 "bytes": units.size(row["bytes_up"] + row["bytes_down"]),
             },
         }
@@ -189,11 +189,13 @@ class Run:
                 db, "measures", {"name": MEASURES["name"]}, "WHERE round > ? GROUP BY name LIMIT 60", recent
             )
             self._metrics |= {name: None for (name,) in found if name.isprintable() and len(name) <= 80}
-        metric, higher = (task["primary"], task["higher_is_better"]) if task else ("accuracy", True)
-        self._look_up(db, metric, since)
-        if task is None and self._value[1] is None:
+        if task is not None:
+            metric, higher = task["primary"], task["higher_is_better"]
+        elif rows_of(db, "rounds", {"round": "INTEGER"}, "WHERE accuracy IS NOT NULL LIMIT 1"):
+            metric, higher = "accuracy", True
+        else:  # runs of 0.1 do not name their metric
             metric, higher = "loss", False
-            self._look_up(db, metric, since)
+        self._look_up(db, metric, since)
         self._metrics = dict.fromkeys((metric, *COLUMNS, *self._metrics))
         return metric, higher
 
