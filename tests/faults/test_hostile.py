@@ -29,6 +29,7 @@ from fedweave.core import plugins
 from fedweave.core.settings import BadInput
 from fedweave.runs.compare import compare
 from fedweave.tables.files import NotStored
+from fedweave.watch.catalog import Catalog
 from interrupt import StopAfter
 
 FOLDERS, BATCH = (1000, 20) if THOROUGH else (200, 50)
@@ -37,6 +38,7 @@ COMMANDS = {
     "report": lambda folder: cli.report(folder, json=True),
     "export": lambda folder: cli.export(folder),
     "verify": lambda folder: verify.command(folder),
+    "watch": lambda folder: look_at(folder),
 }
 EVIL = "import sys\nsys.modules['evil_part_was_imported'] = sys\n"  # whatever becomes of the module itself
 VICTIM = "victim.txt"  # a file outside, which links and names lead to
@@ -50,6 +52,18 @@ SQL += [f"'../{VICTIM}'", f"'../../{VICTIM}'", "'" + "[" * 3000 + "'", "'state-0
 TABLES = ["rounds", "clients", "failures", "measures", "audit", "states"]
 KINDS = ["json", "json", "json", "text", "sql", "sql", "sql", "schema", "link", "link", "missing", "extra", "bytes"]
 KINDS += ["state", "agreed", "audit"]
+
+
+def look_at(folder):
+    """Do what the live page does: a sentence about a run is part of the list, and never ends it."""
+    catalog = Catalog([folder], seconds=0)
+    rows, keys, _ = catalog.changes({})
+    found = [catalog.curves(list(keys), "accuracy", "clock"), catalog.clients(list(keys))]
+    problems = [row["note"] for row in rows if row["state"] == "failed"]
+    problems += [answer["problem"] for answers in found for answer in answers.values() if "problem" in answer]
+    json.dumps([rows, found], allow_nan=False)
+    if problems:
+        raise BadInput(*problems)
 
 
 @pytest.fixture(scope="module", autouse=True)

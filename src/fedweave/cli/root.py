@@ -72,6 +72,11 @@ COMMANDS = {
         "Show a table and write one self-contained HTML page over runs or comparisons, or over one sweep.",
         ("fedweave report runs/compare-20260101-120000 --html page.html",),
     ),
+    "watch": Command(
+        "watch:watch",
+        "Show a live page over runs: how far they are, their curves, and who takes part.",
+        ("fedweave watch runs",),
+    ),
     "export": Command(
         "app:export",
         "Write tables or the trained model into the run folder.",

@@ -1,4 +1,8 @@
-"""The page's style sheet: light, dark, narrow and on paper."""
+"""The page's style sheet: light, dark, narrow and on paper; and the colours and dashes of lines."""
+
+# Okabe and Ito's palette for all kinds of colour vision, without the yellow that is invisible on white
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b6b6b")
+DASHES = ("", "5 2", "1.5 1.5", "6 2 1.5 2")
 
 CSS = """
 :root { color-scheme: light dark; --page: #f6f7f9; --card: #ffffff; --ink: #1d2127; --muted: #5c6470;

@@ -15,9 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-# Okabe and Ito's palette for all kinds of colour vision, without the yellow that is invisible on white
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b6b6b")
-DASHES = ("", "5 2", "1.5 1.5", "6 2 1.5 2")
+from fedweave.report.style import DASHES
+from fedweave.report.style import PALETTE as PALETTE
+
 INK, MUTED, GRID = "#24292f", "#5f6670", "#e4e6ea"
 
 _STYLE: dict[Any, Any] = {

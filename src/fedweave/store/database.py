@@ -24,13 +24,34 @@ def connect(folder: Path | None, write: bool = True) -> sqlite3.Connection:
     """Open the database of a run folder; without a folder, one in memory."""
     if folder is None:
         return _configured(sqlite3.connect(":memory:", isolation_level=None))
+    _check_files(folder, write)
+    if not write and not os.access(folder, os.W_OK):
+        return _copy_to_memory(folder)
+    return _configured(sqlite3.connect(folder / NAME, isolation_level=None))
+
+
+def observe(folder: Path) -> sqlite3.Connection:
+    """Open the database of a run that another process may be writing; nothing in the folder is created or changed.
+
+    ``connect`` would create the files -wal and -shm and remove them at the end. Close this one soon: a writer that ends
+    meanwhile leaves these two files behind.
+    """
+    _check_files(folder, write=False)
+    wal, shm = (os.path.exists(folder / f"{NAME}-{kind}") for kind in ("wal", "shm"))
+    if wal and not shm:  # somebody copied the folder without it, and SQLite would have to create one
+        return _copy_to_memory(folder)
+    how = "readonly_shm=1" if wal else "immutable=1"  # without a log nobody is writing, and the file is all there is
+    place = (folder.absolute() / NAME).as_uri()
+    db = sqlite3.connect(f"{place}?mode=ro&{how}", uri=True, isolation_level=None)
+    db.execute("PRAGMA trusted_schema=OFF")
+    return db
+
+
+def _check_files(folder: Path, write: bool) -> None:
     for name in (NAME, f"{NAME}-wal", f"{NAME}-shm"):
         check_file(folder / name, write)
     if os.path.lexists(folder / f"{NAME}-journal"):  # SQLite would delete the file that a forged journal names
         raise BadInput(f"{shown_path(folder / f'{NAME}-journal')} is no part of a run: remove it.")
-    if not write and not os.access(folder, os.W_OK):
-        return _copy_to_memory(folder)
-    return _configured(sqlite3.connect(folder / NAME, isolation_level=None))
 
 
 def _configured(db: sqlite3.Connection) -> sqlite3.Connection:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
@@ -31,6 +33,33 @@ def take(folder: Path) -> IO[str]:
         file.write(f"process {os.getpid()} on {platform.node()} since {since}")
         file.flush()
     return file
+
+
+def is_held(folder: Path) -> bool | None:
+    """Return whether a process is writing the run; None if that cannot be known, as for one on another host.
+
+    The lock itself is not tried: whoever tries it has it for a moment, and a run that begins then would be refused.
+    """
+    try:
+        with open_inside(folder / ".lock", "r") as file:
+            holder = re.fullmatch(r"process (\d{1,9}) on (.*) since .*", file.read(1000))
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return None
+    if holder is None or holder[2] != platform.node() or not os.path.isdir("/proc/self/fd"):
+        return None
+    try:
+        files = [f"/proc/{holder[1]}/fd/{name}" for name in os.listdir(f"/proc/{holder[1]}/fd")]
+    except PermissionError:  # somebody else's process
+        return True
+    except OSError:
+        return False
+    opened = set()
+    for file in files:
+        with suppress(OSError):  # closed since
+            opened.add(os.readlink(file))
+    return os.path.realpath(folder / ".lock") in opened  # else its number belongs to another process by now
 
 
 def _lock(file: IO[str]) -> None:

@@ -114,10 +114,8 @@ class RunFolder:
         experiment.json stays as it is: the audit log is chained to it.
         """
         with reading(self.folder):
-            found = read_columns(self._db, "extension", schema.EXTENSION)["rounds"]
-            if any(rounds < 1 for rounds in found):
-                raise ValueError("the column 'rounds' of 'extension' must be positive")
-        return {"rounds": found[-1]} if found else {}
+            rounds = schema.extended_rounds(self._db)
+        return {} if rounds is None else {"rounds": rounds}
 
     def add(
         self,

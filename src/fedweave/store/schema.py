@@ -81,6 +81,14 @@ def insert_rows(db: sqlite3.Connection, table: str, rows: Any) -> None:
     db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(TABLES[table]))})", rows)
 
 
+def extended_rounds(db: sqlite3.Connection) -> int | None:
+    """Return the number of rounds that a run was extended to; None if it was not."""
+    found = read_columns(db, "extension", EXTENSION)["rounds"]
+    if any(rounds < 1 for rounds in found):
+        raise ValueError("the column 'rounds' of 'extension' must be positive")
+    return found[-1] if found else None
+
+
 def round_columns(db: sqlite3.Connection) -> dict[str, Array]:
     """Return the rows per round as arrays; measures are columns too."""
     found = read_columns(db, "rounds", ROUNDS)
