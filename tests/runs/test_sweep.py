@@ -12,6 +12,7 @@ import fedweave as fw
 from fedweave import report
 from fedweave.core import crash_points
 from fedweave.runs import compare as comparing
+from fedweave.runs import folders
 from fedweave.runs.grid import axes_of, places_of
 from fedweave.runs.sweep import Plan, Sweep, load_sweep, plan_sweep
 from interrupt import StopAfter
@@ -119,7 +120,7 @@ def test_the_best_points_are_tested_on_all_data_with_seeds_of_their_own(tiny, tm
     assert sweep.best["fedavg"]["test"]["mean"] == pytest.approx(np.mean(values))
     again = load_sweep(tmp_path / "s")
     assert (again.summary, again.best) == (sweep.summary, sweep.best)
-    assert len(comparing.runs_in(tmp_path / "s")) == 8 + 4
+    assert len(folders.runs_in(tmp_path / "s")) == 8 + 4
     runs = plan_sweep(["fedavg", "fedavgm"], experiment, over, 2).runs
     assert comparing.count_left(None, runs, swept=True) == 12
     assert comparing.count_left(tmp_path / "s", runs) == 0
@@ -248,7 +249,7 @@ def test_a_killed_sweep_goes_on_to_the_same_numbers(point, nth, tiny, tmp_path, 
     with pytest.raises(Killed):
         fw.sweep(["fedavg", "fedyogi"], grid, over, seeds=1, out=tmp_path / "s")
     monkeypatch.setattr(crash_points, "strike", None)
-    begun = comparing.is_comparison(tmp_path / "s")
+    begun = folders.is_comparison(tmp_path / "s")
     if begun and nth % 2:
         sweep = fw.resume_comparison(tmp_path / "s")
     else:

@@ -31,6 +31,7 @@ from fedweave.cli.root import app as app
 from fedweave.cli.root import main as main
 from fedweave.cli.signals import resumable
 from fedweave.core.settings import BadInput
+from fedweave.runs.folders import begun_in, is_comparison, is_sweep
 from fedweave.store.export import write_model, write_tables
 from fedweave.tables.files import writable
 
@@ -118,12 +119,12 @@ def resume(
     """Continue an interrupted run, comparison or sweep, bit for bit, or extend a finished one with --rounds."""
     with resumable(folder):
         callbacks, (running, comparing) = [*trackers(track), *beside_progress(talk)], training()
-        several, shown = comparing.is_comparison(folder), not talk.quiet
+        several, shown = is_comparison(folder), not talk.quiet
         if several:
             found = comparing.resume_comparison(folder, callbacks, trust, rounds, progress=shown)
         else:
             found = running.resume(folder, callbacks=callbacks, trust=trust, rounds=rounds, progress=shown)
-        if comparing.is_sweep(folder):
+        if is_sweep(folder):
             sweep_command.say(found, folder / "report.html", json)
         else:
             _say(found.results if several else [found], folder / "report.html" if several else None, json)
@@ -141,11 +142,11 @@ def report(
     """Show a table and write one self-contained HTML page over runs or comparisons, or over one sweep."""
     if not folders:
         raise BadInput("report needs at least one run folder, such as: fedweave report runs/fedavg-20260101-120000")
-    running, comparing = training()
-    if any(map(comparing.is_sweep, folders)):
+    running, _ = training()
+    if any(map(is_sweep, folders)):
         sweep_command.report(folders, html, curves, json)
         return
-    results = [running.load_result(run) for folder in folders for run in comparing.begun_in(folder)]
+    results = [running.load_result(run) for folder in folders for run in begun_in(folder)]
     if curves is not None:
         from fedweave.report import write_curves
 
@@ -175,9 +176,9 @@ def export(
     """
     if which == "best" and to in ("csv", "parquet"):
         raise BadInput("--which is for a model: use it with --to safetensors or --to pt.")
-    running, comparing = training()
+    running, _ = training()
     files: list[str] = []
-    for run in comparing.begun_in(folder):
+    for run in begun_in(folder):
         result = running.load_result(run)
         with writable(run):
             if to in ("csv", "parquet"):

@@ -19,7 +19,6 @@ from fedweave.engine.pool.protocol import Pool
 from fedweave.method import Method
 from fedweave.runs.callbacks import Callbacks, callbacks_of
 from fedweave.runs.compare import (
-    BEST,
     Comparison,
     Point,
     Points,
@@ -27,15 +26,12 @@ from fedweave.runs.compare import (
     check_at_once,
     compared,
     count_left,
-    has_begun,
-    is_comparison,
     methods_of,
-    planned,
-    run_inside,
     seeds_of,
     with_data,
 )
 from fedweave.runs.experiment import Experiment, check_experiment, load_data
+from fedweave.runs.folders import BEST, has_begun, is_comparison, planned, run_inside
 from fedweave.runs.grid import axes_of, places_of, point_text
 from fedweave.runs.loop import Interrupted, load_result, workers_of
 from fedweave.runs.progress import shown_progress

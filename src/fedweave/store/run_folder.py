@@ -101,11 +101,13 @@ class RunFolder:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """Where the run comes from, in manifest.json."""
+        """Where the run comes from, in manifest.json, and how to repeat it with the rounds that it was extended to."""
         assert self.folder is not None
-        manifest = read_json(self.folder / "manifest.json", Manifest)
+        manifest, length = read_json(self.folder / "manifest.json", Manifest), self._length()
         if began := manifest.get("experiment"):
-            manifest["experiment"] = began | self._length()
+            manifest["experiment"] = began | length
+        if length:
+            manifest["command"] = with_rounds(manifest.get("command"), length["rounds"])
         return manifest
 
     def _length(self) -> dict[str, int]:
@@ -300,6 +302,14 @@ class RunFolder:
 def state_file(round: int) -> str:
     """Return the name of the file that holds the state after a round."""
     return f"state-{round:06d}.safetensors"
+
+
+def with_rounds(command: Any, rounds: int) -> Any:
+    """Return a command line of fedweave with another number of rounds; any other command as it is."""
+    if not isinstance(command, str) or not command.startswith(("fedweave run ", "fedweave compare ")):
+        return command
+    rest = re.sub(r" (--rounds|--set[ =]rounds)[ =](\S+)", "", command)
+    return f"{rest} --rounds {rounds}"
 
 
 def refuse_used(folder: Path, mark: str) -> None:
