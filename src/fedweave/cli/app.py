@@ -21,10 +21,11 @@ from fedweave.cli.common import (
     command_line,
     new_folder,
     print_json,
+    problems_beside,
     trackers,
     training,
 )
-from fedweave.cli.options import NO_OPTIONS, Typed, experiments_of
+from fedweave.cli.options import NO_OPTIONS, Text, Typed, experiments_of
 from fedweave.cli.output import beside_progress
 from fedweave.cli.parameters import NORMAL, Json, Talk, help_text
 from fedweave.cli.root import app as app
@@ -61,12 +62,13 @@ def run(
     json: Json = False,
 ) -> None:
     """Run one method: a name of `fedweave list methods`, a TOML experiment file, or your own, module:name."""
-    (experiment,), checked = experiments_of([method], options.given(), set_)
+    problems = problems_beside(track, talk)
+    if plan is not None and "per_round" in options.given():
+        problems.append("--per-round and --plan exclude each other: a plan has its own cohort size.")
+    (experiment,), checked = experiments_of([method], options.given(), set_, problems)
     if checked.seeds != 1:
         raise BadInput("--seeds is for compare, which runs every method with every seed. Use --seed here.")
     if plan is not None:
-        if "per_round" in options.given():
-            raise BadInput("--per-round and --plan exclude each other: a plan has its own cohort size.")
         experiment = plan_command.follow(experiment, plan)
     callbacks, (running, _) = [*trackers(track), *beside_progress(talk)], training()
     folder = out or new_folder(experiment.method.name)
@@ -90,13 +92,14 @@ def compare(
     METHODS are names, TOML files or your own, module:name; without any: fedavg fedprox fedavgm fedyogi.
     """
     wanted = methods or ("fedavg", "fedprox", "fedavgm", "fedyogi")
-    experiments, checked = experiments_of(wanted, options.given(), set_)
+    problems = problems_beside(track, talk, at_once=at_once)
+    experiments, checked = experiments_of(wanted, options.given(), set_, problems)
     callbacks, (_, comparing) = [*trackers(track), *beside_progress(talk)], training()
     folder, zoo = out or new_folder("compare"), [e.method for e in experiments]
     with resumable(folder):
-        shown = not talk.quiet
+        shown, several = not talk.quiet, int(at_once) if at_once else None
         results = comparing.compare(
-            zoo, experiments[0], checked.seeds, folder, callbacks, command_line(), at_once, progress=shown
+            zoo, experiments[0], checked.seeds, folder, callbacks, command_line(), several, progress=shown
         ).results
         _say(results, folder / "report.html", json)
 
@@ -109,21 +112,24 @@ def resume(
         bool, Parameter(negative="", show_default=False, help="Import the plug-ins and read the files that RUN names.")
     ] = False,
     rounds: Annotated[
-        int | None,
-        help_text("Give it so many rounds in all: it comes to what a run of that length would have come to.", "R"),
+        Text,
+        help_text("Its new number of rounds, with those that are done; the result is that of one longer run.", "R"),
     ] = None,
     track: Track = (),
     talk: Talk = NORMAL,
     json: Json = False,
 ) -> None:
     """Continue an interrupted run, comparison or sweep, bit for bit, or extend a finished one with --rounds."""
+    if problems := problems_beside(track, talk, rounds=rounds):
+        raise BadInput(*problems)
+    length = int(rounds) if rounds else None
     with resumable(folder):
         callbacks, (running, comparing) = [*trackers(track), *beside_progress(talk)], training()
         several, shown = is_comparison(folder), not talk.quiet
         if several:
-            found = comparing.resume_comparison(folder, callbacks, trust, rounds, progress=shown)
+            found = comparing.resume_comparison(folder, callbacks, trust, length, progress=shown)
         else:
-            found = running.resume(folder, callbacks=callbacks, trust=trust, rounds=rounds, progress=shown)
+            found = running.resume(folder, callbacks=callbacks, trust=trust, rounds=length, progress=shown)
         if is_sweep(folder):
             sweep_command.say(found, folder / "report.html", json)
         else:

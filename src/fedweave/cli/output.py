@@ -13,7 +13,6 @@ from fedweave.runs.callbacks import Callback, Given, Row, Running
 
 def beside_progress(talk: Talk) -> list[Given]:
     """Return the callbacks that are there with or without progress: warnings, particulars, and the end by a signal."""
-    check(talk)
     return [*([Refusals()] if talk.quiet else []), *([Particulars()] if talk.verbose else []), heed]
 
 

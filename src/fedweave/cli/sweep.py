@@ -20,15 +20,18 @@ from fedweave.cli.common import (
     command_line,
     new_folder,
     print_json,
+    problems_beside,
     trackers,
     training,
 )
-from fedweave.cli.options import NO_OPTIONS, Typed, current_name, experiments_of, gather
+from fedweave.cli.options import NO_OPTIONS, CommandOptions, Texts, Typed, current_name, experiments_of, gather
 from fedweave.cli.output import beside_progress
 from fedweave.cli.parameters import NORMAL, Json, Talk
 from fedweave.cli.signals import resumable
 from fedweave.core.settings import BadInput
 from fedweave.core.spec import read_value
+from fedweave.runs.experiment import Experiment
+from fedweave.runs.grid import grid_of
 from fedweave.tables.files import writable
 
 if TYPE_CHECKING:
@@ -64,26 +67,44 @@ def sweep(
     Then they are trained on all of it, with other seeds, and scored on the test set.
     METHODS are names, TOML files or your own, module:name.
     """
-    problems = list[str]()
-    with gather(problems):
-        grid = read_over(over)
-    with gather(problems):
-        experiments, checked = experiments_of(methods, options.given(), set_)
-    if not methods:
-        problems.append("sweep needs at least one method, such as: fedweave sweep fedavg --over lr=0.01,0.1")
-    if problems:
-        raise BadInput(*problems)
+    problems = problems_beside(track, talk, at_once=at_once)
+    experiments, checked, grid = read(methods, over, options, set_, problems)
     callbacks, _ = [*trackers(track), *beside_progress(talk)], training()
     from fedweave.runs import sweep as sweeping
 
     folder = out or new_folder("sweep")
     with resumable(folder):
-        try:
-            plan = sweeping.plan_sweep([e.method for e in experiments], experiments[0], grid, checked.seeds)
-        except BadInput as e:
-            raise BadInput(*(re.sub(r"^over '([^']*)'", r"--over \1", problem) for problem in e.problems)) from None
-        found = plan.run(folder, callbacks, command_line(), at_once, progress=not talk.quiet)
+        plan = sweeping.plan_sweep([e.method for e in experiments], experiments[0], grid, checked.seeds)
+        several = int(at_once) if at_once else None
+        found = plan.run(folder, callbacks, command_line(), several, progress=not talk.quiet)
         say(found, folder / "report.html", json)
+
+
+def read(
+    methods: Sequence[str], over: Sequence[str], options: Texts, assignments: Sequence[str], problems: list[str]
+) -> tuple[list[Experiment], CommandOptions, dict[str, list[Any]]]:
+    """Return the experiments and the grid as typed; all that is wrong is reported with the problems found before."""
+    grid = dict[str, list[Any]]()
+    with gather(problems):
+        grid = read_over(over)
+    if not methods:
+        problems.append("sweep needs at least one method, such as: fedweave sweep fedavg --over lr=0.01,0.1")
+
+    def check(experiments: list[Experiment], wrong: set[str]) -> None:
+        axes = {key: values for key, values in grid.items() if key.rpartition(":")[2].split(".")[0] not in wrong}
+        try:
+            if axes:
+                grid_of(axes, [e.method for e in experiments], experiments[0])
+        except BadInput as e:
+            raise BadInput(*map(_as_typed, e.problems)) from None
+
+    experiments, checked = experiments_of(methods, options.given(), assignments, problems, check)
+    return experiments, checked, grid
+
+
+def _as_typed(problem: str) -> str:
+    """Return a sentence about a field of a grid as one about what was typed."""
+    return re.sub(r"^over '([^']*)'", r"--over \1", problem).replace("'evaluate'", "--evaluate")
 
 
 def report(folders: Sequence[Path], html: Path | None, curves: Path | None, json: bool) -> None:

@@ -51,14 +51,31 @@ class Place:
     experiment: Experiment
 
 
-def axes_of(over: Mapping[str, Sequence[Any]], methods: Sequence[Method], experiment: Experiment) -> list[Axis]:
+def grid_of(over: Mapping[str, Sequence[Any]], methods: Sequence[Method], experiment: Experiment) -> list[Place]:
+    """Return every method at every point of a grid; whatever is wrong with it is reported at once."""
+    problems = list[str]()
+    if "test" not in experiment.evaluate:
+        problems.append("A sweep chooses by the task's metric: 'evaluate' must include test.")
+    axes, places = axes_of(over, methods, experiment, problems), list[Place]()
+    try:
+        places = places_of(axes, methods, experiment)
+    except BadInput as e:
+        problems += e.problems
+    if problems:
+        raise BadInput(*problems)
+    return places
+
+
+def axes_of(
+    over: Mapping[str, Sequence[Any]], methods: Sequence[Method], experiment: Experiment, problems: list[str]
+) -> list[Axis]:
     """Return the axes of a grid, given as ``{"lr": [0.01, 0.1], "fedprox:method.solver.mu": [0, 0.1]}``.
 
-    Names of methods before a colon restrict an axis to them.
+    Names of methods before a colon restrict an axis to them. Axes that are wrong are added to ``problems`` instead.
     """
     if not isinstance(over, Mapping) or not over:
         raise BadInput(f"A sweep needs fields and their values, such as {{'lr': [0.01, 0.1]}}. Got {shown(over)}.")
-    problems, axes, names = list[str](), list[Axis](), [m.name for m in methods]
+    axes, names = list[Axis](), [m.name for m in methods]
     for key, values in over.items():
         some, _, path = str(key).rpartition(":")
         path, chosen = path.replace("-", "_"), [name.strip() for name in some.split(",")] if some else names
@@ -75,8 +92,6 @@ def axes_of(over: Mapping[str, Sequence[Any]], methods: Sequence[Method], experi
         problems += wrong
         if not wrong:
             axes.append(Axis(path, tuple(values), tuple(_unique([label_of(v) for v in values])), tuple(chosen)))
-    if problems:
-        raise BadInput(*problems)
     return axes
 
 

@@ -32,7 +32,7 @@ from fedweave.runs.compare import (
 )
 from fedweave.runs.experiment import Experiment, check_experiment, load_data
 from fedweave.runs.folders import BEST, has_begun, is_comparison, planned, run_inside
-from fedweave.runs.grid import axes_of, places_of, point_text
+from fedweave.runs.grid import grid_of, point_text
 from fedweave.runs.loop import Interrupted, load_result, workers_of
 from fedweave.runs.progress import shown_progress
 from fedweave.runs.results import Result, frame_of
@@ -166,15 +166,12 @@ def plan_sweep(
 ) -> Plan:
     """Return the runs of a sweep, with their data read; whatever is wrong with the grid is an error now."""
     check_experiment(experiment)
-    if "test" not in experiment.evaluate:
-        raise BadInput("A sweep chooses by the task's metric: 'evaluate' must have test in it.")
     zoo, numbers = methods_of(methods), seeds_of(experiment, seeds)
-    axes = axes_of(over, zoo, experiment)
-    places = places_of(axes, zoo, replace(experiment, validation=_validation(experiment)))
+    places, held = grid_of(over, zoo, experiment), _validation(experiment)
     # seed after seed: an interrupted sweep has something to show at every point
-    runs = {f"{p.stem}-seed{seed}": replace(p.experiment, seed=seed) for seed in numbers for p in places}
-    points = {f"{p.stem}-seed{seed}": dict(p.point) for seed in numbers for p in places}
-    runs = with_data(runs)
+    named = {f"{p.stem}-seed{seed}": (p, seed) for seed in numbers for p in places}
+    runs = with_data({name: replace(p.experiment, seed=seed, validation=held) for name, (p, seed) in named.items()})
+    points = {name: dict(p.point) for name, (p, _) in named.items()}
     _check_metrics(runs.values())
     return Plan(runs, points)
 
@@ -203,17 +200,16 @@ def finish(
         return Sweep(list(results.values()), [points[name] for name in results])
 
     def with_tests(results: Mapping[str, Result]) -> Sweep:
-        return replace(found, tested=compared(results))
+        return replace(found, tested=compared(results) if results else None)
 
+    found = swept(replace(together, made=swept).do(runs, folder, workers, points))
     try:
-        found = swept(replace(together, made=swept).do(runs, folder, workers, points))
         chosen = _tests(found.best, runs, points) if found.validation else {}
         if not chosen:
             return found
         return with_tests(replace(together, made=with_tests).do(chosen, folder and folder / BEST, workers))
-    except Interrupted as stopped:  # what can be continued is the whole sweep
-        stopped.folder = folder
-        raise
+    except KeyboardInterrupt as stopped:  # what can be continued is the whole sweep, and its grid is done
+        raise Interrupted(folder, getattr(stopped, "round", 0), getattr(stopped, "result", found)) from None
 
 
 def _tests(best: Mapping[str, Any], runs: Mapping[str, Experiment], points: Points) -> dict[str, Experiment]:
