@@ -150,7 +150,9 @@ BAD = {  # what is typed, and words of which each must be on the error stream
     "compare fedavg --seeds 0": ["--seeds", "'0'", "greater than 0"],
     "resume used --epochs 10": ["resume has no option '--epochs'", "with the settings it began with"],
     "resume used --set lr=1": ["resume has no option '--set'", "with the settings it began with"],
-    "reproduce fedacs/fig7 --rounds 3": ["reproduce has no option '--rounds', which belongs to run, compare and sweep."],
+    "reproduce fedacs/fig7 --rounds 3": [
+        "reproduce has no option '--rounds', which belongs to run, compare and sweep."
+    ],
     "resume": ["requires an argument"],
     "resume used --rounds 4.6": ["--rounds must be a whole number of at least 1. Got '4.6' instead."],
     "resume used --rounds 0": ["--rounds must be a whole number of at least 1. Got '0' instead."],

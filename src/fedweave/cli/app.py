@@ -113,7 +113,7 @@ def resume(
     ] = False,
     rounds: Annotated[
         Text,
-        help_text("Its new number of rounds, with those that are done; the result is that of one longer run.", "R"),
+        help_text("Extend it to this number of rounds in all, with the result of a run that long.", "R"),
     ] = None,
     track: Track = (),
     talk: Talk = NORMAL,

@@ -44,8 +44,9 @@ Track = Annotated[
     Parameter(
         negative="",
         show_default=False,
-        metavar="tensorboard:DIR|mlflow|wandb",
-        help="Also write every round to TensorBoard files in DIR, to MLflow or to Weights & Biases.",
+        metavar="TRACKER",
+        help="Also write every round to a tracker: tensorboard:DIR (files in that folder), mlflow, or wandb (Weights & "
+        "Biases). May be repeated.",
     ),
 ]
 

@@ -71,9 +71,10 @@ def refuse_alone(folder: Path, rounds: int) -> None:
         return
     if whole.name == BEST and is_sweep(whole.parent):
         whole = whole.parent
+    whole = whole if folder.is_absolute() else Path(os.path.relpath(whole))  # as the user names folders
     if is_sweep(whole):
         what, way = f"part of the sweep {shown_path(whole)}, which keeps its length", "To"
     else:
         what = f"a run of the comparison {shown_path(whole)}, whose runs are equally long"
         way = f"`fedweave resume {whole} --rounds {rounds}` extends all of them; to"
-    raise BadInput(f"{shown_path(folder)} is {what}. {way} extend this alone, copy its folder and resume the copy.")
+    raise BadInput(f"{shown_path(folder)} is {what}. {way} extend it alone, copy its folder and resume the copy.")

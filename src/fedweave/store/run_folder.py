@@ -322,5 +322,6 @@ def refuse_used(folder: Path, mark: str) -> None:
             not folder.is_dir() or any(entry != f".{mark}.tmp" for entry in os.listdir(folder))
         )
     if used:
-        way = f"`fedweave resume {folder}` continues it" if (folder / mark).exists() else "choose another --out"
+        way = "choose another --out"
+        way = f"`fedweave resume {folder}` continues it; for a new run {way}" if (folder / mark).exists() else way
         raise BadInput(f"The folder {shown_path(folder)} already exists and is not empty: {way}.")
