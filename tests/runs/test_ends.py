@@ -337,7 +337,7 @@ def test_no_part_of_a_sweep_is_extended(tiny, tmp_path):
     before, best = files_in(tmp_path / "s"), tmp_path / "s" / "best"
     for part in (tmp_path / "s" / "fedavg-lr0.1-seed0", best, best / "fedavg-seed1"):
         call = fw.resume_comparison if part == best else fw.resume
-        with pytest.raises(fw.BadInput, match=r"part of the sweep \S*/s', which keeps its length.*copy"):
+        with pytest.raises(fw.BadInput, match=r"part of the sweep \S*/s', which cannot be extended.*copy"):
             call(part, rounds=2)
     assert files_in(tmp_path / "s") == before
     assert len(fw.resume_comparison(tmp_path / "s").results) == 2

@@ -36,7 +36,7 @@ Set = Annotated[
 ]
 Out = Annotated[Path | None, help_text("Folder to keep the run in. [runs/NAME-DATE]", "RUN")]
 AtOnce = Annotated[
-    Text, help_text("With --pool ray: runs that go on at the same time. [one per CPU of the cluster]", "COUNT")
+    Text, help_text("With --pool ray: how many runs train at the same time. [one per CPU of the cluster]", "COUNT")
 ]
 Method = Annotated[str, Parameter(completer=completer("methods"))]
 Track = Annotated[

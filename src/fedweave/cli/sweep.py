@@ -44,8 +44,9 @@ Over = Annotated[
         negative="",
         show_default=False,
         metavar="PATH=VALUES",
-        help="A field by its path, as --set takes it, and its values, separated by commas; a JSON list where values "
-        "have commas of their own. Only methods before a colon have this axis: fedprox:method.solver.mu=0,0.1.",
+        help="A field and its values, separated by commas: lr=0.01,0.1. The path is that of --set. If values contain "
+        "commas, write a JSON list. To vary it for some methods only, put their names and a colon in front: "
+        "fedprox:method.solver.mu=0,0.1. May be repeated.",
     ),
 ]
 
@@ -63,8 +64,8 @@ def sweep(
 ) -> None:
     """Run methods at every point of a grid; leaves a table and report.html with the best point of each.
 
-    The best points are chosen on samples that are held out of the training data, --validation of them.
-    Then they are trained on all of it, with other seeds, and scored on the test set.
+    The best point of each method is chosen on a part of the training data that is held out (--validation). It is then
+    trained on all training data, with other seeds, and scored on the test set.
     METHODS are names, TOML files or your own, module:name.
     """
     problems = problems_beside(track, talk, at_once=at_once)
@@ -133,7 +134,7 @@ def read_over(given: Sequence[str]) -> dict[str, list[Any]]:
         if not equals or not path:
             problems.append(f"--over takes PATH=VALUES, such as lr=0.01,0.1. Got {text!r} instead.")
         elif name in found:
-            problems.append(f"--over {name} is given twice: write all its values behind one.")
+            problems.append(f"--over {name} is given twice: write all its values in one --over.")
         else:
             found[name] = _values(values)
     if problems:

@@ -95,9 +95,9 @@ def compare(
 ) -> Comparison:
     """Run every method, given itself or by name, with every seed; with ``out`` each run has its folder in there.
 
-    An interrupted comparison goes on when it is called again with the same arguments and ``out``; the ``result`` of the
-    ``Interrupted`` that Ctrl-C raises is a Comparison of the runs that have a finished round. On a Ray cluster
-    ``at_once`` runs go on at the same time, each in a thread that also calls ``callbacks``; None: one per CPU.
+    An interrupted comparison continues when this is called again with the same arguments and ``out``. Ctrl-C raises
+    ``Interrupted``, whose ``result`` is a Comparison of the runs that have a finished round. On a Ray cluster
+    ``at_once`` runs train at the same time, each in a thread that also calls ``callbacks``; None: one per CPU.
     ``progress`` as for ``run``.
     """
     check_experiment(experiment)
@@ -137,7 +137,7 @@ def seeds_of(experiment: Experiment, seeds: int) -> range:
 
 
 def check_at_once(given: int | None) -> int | None:
-    """Return how many runs may go on at the same time on a Ray cluster."""
+    """Return how many runs may train at the same time on a Ray cluster."""
     if given is not None and (not isinstance(given, int) or given < 1):
         raise BadInput(f"'at_once' must be a whole number of at least 1, or None. Got {shown(given)}.")
     return given
@@ -187,7 +187,7 @@ class Together:
     def do(
         self, runs: Mapping[str, Experiment], folder: Path | None, workers: Pool, points: Points | None = None
     ) -> dict[str, Result]:
-        """Return the results of all runs; with a folder they are kept there, and go on if they have begun."""
+        """Return the results of all runs; with a folder they are kept there, and continued if they have begun."""
         if folder is None:
             self._try(runs, workers, points)
             return self._spread(self._run, runs, None, workers)
@@ -287,7 +287,9 @@ def resume_comparison(
 def _extend(folder: Path, runs: Mapping[str, Experiment], plan: dict[str, Any], rounds: int) -> dict[str, Any]:
     """Return the plan of a comparison with another length; each run is extended when its turn comes."""
     if plan.get("points") is not None:
-        raise BadInput("A sweep keeps its length, since other points may be the best of longer runs: start a new one.")
+        raise BadInput(
+            "A sweep cannot be extended, because other points may be best after more rounds. Start a new one."
+        )
     refuse_alone(folder, rounds)
     for name, e in runs.items():
         stored, done, place = plan["runs"][name], 0, run_inside(folder, name)

@@ -73,7 +73,7 @@ def refuse_alone(folder: Path, rounds: int) -> None:
         whole = whole.parent
     whole = whole if folder.is_absolute() else Path(os.path.relpath(whole))  # as the user names folders
     if is_sweep(whole):
-        what, way = f"part of the sweep {shown_path(whole)}, which keeps its length", "To"
+        what, way = f"part of the sweep {shown_path(whole)}, which cannot be extended", "To"
     else:
         what = f"a run of the comparison {shown_path(whole)}, whose runs are equally long"
         way = f"`fedweave resume {whole} --rounds {rounds}` extends all of them; to"

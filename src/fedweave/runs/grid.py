@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from fedweave.core.settings import BadInput, nearest, shown
-from fedweave.core.spec import build, describe, name_of, paths
+from fedweave.core.spec import FIELDS, build, describe, name_of, paths
 from fedweave.method import Method
 from fedweave.runs.experiment import Experiment
 from fedweave.runs.plain import to_plain
 from fedweave.runs.same_run import FREE
 
 FIXED = {
-    "method": "the methods are a list of their own",
-    "method.name": "methods are told apart by it",
+    "method": "methods are given as a list of their own",
+    "method.name": "it identifies the method",
     "seed": "every point runs with all seeds",
-    "validation": "all points are judged on the same samples",
+    "validation": "all points are evaluated on the same samples",
     **dict.fromkeys(sorted(FREE), "it changes no result"),
 }
 OPTIONS = {"clients": "partition.clients", "per_round": "method.sampler.per_round"}  # as the command line calls them
@@ -52,7 +52,7 @@ class Place:
 
 
 def grid_of(over: Mapping[str, Sequence[Any]], methods: Sequence[Method], experiment: Experiment) -> list[Place]:
-    """Return every method at every point of a grid; whatever is wrong with it is reported at once."""
+    """Return every method at every point of a grid; everything that is wrong with it is reported at once."""
     problems = list[str]()
     if "test" not in experiment.evaluate:
         problems.append("A sweep chooses by the task's metric: 'evaluate' must include test.")
@@ -129,7 +129,7 @@ def _path_problems(
     able = [name for name in having if _has_field(having[name], path)]
     if not able:
         known = [p for e in having.values() for p in paths(to_plain(e))]
-        return [f"over {key!r}: there is no field {path!r}.{nearest(path, known)}"]
+        return [f"over {key!r}: there is no field {path!r}.{nearest(path, known)} {FIELDS}"]
     way = f"Sweep it for those that have it: {','.join(able)}:{path}"
     return [f"over {key!r}: {_and(lacking)} {'has' if len(lacking) == 1 else 'have'} no field {path!r}. {way}"]
 

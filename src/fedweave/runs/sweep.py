@@ -92,7 +92,7 @@ class Sweep(Comparison):
     def curves(self, path: str | Path) -> Path:
         """Write the curves of the best points on the test set as one .png, .svg or .pdf file."""
         if self.tested is None:
-            raise BadInput("Curves are those of the best points on the test set, which this sweep has not run.")
+            raise BadInput("This sweep has no curves: they show its best points on the test set, which were not run.")
         return self.tested.curves(path)
 
     def to_pandas(self) -> Any:
@@ -134,7 +134,7 @@ def sweep(
     ``over`` has lists of values by the paths of fields: ``{"lr": [0.01, 0.1], "fedprox:method.solver.mu": [0, 0.1]}``.
     Names before a colon say which methods have this axis. ``experiment.validation`` is the share of the training
     samples on which points are judged, a tenth unless given; 0 judges them on the test set. The other parameters are
-    those of ``compare``: a sweep that was interrupted goes on when it is called again with the same arguments.
+    those of ``compare``: an interrupted sweep continues when this is called again with the same arguments.
     """
     return plan_sweep(methods, experiment, over, seeds).run(out, callbacks, command, at_once, progress)
 
@@ -164,7 +164,7 @@ class Plan:
 def plan_sweep(
     methods: Sequence[Method | str], experiment: Experiment, over: Mapping[str, Sequence[Any]], seeds: int = 1
 ) -> Plan:
-    """Return the runs of a sweep, with their data read; whatever is wrong with the grid is an error now."""
+    """Return the runs of a sweep, with their data read; refuse a grid with anything wrong in it."""
     check_experiment(experiment)
     zoo, numbers = methods_of(methods), seeds_of(experiment, seeds)
     places, held = grid_of(over, zoo, experiment), _validation(experiment)

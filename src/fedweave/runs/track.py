@@ -1,4 +1,4 @@
-"""Trackers: the rounds of runs in TensorBoard, MLflow or Weights & Biases, while they go on."""
+"""Trackers: write the rounds of runs to TensorBoard, MLflow or Weights & Biases while they train."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedweave.tasks.task import RESERVED
 if TYPE_CHECKING:
     from fedweave.runs.results import Result
 
-FLUSH_SECONDS = 5.0  # at most so long ago is what TensorBoard sees
+FLUSH_SECONDS = 5.0  # TensorBoard sees rounds at most this late
 BATCH = 100  # parameters that MLflow takes at once
 MARK = "fedweave.txt"  # says which run the files beside it are of
 TAGS = {  # of the columns of a row; what is no column of every run is a metric of the task
@@ -83,7 +83,7 @@ class Tracker(Callback, ABC):
         self._add(run, row)
 
     def end(self, run: Running, result: Result, error: BaseException | None) -> None:
-        """Add a round of which another callback kept it from hearing, and close the log."""
+        """Add a last round that another callback kept from this one by an exception, and close the log."""
         if run in self._logs:  # else it could not be opened
             self._complete(run, result.rounds)
             self._logs.pop(run).close(error)
@@ -111,7 +111,7 @@ def scalars(row: Row, judged: str = "test") -> dict[str, float]:
 
 
 def identity_of(run: Running) -> str:
-    """Return what tells a run from all others, and is the same when it is continued."""
+    """Return a text that identifies a run, the same when it is continued."""
     return f"{run.folder.resolve()} of {run.manifest['started']}" if run.folder else f"in memory, {uuid4()}"
 
 
@@ -238,7 +238,7 @@ class MLflow(Tracker):
 
 
 class MLflowRun(Log):
-    """A run of MLflow, named at every call: several may go on at the same time."""
+    """A run of MLflow, named at every call: several may train at the same time."""
 
     def __init__(self, mlflow: Any, client: Any, key: str):
         self._mlflow, self._client, self._key = mlflow, client, key
@@ -276,7 +276,7 @@ class WandB(Tracker):
             config=settings_of(run),
             id=key,
             resume="allow",
-            reinit="create_new",  # several may go on at the same time
+            reinit="create_new",  # several may train at the same time
         )
         return WandBRun(found)
 
