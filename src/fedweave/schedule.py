@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, PositiveInt, TypeAdapter, Vali
 from fedweave.core.settings import BadInput, NonNegativeFactor, PositiveFactor, brief, rule_of, settings, shown
 from fedweave.core.spec import build, describe
 
-FORMS = "0.1, or '0.1, 0.01@200', cosine:0.1, cosine:0.1:0.001, each also behind 'warmup:5,'"
+FORMS = "'0.1, 0.01@200', cosine:0.1, cosine:0.1:0.001 or 'warmup:5, 0.1'"
 
 
 class BadNumber(ValueError):  # noqa: N818 - as BadInput
@@ -133,22 +133,35 @@ def parse(text: str) -> float | Schedule:
     """Turn a written form such as ``0.1, 0.01@200`` or ``warmup:5, cosine:0.1`` into a learning rate."""
     first, *rest = (part.strip() for part in text.split(","))
     kind, *values = first.split(":")
+    if not rest and _is_number(first):
+        return _number(first)
     try:
         if kind == "warmup" and rest:
             (rounds,) = values
             return Warmup(rounds, ", ".join(rest))  # pyright: ignore[reportArgumentType] - settings read the numbers
         if kind == "cosine" and not rest:
             return Cosine(*values)  # pyright: ignore[reportArgumentType]
-        if not rest and not values:
-            return _number(first)
-        changes = tuple((round, rate) for rate, round in (part.split("@") for part in rest))
-        return Piecewise(first, changes)  # pyright: ignore[reportArgumentType]
-    except BadNumber:
-        raise
+        changes = [part.partition("@") for part in rest]
+        rates, rounds = [first, *(rate for rate, _, _ in changes)], [round for _, _, round in changes]
+        if changes and all(map(_is_positive, rates)) and all(map(str.isdecimal, rounds)):
+            return Piecewise(float(first), tuple(zip(map(int, rounds), map(float, rates[1:]), strict=True)))
     except BadInput as e:
-        raise BadInput(*e.problems, f"A learning rate is written {FORMS}.") from None
-    except ValueError:  # too few or too many values
-        raise BadInput(f"There is no learning rate {brief(text)!r}. It is written {FORMS}.") from None
+        raise BadInput(*e.problems, f"Schedules are written {FORMS}.") from None
+    except ValueError:  # too few or too many values of a warm-up
+        pass
+    raise BadNumber(f"must be a valid number, or a schedule such as {FORMS}. Got {shown(text)} instead.")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_positive(text: str) -> bool:
+    return _is_number(text) and float(text) > 0
 
 
 _POSITIVE = TypeAdapter(PositiveFactor, config=ConfigDict(allow_inf_nan=False))

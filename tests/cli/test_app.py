@@ -145,11 +145,26 @@ BAD = {  # what is typed, and words of which each must be on the error stream
     "compare fedavg --data digits --out file/run": ["'file/run'", "cannot be written"],
     "compare fedavg fedavg --data digits": ["Two methods", "'fedavg'"],
     "compare fedavg fedprx": ["'fedprx'", "Did you mean 'fedprox'?"],
+    "compare fedavg --ronds 3 --lr x --fast --no=1": ["'--ronds'", "'--fast'", "'--no'", "--lr"],
+    "compare fedavg -x": ["'-x'"],
     "compare fedavg --seeds 0": ["--seeds", "'0'", "greater than 0"],
     "resume used --epochs 10": ["resume has no option '--epochs'", "with the settings it began with"],
     "resume used --set lr=1": ["resume has no option '--set'", "with the settings it began with"],
-    "reproduce fedacs/fig7 --rounds 3": ["Unknown option: --rounds"],
+    "reproduce fedacs/fig7 --rounds 3": [
+        "reproduce has no option '--rounds', which belongs to run, compare and sweep."
+    ],
     "resume": ["requires an argument"],
+    "resume used --rounds 4.6": ["--rounds must be a whole number of at least 1. Got '4.6' instead."],
+    "resume used --rounds 0": ["--rounds must be a whole number of at least 1. Got '0' instead."],
+    "resume used --rounds x --track tensorbord:x": ["--rounds", "'x'", "'tensorbord'"],
+    "resume used --round 4 --track mlflw": ["no option '--round'", "'mlflw'"],
+    "run fedavg --track tensorboard --epochs x --rounds 0": ["--track tensorboard needs a folder", "--epochs", "'0'"],
+    "run fedavg --plan p.json --per-round 3 --epochs x": ["exclude each other", "--epochs"],
+    "compare fedavg --at-once 1.5 --epochs x": ["--at-once must be a whole number of at least 1", "'1.5'", "--epochs"],
+    "compare fedavg --at-once 0": ["--at-once must be a whole number of at least 1", "'0'"],
+    "flower demo --nodes 2.5 --seed x": ["--nodes must be a whole number from 2 to 64", "'2.5'", "--seed", "'x'"],
+    "flower demo --kill 0.5 --per-round 1.5": ["--kill", "'0.5'", "--per-round", "'1.5'"],
+    "flower keys k --host a --nodes 1.5 --days 0": ["--nodes", "'1.5'", "--days must be", "'0'"],
     "resume nowhere": ["'nowhere'", "not a run folder"],
     "resume used": ["'used'", "not a run folder"],
     "report": ["at least one run folder"],
@@ -549,6 +564,16 @@ BAD_SWEEPS = {
     "--over lr=1 --over lr=2 --epochs x": ["--over lr is given twice", "--epochs"],
     "--over lr=0.1,,x": ["'lr' parameter", "Got '' instead", "Got 'x' instead"],
     "--over lr=1 --validation 1": ["--validation", "less than 1"],
+    "--over lrr=1 --over lr=-1 --epochs x --track tensorbord:x --batch-size 0": [
+        "--over lrr: there is no field",
+        "fedavg-lr-1",
+        "--epochs",
+        "'tensorbord'",
+        "--batch-size",
+    ],
+    "--over lrr=1 --evaluate train --epoch 3": ["--over lrr", "--evaluate must include test", "no option '--epoch'"],
+    "--over lr=1 --set lrr=1 --epochs x": ["--set", "'lrr'", "--epochs"],
+    "--over fedprx:lr=1 --at-once 2.5": ["--over fedprx:lr: 'fedprx' is no method", "--at-once"],
     "--over method.sampler.per_round=3,99": ["fedavg-per_round99", "asks for more clients than there are: 6"],
 }
 
@@ -559,6 +584,19 @@ def test_what_is_wrong_with_a_sweep_is_told_at_once(typed, fedweave, tmp_path):
     assert (code, out) == (2, "")
     assert all(word in err for word in BAD_SWEEPS[typed]), err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "fedavg --over partition.per_client=1,2 --partition shrds:2",
+        "fedavg --set partition.per_client=1 --over lr=1 --partition shrds:2",
+        "fedavg fedprx --over fedprox:method.solver.mu=0,1",
+    ],
+)
+def test_what_follows_from_another_mistake_is_not_told(typed, fedweave):
+    code, _, err = fedweave("sweep", *shlex.split(typed))
+    assert (code, len(err.splitlines())) == (2, 1), err
 
 
 def test_values_of_a_sweep_are_typed_with_commas_or_as_json():

@@ -264,8 +264,8 @@ def test_what_a_data_set_lacks_comes_with_the_way_to_get_it(monkeypatch, tmp_pat
     sets = said["data"]["sets"]
     assert (said["data"]["exists"], said["data"]["given_by"]) == (False, "FEDWEAVE_DATA")
     assert sets["digits"] == sets["mnist5k"] == "pip install 'fedweave[data]'"
-    assert sets["mnist"] == "fetched at the first use, 12 MB"
-    assert sets["cinic10"] == "pip install 'fedweave[data]'; fetched at the first use, 690 MB"
+    assert sets["mnist"] == "downloaded at the first use, 12 MB"
+    assert sets["cinic10"] == "pip install 'fedweave[data]'; downloaded at the first use, 690 MB"
     assert "LEAF" in sets["femnist"]
     assert sets["synthetic"] == "ready"
     monkeypatch.setenv("FEDWEAVE_OFFLINE", "1")

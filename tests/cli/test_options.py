@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import fedweave as fw
-from fedweave import methods
+from fedweave import methods, schedule
 from fedweave.cli.options import OPTIONS, experiments_of, line_of, options_table
 from fedweave.core.settings import BadInput
 from fedweave.runs.method_names import method_names
@@ -316,7 +316,7 @@ def test_a_mistake_that_was_typed_is_not_blamed_on_the_file(toml):
     name = toml("rounds = 3\n")
     assert problems(experiments_of, [name], {"rounds": "x", "lr": "y"}) == [
         "--rounds must be a whole number. Got 'x' instead.",
-        "--lr must be a valid number. Got 'y' instead.",
+        f"--lr must be a valid number, or a schedule such as {schedule.FORMS}. Got 'y' instead.",
     ]
 
 

@@ -1,9 +1,11 @@
 """When a run ends: at its target, without improvement, at another length, and what is at hand after Ctrl-C."""
 
 import json
+import re
 import shutil
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import pytest
 import fedweave as fw
 from fedweave import flower
 from fedweave.cli import app as cli
+from fedweave.cli.verify import _runs_in
 from fedweave.core import crash_points
 from fedweave.engine import simulator
 from fedweave.report import compare_rows, terminal_table
@@ -260,10 +263,14 @@ def test_an_interrupted_run_gets_another_length_and_a_later_resume_and_report_kn
 @pytest.mark.parametrize(
     ("changes", "rounds", "words"),
     [
-        ({}, 2, "has done 3 of its 3 rounds: 'rounds' must be more. Got 2"),
+        ({}, 2, "has done 3 of its 3 rounds, so 'rounds' must be more. Got 2"),
         ({}, 0, "'rounds' parameter of Experiment must be greater than 0"),
-        ({"lr": "warmup:2, cosine:0.1"}, 5, "cosine:0.1:0.0 goes down over all 3 rounds of this run"),
-        ({"method": replace(fw.methods.fedavg(3), lr="cosine:0.1")}, 5, "goes down over all 3 rounds"),
+        (
+            {"lr": "warmup:2, cosine:0.1"},
+            5,
+            "cosine:0.1:0.0 depends on the number of rounds: in a run of 5 instead of 3",
+        ),
+        ({"method": replace(fw.methods.fedavg(3), lr="cosine:0.1")}, 5, "depends on the number of rounds"),
     ],
 )
 def test_a_length_that_a_run_cannot_have_is_refused_and_changes_nothing(changes, rounds, words, tmp_path):
@@ -300,9 +307,81 @@ def test_a_whole_comparison_is_extended_also_after_a_kill(tmp_path, monkeypatch)
         fw.resume_comparison(tmp_path / "c", rounds=4)
     wavy = [replace(m, lr="cosine:0.1") for m in methods]
     fw.compare(wavy, short, out=tmp_path / "wavy")
-    with pytest.raises(fw.BadInput, match="goes down over all 3 rounds"):
+    with pytest.raises(fw.BadInput, match="depends on the number of rounds"):
         fw.resume_comparison(tmp_path / "wavy", rounds=5)
     assert [r.summary["rounds"] for r in fw.resume_comparison(tmp_path / "wavy").results] == [3, 3]
+
+
+def test_a_run_of_a_comparison_is_not_extended_alone(tmp_path, monkeypatch):
+    """The others would have another length, and the comparison could neither go on nor compare; a copy can have it."""
+    methods, short = [fw.methods.fedavg(3), fw.methods.scaffold(3)], extended("fedavg")
+    fw.compare(methods, short, out=tmp_path / "c")
+    before = files_in(tmp_path / "c")
+    monkeypatch.chdir(tmp_path / "c" / "fedavg-seed0")
+    for folder, whole in ((tmp_path / "c" / "fedavg-seed0", tmp_path / "c"), (Path(), "..")):
+        with pytest.raises(fw.BadInput, match=rf"resume {whole} --rounds 5` extends all of them; .* copy"):
+            fw.resume(folder, rounds=5)
+    assert files_in(tmp_path / "c") == before
+    assert fw.resume(tmp_path / "c" / "fedavg-seed0", rounds=3).summary["rounds"] == 3, "the length that all have"
+    shutil.copytree(tmp_path / "c" / "fedavg-seed0", tmp_path / "copy")
+    whole = fw.run(replace(short, method=methods[0], rounds=5), tmp_path / "whole")
+    assert_same(fw.resume(tmp_path / "copy", rounds=5), whole)
+    with pytest.raises(fw.Interrupted):
+        fw.resume_comparison(tmp_path / "c", rounds=6, callbacks=StopAfter(4))
+    assert fw.resume(tmp_path / "c" / "scaffold-seed0", rounds=6).summary["rounds"] == 6, "as the comparison will"
+    assert [r.summary["rounds"] for r in fw.resume_comparison(tmp_path / "c").results] == [6, 6]
+
+
+def test_no_part_of_a_sweep_is_extended(tiny, tmp_path):
+    fw.sweep(["fedavg"], tiny(rounds=1), {"lr": [0.01, 0.1]}, out=tmp_path / "s")
+    before, best = files_in(tmp_path / "s"), tmp_path / "s" / "best"
+    for part in (tmp_path / "s" / "fedavg-lr0.1-seed0", best, best / "fedavg-seed1"):
+        call = fw.resume_comparison if part == best else fw.resume
+        with pytest.raises(fw.BadInput, match=r"part of the sweep \S*/s', which cannot be extended.*copy"):
+            call(part, rounds=2)
+    assert files_in(tmp_path / "s") == before
+    assert len(fw.resume_comparison(tmp_path / "s").results) == 2
+    assert next(run.name for run in _runs_in(tmp_path / "s")) == "fedavg-seed1", "verify finds those of the best points"
+    shutil.copytree(best, tmp_path / "copy")
+    assert [r.summary["rounds"] for r in fw.resume_comparison(tmp_path / "copy", rounds=2).results] == [2]
+
+
+def files_in(folder):
+    """Return the files of a comparison with their bytes."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_how_to_repeat_a_run_names_the_rounds_that_it_was_extended_to(tmp_path):
+    methods, short = [fw.methods.fedavg(3), fw.methods.fedprox(3)], extended("fedavg", audit=False)
+    with pytest.raises(fw.Interrupted):
+        fw.compare(methods, short, out=tmp_path / "c", callbacks=StopAfter(3), command="fedweave compare --rounds 3 -q")
+    found, wanted = fw.resume_comparison(tmp_path / "c", rounds=5), "fedweave compare -q --rounds 5"
+    assert {r.manifest["command"] for r in found.results} == {wanted}, "the second began later"
+    loaded = [fw.load_result(r.folder) for r in found.results]
+    assert re.findall("<code>(fedweave .*?)</code>", fw.Comparison(loaded).report(tmp_path / "p.html").read_text()) == [
+        wanted
+    ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "after"),
+    [
+        ("compare fedavg --rounds 3 --lr '0.1, 0.01@2'", "compare fedavg --lr '0.1, 0.01@2' --rounds 5"),
+        ("run fedavg --rounds=3 --json", "run fedavg --json --rounds 5"),
+        ("run three.toml --set rounds=3 --set lr=1", "run three.toml --set lr=1 --rounds 5"),
+        ("run --set=rounds=3 three.toml", "run three.toml --rounds 5"),
+        ("run three.toml", "run three.toml --rounds 5"),
+    ],
+)
+def test_a_command_line_is_given_other_rounds(typed, after):
+    assert run_folder.with_rounds(f"fedweave {typed}", 5) == f"fedweave {after}"
+
+
+def test_other_commands_are_kept_as_they_are(tmp_path):
+    short = extended(fw.methods.fedavg(3), audit=False)
+    for n, command in enumerate((None, "python mine.py --rounds 3", "fedweave runs --rounds 3")):
+        fw.run(short, tmp_path / str(n), command=command)
+        assert fw.resume(tmp_path / str(n), rounds=4).manifest["command"] == command
 
 
 # Ctrl-C

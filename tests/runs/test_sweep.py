@@ -12,7 +12,9 @@ import fedweave as fw
 from fedweave import report
 from fedweave.core import crash_points
 from fedweave.runs import compare as comparing
-from fedweave.runs.grid import axes_of, places_of
+from fedweave.runs import folders
+from fedweave.runs import sweep as sweeping
+from fedweave.runs.grid import axes_of, grid_of, places_of
 from fedweave.runs.sweep import Plan, Sweep, load_sweep, plan_sweep
 from interrupt import StopAfter
 from report.fabricate import tiny as fabricated
@@ -119,7 +121,7 @@ def test_the_best_points_are_tested_on_all_data_with_seeds_of_their_own(tiny, tm
     assert sweep.best["fedavg"]["test"]["mean"] == pytest.approx(np.mean(values))
     again = load_sweep(tmp_path / "s")
     assert (again.summary, again.best) == (sweep.summary, sweep.best)
-    assert len(comparing.runs_in(tmp_path / "s")) == 8 + 4
+    assert len(folders.runs_in(tmp_path / "s")) == 8 + 4
     runs = plan_sweep(["fedavg", "fedavgm"], experiment, over, 2).runs
     assert comparing.count_left(None, runs, swept=True) == 12
     assert comparing.count_left(tmp_path / "s", runs) == 0
@@ -136,7 +138,7 @@ def test_values_may_be_whatever_a_field_takes(base, digits):
         "model": ["logistic", lambda: None],
     }
     methods = [fw.methods.fedavg(3)]
-    places = places_of(axes_of(over, methods, base), methods, replace(base, data=digits))
+    places = grid_of(over, methods, replace(base, data=digits))
     assert len(places) == len({p.stem for p in places}) == 16
     assert [str(v) for v in places[-1].point.values()][:3] == [
         "Dirichlet(clients=6, alpha=0.5)",
@@ -148,11 +150,11 @@ def test_values_may_be_whatever_a_field_takes(base, digits):
     assert last.upload == fw.upload.TopK(0.5)
     assert last.method.server == fw.server.Yogi(lr=0.1)
     tables = {"method.server": [{"type": "Yogi", "lr": 0.1}, {"type": "Descent"}], "per_round": [2]}
-    found = places_of(axes_of(tables, methods, base), methods, base)
+    found = grid_of(tables, methods, base)
     assert [p.experiment.method.server for p in found] == [fw.server.Yogi(lr=0.1), fw.server.Descent()]
     assert [p.stem for p in found] == ["fedavg-serverYogi_lr_0.1-per_round2", "fedavg-serverDescent-per_round2"]
     assert {p.experiment.method.sampler.per_round for p in found} == {2}
-    part = places_of(axes_of({"partition": ["iid"], "partition.clients": [4, 9]}, methods, base), methods, base)
+    part = grid_of({"partition": ["iid"], "partition.clients": [4, 9]}, methods, base)
     assert [p.experiment.partition for p in part] == [fw.partition.IID(clients=n) for n in (4, 9)]
 
 
@@ -165,9 +167,9 @@ def test_a_method_may_have_values_of_its_own(base):
 def test_names_of_runs_are_safe_and_differ(base):
     values = ["a/b:c", "a b c", "../x", "A_B_C", "x" * 300, "x" * 301, "", -0.1, 0.1, 0.1 + 1e-12]
     methods = [fw.methods.fedavg(3)]
-    names = [p.stem for p in places_of(axes_of({"data": ["digits", "mnist5k"]}, methods, base), methods, base)]
+    names = [p.stem for p in grid_of({"data": ["digits", "mnist5k"]}, methods, base)]
     assert names == ["fedavg-datadigits", "fedavg-datamnist5k"]
-    axis = replace(axes_of({"lr": [0.1]}, methods, base)[0], values=(0.1,) * len(values), labels=tuple(values))
+    axis = replace(axes_of({"lr": [0.1]}, methods, base, [])[0], values=(0.1,) * len(values), labels=tuple(values))
     stems = [p.stem for p in places_of([axis], methods, base)]
     assert len({stem.lower() for stem in stems}) == len(values)
     assert all(stem.isascii() and not set(stem) & set("/\\: ") and len(stem) < 60 for stem in stems)
@@ -215,9 +217,12 @@ def test_all_misfits_are_told_at_once(base):
     with pytest.raises(fw.BadInput) as e:
         fw.sweep(["fedavg"], base, {"lr": [-1, "fast", 0.1], "rounds": [0, 3]}, seeds=3)
     assert len(e.value.problems) == 3
+    with pytest.raises(fw.BadInput) as e:
+        fw.sweep(["fedavg"], replace(base, evaluate="train"), {"lr": [-1, 0.1], "lrr": [1]})
+    assert len(e.value.problems) == 3
     with pytest.raises(fw.BadInput, match=r"one metric\. These have accuracy and loss"):
         fw.sweep(["fedavg"], fw.Experiment("fedavg", "digits"), {"task": ["classification", "regression"]})
-    with pytest.raises(fw.BadInput, match="'evaluate' must have test in it"):
+    with pytest.raises(fw.BadInput, match="'evaluate' must include test"):
         fw.sweep(["fedavg"], replace(base, evaluate="train"), {"lr": [1]})
 
 
@@ -248,7 +253,7 @@ def test_a_killed_sweep_goes_on_to_the_same_numbers(point, nth, tiny, tmp_path, 
     with pytest.raises(Killed):
         fw.sweep(["fedavg", "fedyogi"], grid, over, seeds=1, out=tmp_path / "s")
     monkeypatch.setattr(crash_points, "strike", None)
-    begun = comparing.is_comparison(tmp_path / "s")
+    begun = folders.is_comparison(tmp_path / "s")
     if begun and nth % 2:
         sweep = fw.resume_comparison(tmp_path / "s")
     else:
@@ -282,6 +287,30 @@ def test_ctrl_c_names_the_sweep_and_finished_runs_are_only_read(run, tiny, tmp_p
     assert fw.sweep(*arguments, out=tmp_path / "s", callbacks=lambda row: pytest.fail("trained")).best == again.best
     with pytest.raises(fw.BadInput, match="not empty"):
         fw.sweep(arguments[0], arguments[1], {"lr": [0.01, 0.2]}, out=tmp_path / "s")
+
+
+@pytest.mark.parametrize("where", ["chosen", "tried", "planned", "in memory"])
+def test_ctrl_c_between_grid_and_tests_has_the_grid(where, tiny, tmp_path, monkeypatch, undisturbed):
+    """While points are chosen, while their runs are made ready, or before these are written down."""
+    passed, tried = itertools.count(1), comparing.prepare
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    if where == "tried":
+        monkeypatch.setattr(comparing, "prepare", lambda *a: stop() if next(passed) > 4 else tried(*a))
+    elif where == "planned":
+        monkeypatch.setattr(
+            crash_points, "strike", lambda at: stop() if at == "compare: planned" and next(passed) > 1 else None
+        )
+    else:
+        monkeypatch.setattr(sweeping, "_tests", stop)
+    out = None if where == "in memory" else tmp_path / "s"
+    with pytest.raises(fw.Interrupted) as stopped:
+        fw.sweep(["fedavg", "fedyogi"], tiny(rounds=2), {"lr": [0.01, 0.1]}, out=out)
+    assert stopped.value.folder == out
+    assert stopped.value.result.summary == undisturbed.summary
+    assert stopped.value.result.tested is None
 
 
 def test_a_plan_must_have_a_point_for_every_run(undisturbed, base, tmp_path):

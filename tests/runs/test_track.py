@@ -271,8 +271,8 @@ def test_the_guide_writes_such_trackers_by_hand(name, fake, quadratic, monkeypat
     [
         ("tensorboard", "--track tensorboard needs a folder, such as --track tensorboard:logs."),
         ("tensorbord:x", "--track: There is no tracker 'tensorbord'. Did you mean 'tensorboard'?"),
-        ("mlflow", "Tracking with mlflow needs it. Install it with: pip install mlflow"),
-        ("wandb:mine", "Tracking with wandb needs it. Install it with: pip install wandb"),
+        ("mlflow", "--track: The tracker MLflow needs the package mlflow. Install it with: pip install mlflow"),
+        ("wandb:mine", "--track: The tracker WandB needs the package wandb. Install it with: pip install wandb"),
     ],
 )
 def test_what_is_wrong_or_missing_is_one_sentence(text, sentence, monkeypatch):

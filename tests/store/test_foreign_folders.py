@@ -16,6 +16,7 @@ from fedweave.cli.options import experiments_of
 from fedweave.cli.verify import verify
 from fedweave.core.settings import BadInput
 from fedweave.runs import compare as comparing
+from fedweave.runs import folders
 from fedweave.runs.loop import load_result, resume, run
 from fedweave.store.run_folder import RunFolder
 from fedweave.store.states import pack, unpack
@@ -104,7 +105,7 @@ COMPARED = ["null", "[]", "{}", '{"runs": {}}', '{"runs": [], "command": null}',
 @pytest.mark.parametrize("value", COMPARED, ids=range(len(COMPARED)))
 def test_any_json_in_the_place_of_a_comparison(value, tmp_path):
     (tmp_path / "compare.json").write_text(value)
-    for call in (comparing.runs_in, comparing.resume_comparison):
+    for call in (folders.runs_in, comparing.resume_comparison):
         assert "compare.json" in one_sentence(call, tmp_path)
 
 
@@ -113,7 +114,7 @@ def test_a_name_of_a_comparison_is_no_path(name, folder, tmp_path):
     plain = json.loads((folder / "experiment.json").read_text())
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "compare.json").write_text(json.dumps({"command": None, "runs": {name: plain}}))
-    for call in (comparing.runs_in, comparing.resume_comparison):
+    for call in (folders.runs_in, comparing.resume_comparison):
         assert "cannot be used for a file" in one_sentence(call, tmp_path / "c")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c", "run"]
 
@@ -200,7 +201,7 @@ def test_a_run_of_a_comparison_is_no_link(folder, tmp_path):
     plain = json.loads((folder / "experiment.json").read_text())
     (comparison / "compare.json").write_text(json.dumps({"command": None, "runs": {"a": plain}}))
     (comparison / "a").symlink_to(folder)
-    for call in (comparing.runs_in, comparing.resume_comparison):
+    for call in (folders.runs_in, comparing.resume_comparison):
         assert "is a link" in one_sentence(call, comparison)
 
 

@@ -21,16 +21,18 @@ from fedweave.cli.common import (
     command_line,
     new_folder,
     print_json,
+    problems_beside,
     trackers,
     training,
 )
-from fedweave.cli.options import NO_OPTIONS, Typed, experiments_of
+from fedweave.cli.options import NO_OPTIONS, Text, Typed, experiments_of
 from fedweave.cli.output import beside_progress
 from fedweave.cli.parameters import NORMAL, Json, Talk, help_text
 from fedweave.cli.root import app as app
 from fedweave.cli.root import main as main
 from fedweave.cli.signals import resumable
 from fedweave.core.settings import BadInput
+from fedweave.runs.folders import begun_in, is_comparison, is_sweep
 from fedweave.store.export import write_model, write_tables
 from fedweave.tables.files import writable
 
@@ -60,12 +62,13 @@ def run(
     json: Json = False,
 ) -> None:
     """Run one method: a name of `fedweave list methods`, a TOML experiment file, or your own, module:name."""
-    (experiment,), checked = experiments_of([method], options.given(), set_)
+    problems = problems_beside(track, talk)
+    if plan is not None and "per_round" in options.given():
+        problems.append("--per-round and --plan exclude each other: a plan has its own cohort size.")
+    (experiment,), checked = experiments_of([method], options.given(), set_, problems)
     if checked.seeds != 1:
         raise BadInput("--seeds is for compare, which runs every method with every seed. Use --seed here.")
     if plan is not None:
-        if "per_round" in options.given():
-            raise BadInput("--per-round and --plan exclude each other: a plan has its own cohort size.")
         experiment = plan_command.follow(experiment, plan)
     callbacks, (running, _) = [*trackers(track), *beside_progress(talk)], training()
     folder = out or new_folder(experiment.method.name)
@@ -89,13 +92,14 @@ def compare(
     METHODS are names, TOML files or your own, module:name; without any: fedavg fedprox fedavgm fedyogi.
     """
     wanted = methods or ("fedavg", "fedprox", "fedavgm", "fedyogi")
-    experiments, checked = experiments_of(wanted, options.given(), set_)
+    problems = problems_beside(track, talk, at_once=at_once)
+    experiments, checked = experiments_of(wanted, options.given(), set_, problems)
     callbacks, (_, comparing) = [*trackers(track), *beside_progress(talk)], training()
     folder, zoo = out or new_folder("compare"), [e.method for e in experiments]
     with resumable(folder):
-        shown = not talk.quiet
+        shown, several = not talk.quiet, int(at_once) if at_once else None
         results = comparing.compare(
-            zoo, experiments[0], checked.seeds, folder, callbacks, command_line(), at_once, progress=shown
+            zoo, experiments[0], checked.seeds, folder, callbacks, command_line(), several, progress=shown
         ).results
         _say(results, folder / "report.html", json)
 
@@ -108,22 +112,25 @@ def resume(
         bool, Parameter(negative="", show_default=False, help="Import the plug-ins and read the files that RUN names.")
     ] = False,
     rounds: Annotated[
-        int | None,
-        help_text("Give it so many rounds in all: it comes to what a run of that length would have come to.", "R"),
+        Text,
+        help_text("Extend it to this number of rounds in all, with the result of a run that long.", "R"),
     ] = None,
     track: Track = (),
     talk: Talk = NORMAL,
     json: Json = False,
 ) -> None:
     """Continue an interrupted run, comparison or sweep, bit for bit, or extend a finished one with --rounds."""
+    if problems := problems_beside(track, talk, rounds=rounds):
+        raise BadInput(*problems)
+    length = int(rounds) if rounds else None
     with resumable(folder):
         callbacks, (running, comparing) = [*trackers(track), *beside_progress(talk)], training()
-        several, shown = comparing.is_comparison(folder), not talk.quiet
+        several, shown = is_comparison(folder), not talk.quiet
         if several:
-            found = comparing.resume_comparison(folder, callbacks, trust, rounds, progress=shown)
+            found = comparing.resume_comparison(folder, callbacks, trust, length, progress=shown)
         else:
-            found = running.resume(folder, callbacks=callbacks, trust=trust, rounds=rounds, progress=shown)
-        if comparing.is_sweep(folder):
+            found = running.resume(folder, callbacks=callbacks, trust=trust, rounds=length, progress=shown)
+        if is_sweep(folder):
             sweep_command.say(found, folder / "report.html", json)
         else:
             _say(found.results if several else [found], folder / "report.html" if several else None, json)
@@ -141,11 +148,11 @@ def report(
     """Show a table and write one self-contained HTML page over runs or comparisons, or over one sweep."""
     if not folders:
         raise BadInput("report needs at least one run folder, such as: fedweave report runs/fedavg-20260101-120000")
-    running, comparing = training()
-    if any(map(comparing.is_sweep, folders)):
+    running, _ = training()
+    if any(map(is_sweep, folders)):
         sweep_command.report(folders, html, curves, json)
         return
-    results = [running.load_result(run) for folder in folders for run in comparing.begun_in(folder)]
+    results = [running.load_result(run) for folder in folders for run in begun_in(folder)]
     if curves is not None:
         from fedweave.report import write_curves
 
@@ -175,9 +182,9 @@ def export(
     """
     if which == "best" and to in ("csv", "parquet"):
         raise BadInput("--which is for a model: use it with --to safetensors or --to pt.")
-    running, comparing = training()
+    running, _ = training()
     files: list[str] = []
-    for run in comparing.begun_in(folder):
+    for run in begun_in(folder):
         result = running.load_result(run)
         with writable(run):
             if to in ("csv", "parquet"):

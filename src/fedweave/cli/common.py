@@ -16,7 +16,9 @@ from cyclopts import Parameter
 
 from fedweave.cli.completion import completer
 from fedweave.cli.loading import uncollected
-from fedweave.cli.parameters import help_text
+from fedweave.cli.options import Text, as_option, gather
+from fedweave.cli.output import check
+from fedweave.cli.parameters import NORMAL, Talk, help_text, whole_number
 from fedweave.core.settings import BadInput
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ Set = Annotated[
 ]
 Out = Annotated[Path | None, help_text("Folder to keep the run in. [runs/NAME-DATE]", "RUN")]
 AtOnce = Annotated[
-    int | None, help_text("With --pool ray: runs that go on at the same time. [one per CPU of the cluster]")
+    Text, help_text("With --pool ray: how many runs train at the same time. [one per CPU of the cluster]", "COUNT")
 ]
 Method = Annotated[str, Parameter(completer=completer("methods"))]
 Track = Annotated[
@@ -42,8 +44,9 @@ Track = Annotated[
     Parameter(
         negative="",
         show_default=False,
-        metavar="tensorboard:DIR|mlflow|wandb",
-        help="Also write every round to TensorBoard files in DIR, to MLflow or to Weights & Biases.",
+        metavar="TRACKER",
+        help="Also write every round to a tracker: tensorboard:DIR (files in that folder), mlflow, or wandb (Weights & "
+        "Biases). May be repeated.",
     ),
 ]
 
@@ -59,6 +62,22 @@ def training() -> tuple[ModuleType, ModuleType]:
             raise
         raise BadInput("Training needs torch: pip install 'fedweave[torch]'") from None
     return running, comparing
+
+
+def problems_beside(track: Sequence[str] = (), talk: Talk = NORMAL, **numbers: str | None) -> list[str]:
+    """Return what is wrong with the options that belong to no experiment; ``numbers`` must be whole ones."""
+    problems: list[str] = []
+    with gather(problems):
+        check(talk)
+    with gather(problems):
+        if track:
+            from fedweave.runs.track import check_trackers
+
+            check_trackers(track)
+    for name, text in numbers.items():
+        if text is not None:
+            whole_number(as_option(name), text, problems)
+    return problems
 
 
 def trackers(given: Sequence[str]) -> Sequence[Callback]:

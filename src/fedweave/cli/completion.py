@@ -11,9 +11,9 @@ from fedweave.core import names, plugins
 def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
     """Print a script that completes commands, options and names in a shell.
 
-    Write it where the shell looks: bash in ~/.local/share/bash-completion/completions/fedweave, zsh in a file _fedweave
-    of a folder of $fpath, fish in ~/.config/fish/completions/fedweave.fish. Names of methods, data, models, partitions,
-    systems and tasks are looked up as you type, with those of plug-ins.
+    Save it where the shell looks for it: for bash as ~/.local/share/bash-completion/completions/fedweave, for zsh as
+    _fedweave in a folder of $fpath, for fish as ~/.config/fish/completions/fedweave.fish. It also completes the names
+    of methods, data, models, partitions, systems and tasks, those of installed plug-ins too.
     """
     from fedweave.cli.root import app
 

@@ -62,5 +62,5 @@ def missing(name: str, root: Path, offline: bool) -> str:
     ways = ["pip install 'fedweave[data]'"] if any(find_spec(module) is None for module in need.modules) else []
     if lacking := [group for group in need.files if not any(os.path.exists(root / place) for place in group)]:
         by_hand = f"put {lacking[0][0]} and what else is missing into the data folder, since FEDWEAVE_OFFLINE is set"
-        ways.append(need.how or (by_hand if offline else f"fetched at the first use, {need.size}"))
+        ways.append(need.how or (by_hand if offline else f"downloaded at the first use, {need.size}"))
     return "; ".join(ways)

@@ -96,12 +96,12 @@ def _versions(lines: list[Requirement], findings: list[Finding]) -> dict[str, st
 def _extras(lines: list[Requirement], findings: list[Finding]) -> dict[str, Any]:
     """Return every extra with its packages; an unfit package is a finding, and so is what training lacks."""
     found: dict[str, Any] = {}
-    told = set[str]()
+    reported = set[str]()
     for extra, members in extras_of(lines).items():
         way = f"pip install 'fedweave[{extra}]'"
         for package in members.values():
-            if package.problem and package.name not in told and (package.found or extra == "torch"):
-                told.add(package.name)
+            if package.problem and package.name not in reported and (package.found or extra == "torch"):
+                reported.add(package.name)
                 mend = package.command if package.found else way
                 what = package.sentence(f"The extra {extra}")
                 findings.append(Finding(what, f"Mend it with: {mend}", extra == "torch"))
@@ -145,7 +145,7 @@ def memory() -> tuple[int | None, int | None]:
 
 
 def device() -> tuple[str, str]:
-    """Return what ``--device auto`` will choose and why, told without torch by its files and the driver."""
+    """Return what ``--device auto`` will choose and why, from torch's files and the driver; torch is not loaded."""
     spec = find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         return "none", "torch is not installed"

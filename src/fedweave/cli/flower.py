@@ -16,9 +16,9 @@ from rich.table import Table
 
 from fedweave.cli import flower_doctor
 from fedweave.cli.completion import completer
-from fedweave.cli.options import known_method
+from fedweave.cli.options import gather, known_method
 from fedweave.cli.output import check
-from fedweave.cli.parameters import NORMAL, Json, Talk, help_text
+from fedweave.cli.parameters import NORMAL, Json, Talk, help_text, whole_number
 from fedweave.core.settings import BadInput
 from fedweave.runs import method_names
 
@@ -57,17 +57,17 @@ def new(folder: Annotated[Path, Parameter(metavar="DIR")], /, *, method: Method 
 @flower.command(help_epilogue="Example: fedweave flower demo --nodes 4 --method fedacs --kill 1")
 def demo(
     *,
-    nodes: Annotated[int, help_text("Clients, each in a Flower process of its own. [4]", "N")] = 4,
+    nodes: Annotated[str, help_text("Clients, each in a Flower process of its own. [4]", "N")] = "4",
     method: Method = "fedacs",
-    rounds: Annotated[int, help_text("Number of rounds. [4]", "R")] = 4,
-    per_round: Annotated[int | None, help_text("Clients asked in a round. [3, or all of fewer]", "K")] = None,
-    kill: Annotated[int, help_text("Number of nodes to kill in the middle of round 2. [0]", "COUNT")] = 0,
+    rounds: Annotated[str, help_text("Number of rounds. [4]", "R")] = "4",
+    per_round: Annotated[str | None, help_text("Clients asked in a round. [3, or all of fewer]", "K")] = None,
+    kill: Annotated[str, help_text("Number of nodes to kill in the middle of round 2. [0]", "COUNT")] = "0",
     secure: Annotated[
         bool,
         Parameter(show_default=False, help="Use TLS and a registered key for every node, created for the demo. [yes]"),
     ] = True,
     answer_seconds: Annotated[float, help_text("Seconds that a round waits for answers. [30]", "S")] = 30.0,
-    seed: Annotated[int, help_text("Same seed, same bits. [0]", "S")] = 0,
+    seed: Annotated[str, help_text("Same seed, same bits. [0]", "S")] = "0",
     out: Annotated[Path | None, help_text("Folder to keep the run in. [nothing is kept]", "RUN")] = None,
     talk: Talk = NORMAL,
     json: Json = False,
@@ -77,34 +77,31 @@ def demo(
     Nothing calls outside this machine: no telemetry, no update check, nothing is installed.
     """
     problems: list[str] = []
-    method, per_round = _fitting_method(method, problems), min(3, nodes) if per_round is None else per_round
-    for name, value, low, high in (
-        ("--nodes", nodes, 2, 64),
-        ("--rounds", rounds, 1, 10**6),
-        ("--per-round", per_round, 1, nodes),
-        ("--kill", kill, 0, nodes - 1),
-        ("--answer-seconds", answer_seconds, 1, 10**6),
-        ("--seed", seed, 0, 2**62),
-    ):
-        if not low <= value <= high:
-            problems.append(f"{name} must be from {low} to {high}. Got {value!r} instead.")
-    if kill and rounds < 2:
+    with gather(problems):
+        check(talk)
+    method, size = _fitting_method(method, problems), whole_number("--nodes", nodes, problems, 2, 64)
+    last = whole_number("--rounds", rounds, problems, 1, 10**6)
+    asked = min(3, size) if per_round is None else whole_number("--per-round", per_round, problems, 1, size)
+    killed = whole_number("--kill", kill, problems, 0, size - 1)
+    start = whole_number("--seed", seed, problems, 0, 2**62)
+    if not 1 <= answer_seconds <= 10**6:
+        problems.append(f"--answer-seconds must be from 1 to {10**6}. Got {answer_seconds!r} instead.")
+    if killed and last < 2:
         problems.append("--kill takes effect in round 2: give --rounds 2 or more.")
     if problems:
         raise BadInput(*problems)
-    check(talk)
     _check_installed("sklearn")  # for its digits
     from fedweave.fleet.local.demo import demonstrate
 
     screen = Console(stderr=True, markup=False, emoji=False, highlight=False)
-    config: dict[str, Any] = {"method": method, "per-round": per_round, "rounds": rounds, "seed": seed}
+    config: dict[str, Any] = {"method": method, "per-round": asked, "rounds": last, "seed": start}
     config |= {"start-seconds": 180.0, "answer-seconds": answer_seconds}
 
     def say(line: str) -> None:
         if not talk.quiet:
             screen.print(line, soft_wrap=True)
 
-    result = demonstrate(method, config, nodes, kill, secure, out, say)
+    result = demonstrate(method, config, size, killed, secure, out, say)
     if json:
         summary = {**result.result.summary, "run": str(out) if out else None}
         details = {"killed": result.killed, "failed": [f"round {r}, {why}" for r, why in result.reasons]}
@@ -123,16 +120,19 @@ def keys(
     /,
     *,
     host: Annotated[Sequence[str], help_text("A name or address of the SuperLink; may be repeated. Required.", "HOST")],
-    nodes: Annotated[int, help_text("Number of key pairs to create, node0 … [10]", "N")] = 10,
-    days: Annotated[int, help_text("Days for which the certificate is valid. [365]", "D")] = 365,
+    nodes: Annotated[str, help_text("Number of key pairs to create, node0 … [10]", "N")] = "10",
+    days: Annotated[str, help_text("Days for which the certificate is valid. [365]", "D")] = "365",
     json: Json = False,
 ) -> None:
     """Create the TLS certificates and node keys of a fleet.
 
     ca.crt goes to every node, server.pem and server.key to the SuperLink, nodeN to its node; nodeN.pub is registered.
     """
-    if not 1 <= nodes <= 10**5 or not 1 <= days <= 36500:
-        raise BadInput(f"--nodes must be from 1 to 100000 and --days from 1 to 36500. Got {nodes} and {days}.")
+    problems: list[str] = []
+    size = whole_number("--nodes", nodes, problems, 1, 10**5)
+    valid = whole_number("--days", days, problems, 1, 36500)
+    if problems:
+        raise BadInput(*problems)
     _check_installed()
     from fedweave.fleet.local import keys as make
     from fedweave.store.run_folder import refuse_used, writable
@@ -140,16 +140,14 @@ def keys(
     refuse_used(folder, "run.sqlite")
     with writable(folder):
         try:
-            files = [*make.server_files(folder, list(host), days)]
+            files = [*make.server_files(folder, list(host), valid)]
         except ValueError as e:
             raise BadInput(f"--host must be names or addresses. Got {', '.join(host)}: {e}") from None
-        files += [make.node_key(folder, f"node{i}") for i in range(nodes)]
+        files += [make.node_key(folder, f"node{i}") for i in range(size)]
     if json:
         print(json_text.dumps({"files": [str(f) for f in files]}))
         return
-    print(
-        f"{folder}: ca.crt for every node, server.pem and server.key for the SuperLink, a key pair for {nodes} nodes."
-    )
+    print(f"{folder}: ca.crt for every node, server.pem and server.key for the SuperLink, a key pair for {size} nodes.")
 
 
 def _fitting_method(name: str, problems: list[str]) -> str:

@@ -98,10 +98,18 @@ def options_table() -> str:
 
 
 def experiments_of(
-    wanted: Sequence[str], typed: Mapping[str, Any], assignments: Sequence[str] = ()
+    wanted: Sequence[str],
+    typed: Mapping[str, Any],
+    assignments: Sequence[str] = (),
+    others: Sequence[str] = (),
+    check: Callable[[list[Experiment], set[str]], object] | None = None,
 ) -> tuple[list[Experiment], CommandOptions]:
-    """Return an experiment for each wanted method, a name or a TOML file, after everything typed was checked."""
-    problems: list[str] = []
+    """Return an experiment for each wanted method, a name or a TOML file, after everything typed was checked.
+
+    ``others`` are problems that were found before, and are reported together with all that are found here. ``check``
+    may raise more: it gets the experiments as far as they can be made, and which of their fields were given wrongly.
+    """
+    problems = list(others)
     chosen, given, where = _read(wanted, typed, problems)
     problems += [
         f"--set takes PATH=VALUE, such as method.sampler.per_round=3. Got {a!r} instead."
@@ -109,26 +117,35 @@ def experiments_of(
         if "=" not in a
     ]
     problems += [f"There is no option {where(k)!r}.{nearest(k, OPTIONS)}" for k in given if k not in OPTIONS]
-    ours = _check(CommandOptions, {k: v for k, v in given.items() if k in OURS}, where, problems) or CommandOptions()
+    wrong: set[str] = set()
+    ours = _check(CommandOptions, {k: v for k, v in given.items() if k in OURS}, where, problems, wrong)
+    ours = ours or CommandOptions()
     zoo_ = list[Method]()
     for method in chosen:
         with gather(problems):
             zoo_.append(method_names.parse(method, ours.per_round) if isinstance(method, str) else method)
     theirs = {k: v for k, v in given.items() if k in experiments.OPTIONS}
     zoo_ = _with_own_rates(zoo_, theirs, where, problems)
-    base = _check(Experiment, {"method": (zoo_ or [methods.fedavg()])[0], **theirs}, where, problems)
+    base = _check(Experiment, {"method": (zoo_ or [methods.fedavg()])[0], **theirs}, where, problems, wrong)
     limit = ours.clients or _clients(given)
     if limit and "per_round" in given and ours.per_round > limit:
         problems.append(
             f"{where('per_round')} must not exceed {where('clients')} ({limit}). Got {ours.per_round} instead."
         )
-    if problems or base is None:
+    found = list[Experiment]()
+    if base is not None and len(zoo_) == len(wanted):
+        if ours.clients:
+            base = replace(base, partition=replace(base.partition, clients=ours.clients))
+        changes = dict(a.split("=", 1) for a in assignments if "=" in a)
+        changes = {current_name(path, f"--set {path}"): value for path, value in changes.items()}
+        changes = {path: value for path, value in changes.items() if path.split(".")[0] not in wrong}
+        with gather(problems):
+            found = [_changed(replace(base, method=method), changes) for method in zoo_]
+            if check is not None and found:
+                check(found, wrong)
+    if problems:
         raise BadInput(*problems)
-    if ours.clients:
-        base = replace(base, partition=replace(base.partition, clients=ours.clients))
-    changes = dict(a.split("=", 1) for a in assignments)
-    changes = {current_name(path, f"--set {path}"): value for path, value in changes.items()}
-    return [_changed(replace(base, method=method), changes) for method in zoo_], ours
+    return found, ours
 
 
 def _with_own_rates(zoo: list[Method], given: dict[str, Any], where: Where, problems: list[str]) -> list[Method]:
@@ -213,17 +230,18 @@ def gather(problems: list[str], prefix: str = "") -> Generator[None]:
         problems += [prefix + problem for problem in e.problems]
 
 
-def _check(cls: type[T], given: Mapping[str, Any], where: Where, problems: list[str]) -> T | None:
-    """Return the settings, as far as they can be made of what was given; every problem is added to ``problems``."""
+def _check(cls: type[T], given: Mapping[str, Any], where: Where, problems: list[str], wrong: set[str]) -> T | None:
+    """Return the settings, as far as they can be made of what was given; what is wrong is added to the last two."""
     try:
         return TypeAdapter(cls).validate_python(given)
     except ValidationError as e:
         found = sentences(e, cls.__name__, list(given))
     problems += [_located(sentence, name, where) for name, same in found.items() for sentence in same]
-    wrong = {name.split(".")[0] for name in found}
-    if wrong == {""}:  # good fields that contradict each other
+    names = {name.split(".")[0] for name in found}
+    wrong |= names
+    if names == {""}:  # good fields that contradict each other
         return None
-    return _check(cls, {k: v for k, v in given.items() if k not in wrong}, where, problems)
+    return _check(cls, {k: v for k, v in given.items() if k not in names}, where, problems, wrong)
 
 
 def _located(sentence: str, name: str, where: Where) -> str:

@@ -1,4 +1,4 @@
-"""What commands say on the error stream while runs go on: nothing, progress, or progress with all the particulars."""
+"""What commands print on the error stream during runs: nothing, progress, or progress with all details."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from fedweave.runs.callbacks import Callback, Given, Row, Running
 
 def beside_progress(talk: Talk) -> list[Given]:
     """Return the callbacks that are there with or without progress: warnings, particulars, and the end by a signal."""
-    check(talk)
     return [*([Refusals()] if talk.quiet else []), *([Particulars()] if talk.verbose else []), heed]
 
 
@@ -24,7 +23,7 @@ def check(talk: Talk) -> None:
 
 
 class Refusals(Callback):
-    """Tells of refused updates alone, which the progress does otherwise."""
+    """Reports refused updates where no progress is shown."""
 
     def round(self, run: Running, row: Row, state: ServerState) -> None:
         """Warn of the updates that a round refused."""
@@ -34,7 +33,7 @@ class Refusals(Callback):
 
 
 class Particulars(Callback):
-    """Tells what a run works with, as its manifest has it."""
+    """Reports what a run works with, from its manifest."""
 
     def begin(self, run: Running) -> None:
         """Print software, processor, trainer, data and model of a run that begins."""

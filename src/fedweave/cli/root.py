@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import BoundArguments
 from typing import Any, NamedTuple
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnknownOptionError
 
 from fedweave import __version__
 from fedweave.cli.loading import uncollected
@@ -176,10 +176,26 @@ def _parse(words: Sequence[str]) -> tuple[Callable[..., Any], BoundArguments]:
                 ) from e
             if command.default_command:
                 command.help = None  # all of its docstring
-        found, bound, unknown, _ = app.parse_known_args(words)
+        found, bound, unknown = _split(list(words))
     if unknown:
         raise BadInput(*_unknown(unknown), *_also_wrong(bound.arguments))
     return found, bound
+
+
+def _split(words: list[str]) -> tuple[Callable[..., Any], BoundArguments, list[str]]:
+    """Return a command, its arguments and the words that are none: options that it does not have, with their values."""
+    unknown: list[str] = []
+    while True:
+        try:
+            found, bound, more, _ = app.parse_known_args(words)
+        except UnknownOptionError as e:  # of a command that takes any number of words
+            option = e.token.keyword or e.token.value
+            at = next(i for i, word in enumerate(words) if word.split("=")[0] == option.split("=")[0])
+            has_value = "=" not in words[at] and not "".join(words[at + 1 : at + 2]).startswith("-")
+            unknown += words[at : at + 1 + has_value]
+            del words[at : at + 1 + has_value]
+        else:
+            return found, bound, [*unknown, *more]
 
 
 def _unknown(tokens: Sequence[str]) -> list[str]:
@@ -191,24 +207,28 @@ def _unknown(tokens: Sequence[str]) -> list[str]:
     wrong = [t.split("=", 1)[0] for t in tokens if t.startswith("--")]
     elsewhere = {*map(as_option, OPTIONS), "--set"}
     stays = " A run is continued with the settings it began with." if command.name[0] == "resume" else ""
-    known = f"{command.name[0]} has no option {{!r}}, which belongs to run and compare.{stays}"
+    known = f"{command.name[0]} has no option {{!r}}, which belongs to run, compare and sweep.{stays}"
     return [known.format(t) if t in elsewhere else f"There is no option {t!r}.{nearest(t, names)}" for t in wrong] or [
         f"Unexpected argument {tokens[0]!r}."
     ]
 
 
 def _also_wrong(arguments: Mapping[str, Any]) -> Sequence[str]:
-    """Return what else is wrong with the options of run and compare, so that the user hears of everything at once."""
-    from fedweave.cli.options import NO_OPTIONS, Typed, experiments_of
+    """Return what else is wrong with the options of commands that train, so that all problems are reported at once."""
+    from fedweave.cli.common import problems_beside
+    from fedweave.cli.options import NO_OPTIONS, Texts, experiments_of
+    from fedweave.cli.sweep import read
 
-    if not isinstance(options := arguments.get("options", NO_OPTIONS), Typed):
-        return ()
+    options, assignments = arguments.get("options", NO_OPTIONS), arguments.get("set_", ())
+    numbers = {name: arguments.get(name) for name in ("at_once", "rounds")}
+    problems = problems_beside(arguments.get("track", ()), arguments.get("talk", NORMAL), **numbers)
+    if not isinstance(options, Texts):
+        return problems
+    methods = [arguments["method"]] if "method" in arguments else arguments.get("methods", ())
     try:
-        experiments_of(
-            [arguments["method"]] if "method" in arguments else arguments.get("methods", ()),
-            options.given(),
-            arguments.get("set_", ()),
-        )
+        if "over" in arguments:
+            read(methods, arguments["over"], options, assignments, problems)
+        experiments_of(methods, options.given(), assignments, problems)
     except BadInput as e:
         return e.problems
     return ()

@@ -20,15 +20,18 @@ from fedweave.cli.common import (
     command_line,
     new_folder,
     print_json,
+    problems_beside,
     trackers,
     training,
 )
-from fedweave.cli.options import NO_OPTIONS, Typed, current_name, experiments_of, gather
+from fedweave.cli.options import NO_OPTIONS, CommandOptions, Texts, Typed, current_name, experiments_of, gather
 from fedweave.cli.output import beside_progress
 from fedweave.cli.parameters import NORMAL, Json, Talk
 from fedweave.cli.signals import resumable
 from fedweave.core.settings import BadInput
 from fedweave.core.spec import read_value
+from fedweave.runs.experiment import Experiment
+from fedweave.runs.grid import grid_of
 from fedweave.tables.files import writable
 
 if TYPE_CHECKING:
@@ -41,8 +44,9 @@ Over = Annotated[
         negative="",
         show_default=False,
         metavar="PATH=VALUES",
-        help="A field by its path, as --set takes it, and its values, separated by commas; a JSON list where values "
-        "have commas of their own. Only methods before a colon have this axis: fedprox:method.solver.mu=0,0.1.",
+        help="A field and its values, separated by commas: lr=0.01,0.1. The path is that of --set. If values contain "
+        "commas, write a JSON list. To vary it for some methods only, put their names and a colon in front: "
+        "fedprox:method.solver.mu=0,0.1. May be repeated.",
     ),
 ]
 
@@ -60,30 +64,48 @@ def sweep(
 ) -> None:
     """Run methods at every point of a grid; leaves a table and report.html with the best point of each.
 
-    The best points are chosen on samples that are held out of the training data, --validation of them.
-    Then they are trained on all of it, with other seeds, and scored on the test set.
+    The best point of each method is chosen on a part of the training data that is held out (--validation). It is then
+    trained on all training data, with other seeds, and scored on the test set.
     METHODS are names, TOML files or your own, module:name.
     """
-    problems = list[str]()
-    with gather(problems):
-        grid = read_over(over)
-    with gather(problems):
-        experiments, checked = experiments_of(methods, options.given(), set_)
-    if not methods:
-        problems.append("sweep needs at least one method, such as: fedweave sweep fedavg --over lr=0.01,0.1")
-    if problems:
-        raise BadInput(*problems)
+    problems = problems_beside(track, talk, at_once=at_once)
+    experiments, checked, grid = read(methods, over, options, set_, problems)
     callbacks, _ = [*trackers(track), *beside_progress(talk)], training()
     from fedweave.runs import sweep as sweeping
 
     folder = out or new_folder("sweep")
     with resumable(folder):
-        try:
-            plan = sweeping.plan_sweep([e.method for e in experiments], experiments[0], grid, checked.seeds)
-        except BadInput as e:
-            raise BadInput(*(re.sub(r"^over '([^']*)'", r"--over \1", problem) for problem in e.problems)) from None
-        found = plan.run(folder, callbacks, command_line(), at_once, progress=not talk.quiet)
+        plan = sweeping.plan_sweep([e.method for e in experiments], experiments[0], grid, checked.seeds)
+        several = int(at_once) if at_once else None
+        found = plan.run(folder, callbacks, command_line(), several, progress=not talk.quiet)
         say(found, folder / "report.html", json)
+
+
+def read(
+    methods: Sequence[str], over: Sequence[str], options: Texts, assignments: Sequence[str], problems: list[str]
+) -> tuple[list[Experiment], CommandOptions, dict[str, list[Any]]]:
+    """Return the experiments and the grid as typed; all that is wrong is reported with the problems found before."""
+    grid = dict[str, list[Any]]()
+    with gather(problems):
+        grid = read_over(over)
+    if not methods:
+        problems.append("sweep needs at least one method, such as: fedweave sweep fedavg --over lr=0.01,0.1")
+
+    def check(experiments: list[Experiment], wrong: set[str]) -> None:
+        axes = {key: values for key, values in grid.items() if key.rpartition(":")[2].split(".")[0] not in wrong}
+        try:
+            if axes:
+                grid_of(axes, [e.method for e in experiments], experiments[0])
+        except BadInput as e:
+            raise BadInput(*map(_as_typed, e.problems)) from None
+
+    experiments, checked = experiments_of(methods, options.given(), assignments, problems, check)
+    return experiments, checked, grid
+
+
+def _as_typed(problem: str) -> str:
+    """Return a sentence about a field of a grid as one about what was typed."""
+    return re.sub(r"^over '([^']*)'", r"--over \1", problem).replace("'evaluate'", "--evaluate")
 
 
 def report(folders: Sequence[Path], html: Path | None, curves: Path | None, json: bool) -> None:
@@ -112,7 +134,7 @@ def read_over(given: Sequence[str]) -> dict[str, list[Any]]:
         if not equals or not path:
             problems.append(f"--over takes PATH=VALUES, such as lr=0.01,0.1. Got {text!r} instead.")
         elif name in found:
-            problems.append(f"--over {name} is given twice: write all its values behind one.")
+            problems.append(f"--over {name} is given twice: write all its values in one --over.")
         else:
             found[name] = _values(values)
     if problems:

@@ -15,6 +15,7 @@ from cyclopts import Parameter
 
 from fedweave.cli.parameters import Json
 from fedweave.core.settings import BadInput
+from fedweave.runs.folders import BEST
 from fedweave.store.audit import FILE, check
 from fedweave.store.database import reading
 from fedweave.store.run_folder import RunFolder
@@ -79,9 +80,10 @@ def command(*folders: Annotated[Path, Parameter(metavar="RUN")], json: Json = Fa
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    """Return the run folders in a folder, without links, which may lead anywhere."""
-    found = sorted(p.parent for p in folder.glob("*/run.sqlite")) if os.path.isdir(folder) else []
-    if links := [p for p in found if p.is_symlink()]:
+    """Return the run folders in a folder, those of a sweep's best points too; refuse links, which may lead anywhere."""
+    places = ("*/run.sqlite", f"{BEST}/*/run.sqlite") if os.path.isdir(folder) else ()
+    found = sorted(p.parent for place in places for p in folder.glob(place))
+    if links := [p for run in found for p in (run.parent, run) if p != folder and p.is_symlink()]:
         raise BadInput(f"{shown_path(links[0])} is a link: name the folder that it leads to.")
     return found
 

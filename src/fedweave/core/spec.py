@@ -15,6 +15,7 @@ from fedweave.core import plugins
 from fedweave.core.settings import BadInput, brief, choice, nearest
 
 T = TypeVar("T")
+FIELDS = "All fields are in experiment.json of any run folder."
 
 
 def describe(value: Any) -> Any:
@@ -123,7 +124,7 @@ def change(spec: dict[str, Any], assignments: Mapping[str, str]) -> dict[str, An
         if isinstance(node, dict) and last in node:
             node[last] = read_value(text)
         else:
-            problems.append(f"--set: there is no field {path!r}.{nearest(path, paths(spec))}")
+            problems.append(f"--set: there is no field {path!r}.{nearest(path, paths(spec))} {FIELDS}")
     if problems:
         raise BadInput(*problems)
     return spec

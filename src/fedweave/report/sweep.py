@@ -47,7 +47,9 @@ def sentences(sweep: Sweep, rows: Sequence[Row], tested: Sequence[Row]) -> list[
     found = headline(tested) if tested else []
     if best and not tested:
         on = judged_on(sweep)
-        found = [f"{_best_of_all(best, on)} {'' if sweep.validation else 'The choice is by the test set.'}".strip()]
+        found = [
+            f"{_best_of_all(best, on)} {'' if sweep.validation else 'Points were chosen on the test set.'}".strip()
+        ]
     places = [f"{method} at {point_text(row['point'])}" for method, row in best.items()]
     found += [f"Best points: {'; '.join(places)}."]
     if not best:
@@ -78,7 +80,7 @@ def _edges(best: Mapping[str, Row], rows: Sequence[Row]) -> list[str]:
                 found.setdefault((path, label_text(value), end), []).append(method)
     names = {path: path.rpartition(".")[2] for path, *_ in found}
     return [
-        f"The best {names[path]} of {_and(methods)}, {value}, is the {end} that was tried: the grid should go on there."
+        f"The best {names[path]} of {_and(methods)}, {value}, is the {end} that was tried: try some beyond it."
         for (path, value, end), methods in found.items()
     ]
 

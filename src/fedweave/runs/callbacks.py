@@ -1,4 +1,4 @@
-"""What is called while runs go on: a progress bar, a tracker, or a function of your own."""
+"""Callbacks of runs: a progress bar, a tracker, or a function of your own."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ class Running:
 class Callback:
     """Called when a run begins, after each round and when it ends; override what you need.
 
-    All runs of a comparison share it; those that go on at the same time call it from several threads. What it raises
-    ends the run, with the finished rounds kept.
+    All runs of a comparison share it; runs that train at the same time call it from several threads. An exception
+    that it raises ends the run; the finished rounds are kept.
     """
 
     def begin(self, run: Running) -> None:
-        """Hear of a run before its first round, or before the next one where it is continued."""
+        """Called before the first round of a run, or before the next one when a run is continued."""
 
     def round(self, run: Running, row: Row, state: ServerState) -> None:
-        """Hear of a finished round: its row, as in ``Result.rounds``, and the state after it, with the model ``x``."""
+        """Called after a round, with its row, as in ``Result.rounds``, and the state after it, with the model ``x``."""
 
     def end(self, run: Running, result: Result, error: BaseException | None) -> None:
-        """Hear of the end of a run that has begun; ``error`` is what ended it early, such as KeyboardInterrupt."""
+        """Called when a run ends; ``error`` is what ended it early, such as KeyboardInterrupt, or None."""
 
 
 class EachRow(Callback):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.core.crash_points import crash_point
-from fedweave.core.paths import check_name
 from fedweave.core.settings import BadInput, shown
 from fedweave.data import load
 from fedweave.engine.pool.protocol import Pool
@@ -21,6 +19,16 @@ from fedweave.method import Method
 from fedweave.runs import method_names
 from fedweave.runs.callbacks import Callback, Callbacks, Running, callbacks_of
 from fedweave.runs.experiment import Experiment, check_experiment
+from fedweave.runs.folders import (
+    BEST,
+    has_begun,
+    is_comparison,
+    is_sweep,
+    planned,
+    refuse_alone,
+    run_inside,
+    runs_in,
+)
 from fedweave.runs.loop import Interrupted, load_result, resume_with, run_with, workers_of
 from fedweave.runs.plain import from_plain, to_plain
 from fedweave.runs.progress import shown_progress
@@ -28,14 +36,12 @@ from fedweave.runs.results import Result, frame_of
 from fedweave.runs.same_run import different, refuse_another, refuse_length
 from fedweave.runs.session import prepare
 from fedweave.runs.spread import spread
-from fedweave.store.contents import Plan
-from fedweave.store.run_folder import RunFolder, refuse_used, state_file
-from fedweave.tables.files import read_json, shown_path, writable, write_file
+from fedweave.store.run_folder import RunFolder, refuse_used, state_file, with_rounds
+from fedweave.tables.files import writable, write_file
 
 Point = Mapping[str, Any]  # the swept fields of a run by their paths, as they are shown
 Points = Mapping[str, Point]  # of all runs of a sweep, by name
 Work = Callable[[str, Experiment, Sequence[Callback], Pool], Result]
-BEST = "best"  # folder inside a sweep's, in which the best point of every method is tested
 
 
 @dataclass(frozen=True)
@@ -89,9 +95,9 @@ def compare(
 ) -> Comparison:
     """Run every method, given itself or by name, with every seed; with ``out`` each run has its folder in there.
 
-    An interrupted comparison goes on when it is called again with the same arguments and ``out``; the ``result`` of the
-    ``Interrupted`` that Ctrl-C raises is a Comparison of the runs that have a finished round. On a Ray cluster
-    ``at_once`` runs go on at the same time, each in a thread that also calls ``callbacks``; None: one per CPU.
+    An interrupted comparison continues when this is called again with the same arguments and ``out``. Ctrl-C raises
+    ``Interrupted``, whose ``result`` is a Comparison of the runs that have a finished round. On a Ray cluster
+    ``at_once`` runs train at the same time, each in a thread that also calls ``callbacks``; None: one per CPU.
     ``progress`` as for ``run``.
     """
     check_experiment(experiment)
@@ -131,7 +137,7 @@ def seeds_of(experiment: Experiment, seeds: int) -> range:
 
 
 def check_at_once(given: int | None) -> int | None:
-    """Return how many runs may go on at the same time on a Ray cluster."""
+    """Return how many runs may train at the same time on a Ray cluster."""
     if given is not None and (not isinstance(given, int) or given < 1):
         raise BadInput(f"'at_once' must be a whole number of at least 1, or None. Got {shown(given)}.")
     return given
@@ -181,7 +187,7 @@ class Together:
     def do(
         self, runs: Mapping[str, Experiment], folder: Path | None, workers: Pool, points: Points | None = None
     ) -> dict[str, Result]:
-        """Return the results of all runs; with a folder they are kept there, and go on if they have begun."""
+        """Return the results of all runs; with a folder they are kept there, and continued if they have begun."""
         if folder is None:
             self._try(runs, workers, points)
             return self._spread(self._run, runs, None, workers)
@@ -267,7 +273,7 @@ def resume_comparison(
     runs = {name: from_plain(plain, trust) for name, plain in plan["runs"].items()}
     if rounds is not None:
         runs = {name: replace(e, rounds=rounds) for name, e in runs.items()}
-        _extend(folder, runs, plan)
+        plan = _extend(folder, runs, plan, rounds)
     runs = with_data(runs)
     with shown_progress(progress, count_left(folder, runs)) as bar, workers_of(next(iter(runs.values()))) as workers:
         together = Together((*bar, *heard), plan["command"])
@@ -278,10 +284,13 @@ def resume_comparison(
         return finish(runs, plan["points"], folder, together, workers)
 
 
-def _extend(folder: Path, runs: Mapping[str, Experiment], plan: dict[str, Any]) -> None:
-    """Plan other lengths for the runs of a comparison; each is extended when its turn comes."""
+def _extend(folder: Path, runs: Mapping[str, Experiment], plan: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Return the plan of a comparison with another length; each run is extended when its turn comes."""
     if plan.get("points") is not None:
-        raise BadInput("A sweep keeps its length, since other points may be the best of longer runs: start a new one.")
+        raise BadInput(
+            "A sweep cannot be extended, because other points may be best after more rounds. Start a new one."
+        )
+    refuse_alone(folder, rounds)
     for name, e in runs.items():
         stored, done, place = plan["runs"][name], 0, run_inside(folder, name)
         if (place / "run.sqlite").exists():
@@ -289,10 +298,12 @@ def _extend(folder: Path, runs: Mapping[str, Experiment], plan: dict[str, Any]) 
                 state, stored = store.load_state(tables=None), store.experiment
                 done = state.round if state else 0
         refuse_length(stored, e, done)
-    changed = {name: plain | {"rounds": runs[name].rounds} for name, plain in plan["runs"].items()}
+    longer = {name: plain | {"rounds": rounds} for name, plain in plan["runs"].items()}
+    plan = {**plan, "command": with_rounds(plan["command"], rounds), "runs": longer}
     crash_point("compare: extending")
     with writable(folder):
-        write_file(folder / "compare.json", (json.dumps({**plan, "runs": changed}, indent=1) + "\n").encode())
+        write_file(folder / "compare.json", (json.dumps(plan, indent=1) + "\n").encode())
+    return plan
 
 
 def unfinished(folder: Path, runs: Mapping[str, Experiment]) -> list[Experiment]:
@@ -320,48 +331,3 @@ def count_left(folder: Path | None, runs: Mapping[str, Experiment], swept: bool 
     places = {run.name: run for run in runs_in(folder / BEST)}
     length = next(iter(runs.values())).rounds
     return left + sum(not (place / state_file(length)).exists() for place in places.values())
-
-
-def runs_in(folder: str | Path) -> list[Path]:
-    """Return the run folders of a comparison, with those of a sweep's best points, or the run folder itself."""
-    folder = Path(folder)
-    if not is_comparison(folder):
-        return [folder]
-    plan, best = planned(folder), run_inside(folder, BEST)
-    runs = [run_inside(folder, name) for name in plan["runs"]]
-    return runs + runs_in(best) if plan.get("points") is not None and is_comparison(best) else runs
-
-
-def is_comparison(folder: Path) -> bool:
-    """Return whether a folder holds a comparison, which may be a sweep."""
-    return os.path.lexists(folder / "compare.json")
-
-
-def is_sweep(folder: Path) -> bool:
-    """Return whether a folder holds a sweep."""
-    return is_comparison(folder) and planned(folder).get("points") is not None
-
-
-def run_inside(folder: Path, name: str) -> Path:
-    """Return the folder of a run of a comparison; refuse a link, which may lead anywhere."""
-    place = folder / check_name(name)
-    if place.is_symlink():
-        raise BadInput(f"{shown_path(place)} is a link: name the folder that it leads to.")
-    return place
-
-
-def planned(folder: Path) -> dict[str, Any]:
-    """Return what the plan of a comparison says, as it was checked when it was read."""
-    return read_json(folder / "compare.json", Plan)
-
-
-def begun_in(folder: str | Path) -> list[Path]:
-    """Return the runs that can be read: of an interrupted comparison, those with a finished round."""
-    runs = runs_in(folder)
-    return [run for run in runs if has_begun(run)] or runs
-
-
-def has_begun(run: Path) -> bool:
-    """Return whether a run folder has a finished round."""
-    states = run.glob("state-*.safetensors") if os.path.isdir(run) else ()
-    return any(state.name != state_file(0) for state in states)

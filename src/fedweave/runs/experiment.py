@@ -103,9 +103,9 @@ class Experiment:
     lr: Annotated[
         Rate,
         Option(
-            "Learning rate of the clients: a number; '0.1, 0.01@200', which is 0.01 from round 200 on; cosine:0.1 or "
-            "cosine:0.1:0.001, from there down to zero or to 0.001 over the rounds; 'warmup:5, 0.1' grows to it in 5 "
-            "rounds. A method's own stands behind a semicolon: '0.1; fedprox=0.02'.",
+            "Learning rate of the clients: a number; '0.1, 0.01@200': 0.1, and 0.01 from round 200 on; cosine:0.1 or "
+            "cosine:0.1:0.001: from 0.1 down to 0 or to 0.001 over the run; 'warmup:5, 0.1': up to 0.1 in 5 rounds. "
+            "After a semicolon, the rate of one method: '0.1; fedprox=0.02'.",
             "ETA",
             "0.1",
         ),
@@ -305,13 +305,13 @@ class Experiment:
     ] = 0
 
     stop_at_target: Annotated[
-        bool, Option("true: end the run with the first evaluated round that reaches the target.", "BOOL", "true")
+        bool, Option("true: end the run after the first evaluated round that reaches the target.", "BOOL", "true")
     ] = False
     patience: Annotated[
         PositiveInt | None,
         Option(
-            "End the run when the task's metric on the test set has not improved for so many rounds; evaluated rounds "
-            "alone count.",
+            "End the run when the task's metric on the test set has not improved for this many rounds; only evaluated "
+            "rounds count.",
             "R",
             "20",
             default="never",
@@ -320,8 +320,8 @@ class Experiment:
     validation: Annotated[
         Annotated[float, Field(ge=0, lt=1)] | None,
         Option(
-            "To tune without looking at the test set: hold out this share of the training samples and evaluate on them "
-            "in its place.",
+            "Hold out this share of the training samples and evaluate on them instead of the test set, to tune without "
+            "looking at it.",
             "SHARE",
             "0.1",
             default="none; 0.1 for sweep",
@@ -351,11 +351,11 @@ class Experiment:
             )
         problems += self._method_problems()
         if self.target is not None and "test" not in self.evaluate:
-            problems.append("'target' is reached on the test set: 'evaluate' must have test in it.")
+            problems.append("'target' is measured on the test set, so 'evaluate' must include test.")
         if self.stop_at_target and self.target is None:
             problems.append("'stop_at_target' needs a 'target'.")
         if self.patience is not None and "test" not in self.evaluate:
-            problems.append("'patience' goes by the test set: 'evaluate' must have test in it.")
+            problems.append("'patience' uses the metric on the test set, so 'evaluate' must include test.")
         problems += without_effect(self)
         problems += [
             why

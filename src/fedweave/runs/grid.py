@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from fedweave.core.settings import BadInput, nearest, shown
-from fedweave.core.spec import build, describe, name_of, paths
+from fedweave.core.spec import FIELDS, build, describe, name_of, paths
 from fedweave.method import Method
 from fedweave.runs.experiment import Experiment
 from fedweave.runs.plain import to_plain
 from fedweave.runs.same_run import FREE
 
 FIXED = {
-    "method": "the methods are a list of their own",
-    "method.name": "methods are told apart by it",
+    "method": "methods are given as a list of their own",
+    "method.name": "it identifies the method",
     "seed": "every point runs with all seeds",
-    "validation": "all points are judged on the same samples",
+    "validation": "all points are evaluated on the same samples",
     **dict.fromkeys(sorted(FREE), "it changes no result"),
 }
 OPTIONS = {"clients": "partition.clients", "per_round": "method.sampler.per_round"}  # as the command line calls them
@@ -51,14 +51,31 @@ class Place:
     experiment: Experiment
 
 
-def axes_of(over: Mapping[str, Sequence[Any]], methods: Sequence[Method], experiment: Experiment) -> list[Axis]:
+def grid_of(over: Mapping[str, Sequence[Any]], methods: Sequence[Method], experiment: Experiment) -> list[Place]:
+    """Return every method at every point of a grid; everything that is wrong with it is reported at once."""
+    problems = list[str]()
+    if "test" not in experiment.evaluate:
+        problems.append("A sweep chooses by the task's metric: 'evaluate' must include test.")
+    axes, places = axes_of(over, methods, experiment, problems), list[Place]()
+    try:
+        places = places_of(axes, methods, experiment)
+    except BadInput as e:
+        problems += e.problems
+    if problems:
+        raise BadInput(*problems)
+    return places
+
+
+def axes_of(
+    over: Mapping[str, Sequence[Any]], methods: Sequence[Method], experiment: Experiment, problems: list[str]
+) -> list[Axis]:
     """Return the axes of a grid, given as ``{"lr": [0.01, 0.1], "fedprox:method.solver.mu": [0, 0.1]}``.
 
-    Names of methods before a colon restrict an axis to them.
+    Names of methods before a colon restrict an axis to them. Axes that are wrong are added to ``problems`` instead.
     """
     if not isinstance(over, Mapping) or not over:
         raise BadInput(f"A sweep needs fields and their values, such as {{'lr': [0.01, 0.1]}}. Got {shown(over)}.")
-    problems, axes, names = list[str](), list[Axis](), [m.name for m in methods]
+    axes, names = list[Axis](), [m.name for m in methods]
     for key, values in over.items():
         some, _, path = str(key).rpartition(":")
         path, chosen = path.replace("-", "_"), [name.strip() for name in some.split(",")] if some else names
@@ -75,8 +92,6 @@ def axes_of(over: Mapping[str, Sequence[Any]], methods: Sequence[Method], experi
         problems += wrong
         if not wrong:
             axes.append(Axis(path, tuple(values), tuple(_unique([label_of(v) for v in values])), tuple(chosen)))
-    if problems:
-        raise BadInput(*problems)
     return axes
 
 
@@ -114,7 +129,7 @@ def _path_problems(
     able = [name for name in having if _has_field(having[name], path)]
     if not able:
         known = [p for e in having.values() for p in paths(to_plain(e))]
-        return [f"over {key!r}: there is no field {path!r}.{nearest(path, known)}"]
+        return [f"over {key!r}: there is no field {path!r}.{nearest(path, known)} {FIELDS}"]
     way = f"Sweep it for those that have it: {','.join(able)}:{path}"
     return [f"over {key!r}: {_and(lacking)} {'has' if len(lacking) == 1 else 'have'} no field {path!r}. {way}"]
 

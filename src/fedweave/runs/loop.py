@@ -22,6 +22,7 @@ from fedweave.runs.callbacks import Callback, Callbacks, Running, callbacks_of
 from fedweave.runs.evaluation import ends_with_more
 from fedweave.runs.experiment import Experiment, check_experiment
 from fedweave.runs.factories import own_model
+from fedweave.runs.folders import refuse_alone
 from fedweave.runs.plain import from_plain, to_plain
 from fedweave.runs.progress import shown_progress
 from fedweave.runs.recorder import Recorder
@@ -92,6 +93,8 @@ def resume(
         experiment = experiment or from_plain(stored, trust)
         if rounds is not None:
             experiment = replace(experiment, rounds=rounds)
+            if rounds != stored["rounds"]:
+                refuse_alone(Path(run_folder), rounds)
         with shown_progress(progress, 1) as bar, workers_of(experiment) as workers:
             return resume_with(store, experiment, (*bar, *heard), workers)
 

@@ -148,7 +148,7 @@ class Lines(Show):
 
 
 class Bars(Show):
-    """Bars on a terminal: of each run that goes on, and of all together; what has ended is a line above them."""
+    """Bars on a terminal: one for each run that trains, and one for all; runs that have ended are lines above them."""
 
     def __init__(self, runs: int, console: Console):
         super().__init__(runs)
@@ -189,7 +189,7 @@ class Bars(Show):
 
 
 class Cell(Show):
-    """A table in the output of a notebook's cell: the runs that go on, and in the end one line for all of them."""
+    """A table in the output of a notebook's cell: the runs that train, and in the end one line for all of them."""
 
     def __init__(self, runs: int):
         super().__init__(runs)

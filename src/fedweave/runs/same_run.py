@@ -50,11 +50,11 @@ def refuse_length(stored: Mapping[str, Any], experiment: Experiment, done: int) 
     if rounds == before:
         return False
     if rounds <= done:
-        raise BadInput(f"This run has done {done} of its {before} rounds: 'rounds' must be more. Got {rounds}.")
+        raise BadInput(f"This run has done {done} of its {before} rounds, so 'rounds' must be more. Got {rounds}.")
     if isinstance(rate := experiment.rate, Schedule) and rate.needs_rounds:
         raise BadInput(
-            f"The learning rate {describe(rate)} goes down over all {before} rounds of this run, so that its first "
-            f"rounds would have been others in a run of {rounds}. Start a new run."
+            f"The learning rate {describe(rate)} depends on the number of rounds: in a run of {rounds} instead of "
+            f"{before} it would have differed in the rounds that are done. Start a new run."
         )
     return True
 

@@ -20,7 +20,7 @@ Found = TypeVar("Found")
 def spread(work: Callable[[str, Pool], Found], names: Sequence[str], pool: Pool, at_once: int | None) -> list[Found]:
     """Return ``work(name, pool)`` of every run, in their order.
 
-    Where the pool is a Ray cluster that was joined, up to ``at_once`` go on at the same time, or as many as there are
+    Where the pool is a Ray cluster that was joined, up to ``at_once`` train at the same time, or as many as there are
     free CPUs. ``work`` may be called again for a run that it did not finish, when its actors were lost for good.
     """
     most = min(len(names), at_once or len(names))

@@ -19,7 +19,6 @@ from fedweave.engine.pool.protocol import Pool
 from fedweave.method import Method
 from fedweave.runs.callbacks import Callbacks, callbacks_of
 from fedweave.runs.compare import (
-    BEST,
     Comparison,
     Point,
     Points,
@@ -27,16 +26,13 @@ from fedweave.runs.compare import (
     check_at_once,
     compared,
     count_left,
-    has_begun,
-    is_comparison,
     methods_of,
-    planned,
-    run_inside,
     seeds_of,
     with_data,
 )
 from fedweave.runs.experiment import Experiment, check_experiment, load_data
-from fedweave.runs.grid import axes_of, places_of, point_text
+from fedweave.runs.folders import BEST, has_begun, is_comparison, planned, run_inside
+from fedweave.runs.grid import grid_of, point_text
 from fedweave.runs.loop import Interrupted, load_result, workers_of
 from fedweave.runs.progress import shown_progress
 from fedweave.runs.results import Result, frame_of
@@ -96,7 +92,7 @@ class Sweep(Comparison):
     def curves(self, path: str | Path) -> Path:
         """Write the curves of the best points on the test set as one .png, .svg or .pdf file."""
         if self.tested is None:
-            raise BadInput("Curves are those of the best points on the test set, which this sweep has not run.")
+            raise BadInput("This sweep has no curves: they show its best points on the test set, which were not run.")
         return self.tested.curves(path)
 
     def to_pandas(self) -> Any:
@@ -138,7 +134,7 @@ def sweep(
     ``over`` has lists of values by the paths of fields: ``{"lr": [0.01, 0.1], "fedprox:method.solver.mu": [0, 0.1]}``.
     Names before a colon say which methods have this axis. ``experiment.validation`` is the share of the training
     samples on which points are judged, a tenth unless given; 0 judges them on the test set. The other parameters are
-    those of ``compare``: a sweep that was interrupted goes on when it is called again with the same arguments.
+    those of ``compare``: an interrupted sweep continues when this is called again with the same arguments.
     """
     return plan_sweep(methods, experiment, over, seeds).run(out, callbacks, command, at_once, progress)
 
@@ -168,17 +164,14 @@ class Plan:
 def plan_sweep(
     methods: Sequence[Method | str], experiment: Experiment, over: Mapping[str, Sequence[Any]], seeds: int = 1
 ) -> Plan:
-    """Return the runs of a sweep, with their data read; whatever is wrong with the grid is an error now."""
+    """Return the runs of a sweep, with their data read; refuse a grid with anything wrong in it."""
     check_experiment(experiment)
-    if "test" not in experiment.evaluate:
-        raise BadInput("A sweep chooses by the task's metric: 'evaluate' must have test in it.")
     zoo, numbers = methods_of(methods), seeds_of(experiment, seeds)
-    axes = axes_of(over, zoo, experiment)
-    places = places_of(axes, zoo, replace(experiment, validation=_validation(experiment)))
+    places, held = grid_of(over, zoo, experiment), _validation(experiment)
     # seed after seed: an interrupted sweep has something to show at every point
-    runs = {f"{p.stem}-seed{seed}": replace(p.experiment, seed=seed) for seed in numbers for p in places}
-    points = {f"{p.stem}-seed{seed}": dict(p.point) for seed in numbers for p in places}
-    runs = with_data(runs)
+    named = {f"{p.stem}-seed{seed}": (p, seed) for seed in numbers for p in places}
+    runs = with_data({name: replace(p.experiment, seed=seed, validation=held) for name, (p, seed) in named.items()})
+    points = {name: dict(p.point) for name, (p, _) in named.items()}
     _check_metrics(runs.values())
     return Plan(runs, points)
 
@@ -207,17 +200,16 @@ def finish(
         return Sweep(list(results.values()), [points[name] for name in results])
 
     def with_tests(results: Mapping[str, Result]) -> Sweep:
-        return replace(found, tested=compared(results))
+        return replace(found, tested=compared(results) if results else None)
 
+    found = swept(replace(together, made=swept).do(runs, folder, workers, points))
     try:
-        found = swept(replace(together, made=swept).do(runs, folder, workers, points))
         chosen = _tests(found.best, runs, points) if found.validation else {}
         if not chosen:
             return found
         return with_tests(replace(together, made=with_tests).do(chosen, folder and folder / BEST, workers))
-    except Interrupted as stopped:  # what can be continued is the whole sweep
-        stopped.folder = folder
-        raise
+    except KeyboardInterrupt as stopped:  # what can be continued is the whole sweep, and its grid is done
+        raise Interrupted(folder, getattr(stopped, "round", 0), getattr(stopped, "result", found)) from None
 
 
 def _tests(best: Mapping[str, Any], runs: Mapping[str, Experiment], points: Points) -> dict[str, Experiment]:

@@ -1,4 +1,4 @@
-"""Trackers: the rounds of runs in TensorBoard, MLflow or Weights & Biases, while they go on."""
+"""Trackers: write the rounds of runs to TensorBoard, MLflow or Weights & Biases while they train."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
 import numpy as np
@@ -26,7 +26,7 @@ from fedweave.tasks.task import RESERVED
 if TYPE_CHECKING:
     from fedweave.runs.results import Result
 
-FLUSH_SECONDS = 5.0  # at most so long ago is what TensorBoard sees
+FLUSH_SECONDS = 5.0  # TensorBoard sees rounds at most this late
 BATCH = 100  # parameters that MLflow takes at once
 MARK = "fedweave.txt"  # says which run the files beside it are of
 TAGS = {  # of the columns of a row; what is no column of every run is a metric of the task
@@ -55,8 +55,19 @@ class Log(ABC):
 class Tracker(Callback, ABC):
     """Adds the scalars of every round once, also where a run is interrupted, killed and continued."""
 
+    library: ClassVar[str]  # the package that it needs
+    comes_with: ClassVar[str]  # what pip installs for it
+
     def __init__(self):
+        self.check()
         self._logs = dict[Running, Log]()
+
+    @classmethod
+    def check(cls) -> None:
+        """Refuse a tracker whose package is not installed."""
+        if not _is_installed(cls.library):
+            way = f"Install it with: pip install {cls.comes_with}"
+            raise BadInput(f"The tracker {cls.__name__} needs the package {cls.library}. {way}")
 
     @abstractmethod
     def open(self, run: Running) -> Log:
@@ -72,7 +83,7 @@ class Tracker(Callback, ABC):
         self._add(run, row)
 
     def end(self, run: Running, result: Result, error: BaseException | None) -> None:
-        """Add a round of which another callback kept it from hearing, and close the log."""
+        """Add a last round that another callback kept from this one by an exception, and close the log."""
         if run in self._logs:  # else it could not be opened
             self._complete(run, result.rounds)
             self._logs.pop(run).close(error)
@@ -100,7 +111,7 @@ def scalars(row: Row, judged: str = "test") -> dict[str, float]:
 
 
 def identity_of(run: Running) -> str:
-    """Return what tells a run from all others, and is the same when it is continued."""
+    """Return a text that identifies a run, the same when it is continued."""
     return f"{run.folder.resolve()} of {run.manifest['started']}" if run.folder else f"in memory, {uuid4()}"
 
 
@@ -123,10 +134,10 @@ class TensorBoard(Tracker):
     A run that is continued writes its file again, with the rounds that were done.
     """
 
+    library, comes_with = "tensorboardX", "'fedweave[track]'"
+
     def __init__(self, folder: str | Path):
         super().__init__()
-        if find_spec("tensorboardX") is None:
-            raise BadInput("TensorBoard needs tensorboardX. Install it with: pip install 'fedweave[track]'")
         self.folder = Path(folder)
 
     def open(self, run: Running) -> Log:
@@ -203,9 +214,11 @@ def _as_markdown(run: Running, settings: Mapping[str, Any]) -> str:
 class MLflow(Tracker):
     """Adds each run to an experiment of MLflow, at the place that ``MLFLOW_TRACKING_URI`` names."""
 
+    library = comes_with = "mlflow"
+
     def __init__(self, experiment: str = "fedweave"):
         super().__init__()
-        self._mlflow = _library("mlflow")
+        self._mlflow: Any = import_module("mlflow")
         self._client = self._mlflow.MlflowClient()
         found = self._client.get_experiment_by_name(experiment)
         self._experiment = found.experiment_id if found else self._client.create_experiment(experiment)
@@ -225,7 +238,7 @@ class MLflow(Tracker):
 
 
 class MLflowRun(Log):
-    """A run of MLflow, named at every call: several may go on at the same time."""
+    """A run of MLflow, named at every call: several may train at the same time."""
 
     def __init__(self, mlflow: Any, client: Any, key: str):
         self._mlflow, self._client, self._key = mlflow, client, key
@@ -246,9 +259,12 @@ class MLflowRun(Log):
 class WandB(Tracker):
     """Adds each run to a project of Weights & Biases."""
 
+    library = comes_with = "wandb"
+
     def __init__(self, project: str = "fedweave"):
         super().__init__()
-        self._wandb, self._project = _library("wandb"), project
+        self._project = project
+        self._wandb: Any = import_module("wandb")
 
     def open(self, run: Running) -> Log:
         """Begin a run of W&B, or continue the one that was begun."""
@@ -260,7 +276,7 @@ class WandB(Tracker):
             config=settings_of(run),
             id=key,
             resume="allow",
-            reinit="create_new",  # several may go on at the same time
+            reinit="create_new",  # several may train at the same time
         )
         return WandBRun(found)
 
@@ -280,22 +296,34 @@ class WandBRun(Log):
         self._run.finish(exit_code=int(error is not None))
 
 
-def _library(name: str) -> Any:
+def _is_installed(name: str) -> bool:
     try:
-        return import_module(name)
-    except ImportError:
-        raise BadInput(f"Tracking with {name} needs it. Install it with: pip install {name}") from None
+        return find_spec(name) is not None
+    except ValueError:  # a module that was made by hand and is loaded
+        return True
 
 
 KINDS = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
 
 
-def trackers_of(texts: Sequence[str]) -> list[Tracker]:
-    """Return the trackers of ``--track``: tensorboard:DIR, mlflow[:EXPERIMENT] or wandb[:PROJECT]."""
-    given = [(name, place) for name, _, place in (text.partition(":") for text in texts)]
-    problems = [f"--track: {choice('tracker', name, KINDS)}" for name, _ in given if name not in KINDS]
-    if ("tensorboard", "") in given:
-        problems.append("--track tensorboard needs a folder, such as --track tensorboard:logs.")
+def check_trackers(texts: Sequence[str]) -> None:
+    """Refuse what ``--track`` cannot do, all of it at once; nothing is begun yet."""
+    problems: list[str] = []
+    for name, _, place in (text.partition(":") for text in texts):
+        if name not in KINDS:
+            problems.append(f"--track: {choice('tracker', name, KINDS)}")
+            continue
+        if name == "tensorboard" and not place:
+            problems.append("--track tensorboard needs a folder, such as --track tensorboard:logs.")
+        try:
+            KINDS[name].check()
+        except BadInput as e:
+            problems += [f"--track: {problem}" for problem in e.problems]
     if problems:
         raise BadInput(*problems)
-    return [KINDS[name](*filter(None, [place])) for name, place in given]
+
+
+def trackers_of(texts: Sequence[str]) -> list[Tracker]:
+    """Return the trackers of ``--track``: tensorboard:DIR, mlflow[:EXPERIMENT] or wandb[:PROJECT]."""
+    check_trackers(texts)
+    return [KINDS[name](*filter(None, [place])) for name, _, place in (text.partition(":") for text in texts)]

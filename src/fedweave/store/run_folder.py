@@ -101,11 +101,13 @@ class RunFolder:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """Where the run comes from, in manifest.json."""
+        """Where the run comes from, in manifest.json, and how to repeat it with the rounds that it was extended to."""
         assert self.folder is not None
-        manifest = read_json(self.folder / "manifest.json", Manifest)
+        manifest, length = read_json(self.folder / "manifest.json", Manifest), self._length()
         if began := manifest.get("experiment"):
-            manifest["experiment"] = began | self._length()
+            manifest["experiment"] = began | length
+        if length:
+            manifest["command"] = with_rounds(manifest.get("command"), length["rounds"])
         return manifest
 
     def _length(self) -> dict[str, int]:
@@ -300,6 +302,14 @@ def state_file(round: int) -> str:
     return f"state-{round:06d}.safetensors"
 
 
+def with_rounds(command: Any, rounds: int) -> Any:
+    """Return a command line of fedweave with another number of rounds; any other command as it is."""
+    if not isinstance(command, str) or not command.startswith(("fedweave run ", "fedweave compare ")):
+        return command
+    rest = re.sub(r" (--rounds|--set[ =]rounds)[ =](\S+)", "", command)
+    return f"{rest} --rounds {rounds}"
+
+
 def refuse_used(folder: Path, mark: str) -> None:
     """Refuse a folder that is not empty; if it holds the file ``mark``, the error suggests to resume it.
 
@@ -310,5 +320,6 @@ def refuse_used(folder: Path, mark: str) -> None:
             not folder.is_dir() or any(entry != f".{mark}.tmp" for entry in os.listdir(folder))
         )
     if used:
-        way = f"`fedweave resume {folder}` continues it" if (folder / mark).exists() else "choose another --out"
+        way = "choose another --out"
+        way = f"`fedweave resume {folder}` continues it; for a new run {way}" if (folder / mark).exists() else way
         raise BadInput(f"The folder {shown_path(folder)} already exists and is not empty: {way}.")
