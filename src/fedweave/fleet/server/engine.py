@@ -14,11 +14,12 @@ from flwr.supercore import log
 from fedweave.client.bytes import upload_bytes
 from fedweave.core.flights import Ended, Flights, Landing, Sent
 from fedweave.core.records import Array, Assignment, Layout, Population, Replies, State
-from fedweave.core.settings import BadInput
+from fedweave.core.settings import BadInput, brief
 from fedweave.engine.links import participation_seconds
+from fedweave.fleet.floors import NO_EVALUATION
 from fedweave.fleet.server.mail import at_once, collect
 from fedweave.fleet.server.posts import Come, Posts, fill, merge
-from fedweave.fleet.server.questions import LIFE, Asker, Question, some_of
+from fedweave.fleet.server.questions import LIFE, Asker, Question, some_of, why_failed
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import Clock, Terms
 from fedweave.fleet.wire.answer import read_loss
@@ -182,12 +183,20 @@ class FlowerEngine:
         model, wait = self._asker.tensors.record(x), self._terms.answer_seconds
         content, nodes = ask_loss(model, self._seed), [self._roster.node[client] for client in ids.tolist()]
         messages = [Message(content, node, QUERY_LOSS, group_id="loss", ttl=wait + LIFE) for node in nodes]
-        found = np.full(ids.size, -np.inf)
+        found, refusals = np.full(ids.size, -np.inf), 0
         for row, reply, _ in collect(self._grid, messages, wait, ids.size, self._terms, self._clock):
             try:
-                found[row] = -np.inf if reply.has_error() else read_loss(reply.content)
+                if reply.has_error():
+                    raise Unfit(why_failed(reply))
+                found[row] = read_loss(reply.content)
             except Unfit as e:
+                refusals += NO_EVALUATION in str(e)
                 log(INFO, "fedweave: %s: %s", self._roster.called(int(ids[row])), e)
+        if ids.size and refusals == ids.size:
+            raise BadInput(
+                f"None of the clients that were asked ({brief(ids.tolist())}) tells its loss, by which "
+                f"{type(self._method.sampler).__name__} chooses. Each said: {NO_EVALUATION}"
+            )
         return found
 
     def gradients(self, x: Array, ids: Array) -> NoReturn:
