@@ -38,7 +38,7 @@ from fedweave.fleet.wire.tensors import Tensors, Unfit, fits, records_of
 from fedweave.method import Method
 from fedweave.pacing import Synchronous, ask_more
 from fedweave.round import absorb, first_state, plan
-from fedweave.round.growth import extended, grown, refuse_unknown
+from fedweave.round.growth import extended, grown, refuse_unknown, summing
 from fedweave.round.rules import Rules
 from fedweave.schedule import Rate, Schedule, rate_at
 from fedweave.store.states import misfit
@@ -297,7 +297,7 @@ class Strategy(FlowerStrategy):
         received = self._weighed(received, assignment.cohort, answers)
         received = self._complete(received, assignment.cohort, first=not asked.state.round)
         ids, before = assignment.cohort.ids, assignment.population
-        self._places.samples[ids[received.received]] = box.samples[received.received].astype(np.int64)
+        self._places.renew(ids[received.received], box.samples[received.received])
         self._steps[ids[box.counted]] = box.steps[box.counted]
         now = self._population(before.available)  # what the answers say of samples and steps counts now
         now = replace(now, loss_rate=before.loss_rate, latency=before.latency)
@@ -367,8 +367,9 @@ class Strategy(FlowerStrategy):
             classes = 0 if upload.masks else None
             self._places = Roster(grid, local.terms, self._clock, self._needs, classes, local.clients, wanted)
         else:
-            self._places = Places(grid, local.terms, self._clock, local.clients, wanted)
-        self._asker = Asker(self._tensors, solver, local.seed, local.terms, strangers, upload, self._places)
+            self._places = Places(grid, local.terms, self._clock, local.clients, wanted, local.min_nodes)
+        self._places.fixed = bool(summing(self.method, ("data",)))
+        self._asker = Asker(self._tensors, solver, local.seed, local.terms, strangers, upload)
         if saved:
             self._places.recall(saved.part("fleet"))
         self._places.gather()

@@ -132,7 +132,8 @@ class Roster(Seats):
                 self._note(f"{says} and is not asked: {wrong}.", once=(node, wrong))
                 continue
             self._sit(claim.client, node, nodes[node])
-            self.samples[claim.client] = claim.samples
+            if not (self.fixed and self.samples[claim.client]):
+                self.samples[claim.client] = claim.samples
             self._covered |= {} if claim.covered is None else {claim.client: claim.covered}
 
     def _misplaced(self, claim: Claim) -> str:
