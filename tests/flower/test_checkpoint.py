@@ -124,6 +124,24 @@ def test_a_wrappers_noise_is_part_of_what_is_saved(tmp_path):
     assert loaded._state.round == 3
 
 
+def test_a_wrapper_that_begins_with_another_model_than_the_saved_one_is_refused(tmp_path):
+    """It would go on with that one, though the momenta are those of the saved."""
+    start = ArrayRecord({"w": packed(np.zeros(9, np.float32))})
+    inner, grid = ours(fw.methods.fedavgm(N), fraction_evaluate=0), flower.LocalGrid(plain(), N)
+    inner.start(grid, start, num_rounds=2)
+    inner.save(tmp_path)
+    asked = []
+    grid._fate = lambda client, message: asked.append(client) or ""
+    other = ArrayRecord({"v": packed(np.zeros(9, np.float32))})
+    for arrays in (start, other):
+        with pytest.raises(fw.BadInput, match=r"goes on with its saved model.*wrapper\.start\(grid, strategy\.arrays"):
+            DifferentialPrivacyServerSideFixedClipping(load(tmp_path), 0.0, 0.5, N).start(grid, arrays, num_rounds=1)
+    assert not asked
+    copy = ArrayRecord({name: packed(array.numpy().copy()) for name, array in inner.arrays.items()})
+    wrapped = DifferentialPrivacyServerSideFixedClipping(load(tmp_path), 0.0, 0.5, N)
+    assert len(wrapped.start(grid, copy, num_rounds=1).arrays) == 1
+
+
 def test_functions_are_given_again_and_settings_are_kept(tmp_path):
     strategy = ours(
         fw.methods.fedacs(3), weighted_by_key="num-examples", fraction_train=0.6, min_evaluate_nodes=1, seed=7

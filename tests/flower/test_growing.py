@@ -13,6 +13,7 @@ from fedweave.fleet.server.terms import Terms, VirtualClock
 from fedweave.round import run_round
 from flower.plain_app import SAMPLES, N, initial, plain, pull
 from flower.rehearsal import CLIENTS, Growing, Replay, app, asked_in, experiment, network, reasons, run, share
+from round.test_growth import Diary
 
 DAYS = ["110000", "110000", "111111", "111111", "111111", "011010", "111111", "111111"]
 KILLED, IN_ROUND = {0, 3, 5}, 5  # while they train; the round after it they are away
@@ -273,3 +274,11 @@ def test_weights_stay_as_declared_where_a_method_keeps_a_sum_by_them(kind):
     samples = np.minimum(samples, int(CAP * np.median(samples)))
     assert all(np.array_equal(one, found[0]) for one in found)
     assert found[0] == pytest.approx(samples / samples.sum())
+
+
+def test_a_part_that_changes_the_shape_of_its_state_stays_with_the_fleet_it_has(caplog):
+    seen = []
+    with caplog.at_level(logging.WARNING):
+        plain_run(fw.Method(Diary(2)), ["10100"] * 2 + ["11111"] * 2, seen)
+    assert {c for c, _ in seen} == {0, 2}
+    assert "stays as large as it is, 2 clients: Diary keeps 'asked', which does not have the shape" in caplog.text

@@ -239,6 +239,8 @@ class Strategy(FlowerStrategy):
             return []
         if server_round == 1:  # a loop begins, the first or one more
             self._before = self._state.round if self._state else 0
+        if self._grid is None and self._saved is not None and self._given is not None:
+            _refuse_other(self._given, arrays)
         if self._places is None:
             try:
                 self._begin(arrays, grid)
@@ -517,6 +519,15 @@ def _misfit(one: ArrayRecord, other: ArrayRecord) -> str:
     """Return the first array in which two models differ in name, shape or type; "" if in none."""
     mine, theirs = ({n: (tuple(a.shape), a.dtype) for n, a in record.items()} for record in (one, other))
     return next((repr(name) for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)), "")
+
+
+def _refuse_other(saved: ArrayRecord, arrays: ArrayRecord) -> None:
+    """Refuse another model than the saved one in the loop of a wrapper, which clips and adds noise to its own."""
+    if _misfit(saved, arrays) or not all(np.array_equal(a.numpy(), arrays[n].numpy()) for n, a in saved.items()):
+        raise BadInput(
+            "A strategy that was loaded goes on with its saved model, but the wrapper around it has begun with another "
+            "one: start it with wrapper.start(grid, strategy.arrays, …)."
+        )
 
 
 def _without(heard: Replies, cohort: Cohort, wrong: Mapping[int, str]) -> Replies:
