@@ -54,8 +54,8 @@ def test_plain_apps_go_on_to_the_same_bits(name, tmp_path):
     assert sorted(rest.train_metrics_clientapp) == [5, 6]
     for kind in ("train_metrics_clientapp", "evaluate_metrics_clientapp"):
         assert getattr(rest, kind)[6] == getattr(straight, kind)[6]
-    assert second._seen.keys() == whole._seen.keys()
-    assert all(np.array_equal(second._seen[key], values) for key, values in whole._seen.items())
+    assert second._known.seen.keys() == whole._known.seen.keys()
+    assert all(np.array_equal(second._known.seen[key], values) for key, values in whole._known.seen.items())
 
 
 @pytest.mark.parametrize("name", ["scaffold", "feddd", "latency_optimal"])

@@ -190,7 +190,9 @@ def test_a_certificate_is_checked_only_if_the_connection_lasted(files, cut, monk
     found = [f for f in look(FakeLink(), files, roots=str(files.ca)) if f.check == "certificate"]
     assert all(f.level != "ok" for f in found)
     if cut == 4:
-        assert [f.what for f in found] == ["Whether the certificate is signed by the given root could not be found out."]
+        assert [f.what for f in found] == [
+            "Whether the certificate is signed by the given root could not be found out."
+        ]
         assert found[0].level == "unknown"
 
 

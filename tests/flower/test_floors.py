@@ -10,8 +10,8 @@ from flwr.common.serde import recorddict_to_proto
 import fedweave as fw
 from fedweave import flower
 from fedweave.core.spec import describe
-from fedweave.fleet.server.terms import Terms
 from fedweave.fleet.floors import Floors, keeps_secret
+from fedweave.fleet.server.terms import Terms
 from fedweave.fleet.wire.request import TrainRequest, ask, ask_loss
 from fedweave.fleet.wire.tensors import packed
 from fedweave.local.solvers import SGD

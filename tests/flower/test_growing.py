@@ -143,7 +143,7 @@ def test_fedacs_with_two_early_nodes_asks_more_when_more_come():
     assert {c for c, _ in seen} == set(range(N))
     assert strategy._places.size == N, "as many as came"
     place = {node: client for client, node in strategy._places.node.items()}
-    weight = strategy._population(np.ones(N, bool)).weight[[place[node] for node in grid.nodes]]
+    weight = strategy._known.population(np.ones(N, bool)).weight[[place[node] for node in grid.nodes]]
     assert weight == pytest.approx(SAMPLES / SAMPLES.sum()), "renewed"
 
 
@@ -248,7 +248,7 @@ def weights(method, kind):
 
     def look(round, arrays):
         if round:
-            found.append(strategy._population(there).weight)
+            found.append(strategy._known.population(there).weight)
 
     result = strategy.start(Renewed(), network(), len(SIZES), evaluate_fn=look)
     assert all(record["received"] == CLIENTS for record in result.train_metrics_clientapp.values())
