@@ -54,8 +54,8 @@ def test_plain_apps_go_on_to_the_same_bits(name, tmp_path):
     assert sorted(rest.train_metrics_clientapp) == [5, 6]
     for kind in ("train_metrics_clientapp", "evaluate_metrics_clientapp"):
         assert getattr(rest, kind)[6] == getattr(straight, kind)[6]
-    assert second._seen.keys() == whole._seen.keys()
-    assert all(np.array_equal(second._seen[key], values) for key, values in whole._seen.items())
+    assert second._known.seen.keys() == whole._known.seen.keys()
+    assert all(np.array_equal(second._known.seen[key], values) for key, values in whole._known.seen.items())
 
 
 @pytest.mark.parametrize("name", ["scaffold", "feddd", "latency_optimal"])
@@ -122,6 +122,24 @@ def test_a_wrappers_noise_is_part_of_what_is_saved(tmp_path):
     again = DifferentialPrivacyServerSideFixedClipping(loaded, 0.0, 0.5, N).start(grid, loaded.arrays, num_rounds=1)
     assert np.linalg.norm(flat(again.arrays) - flat(result.arrays)) <= 0.5 + 1e-6
     assert loaded._state.round == 3
+
+
+def test_a_wrapper_that_begins_with_another_model_than_the_saved_one_is_refused(tmp_path):
+    """It would go on with that one, though the momenta are those of the saved."""
+    start = ArrayRecord({"w": packed(np.zeros(9, np.float32))})
+    inner, grid = ours(fw.methods.fedavgm(N), fraction_evaluate=0), flower.LocalGrid(plain(), N)
+    inner.start(grid, start, num_rounds=2)
+    inner.save(tmp_path)
+    asked = []
+    grid._fate = lambda client, message: asked.append(client) or ""
+    other = ArrayRecord({"v": packed(np.zeros(9, np.float32))})
+    for arrays in (start, other):
+        with pytest.raises(fw.BadInput, match=r"goes on with its saved model.*wrapper\.start\(grid, strategy\.arrays"):
+            DifferentialPrivacyServerSideFixedClipping(load(tmp_path), 0.0, 0.5, N).start(grid, arrays, num_rounds=1)
+    assert not asked
+    copy = ArrayRecord({name: packed(array.numpy().copy()) for name, array in inner.arrays.items()})
+    wrapped = DifferentialPrivacyServerSideFixedClipping(load(tmp_path), 0.0, 0.5, N)
+    assert len(wrapped.start(grid, copy, num_rounds=1).arrays) == 1
 
 
 def test_functions_are_given_again_and_settings_are_kept(tmp_path):

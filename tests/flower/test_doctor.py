@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import socket
 from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 
@@ -15,7 +16,7 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from fedweave.core.settings import BadInput
 from fedweave.fleet.doctor import expected as expectations
-from fedweave.fleet.doctor import findings, requests
+from fedweave.fleet.doctor import findings, probe, requests
 from fedweave.fleet.doctor.certificates import is_made_for
 from fedweave.fleet.doctor.expected import Expected, known_keys
 from fedweave.fleet.doctor.findings import examine, judge
@@ -171,6 +172,28 @@ def test_certificates(files, tmp_path):
     assert found(enough, enough.ca, OUTSIDE) == [("critical", text)]
     unchecked = look(FakeLink(), files)
     assert levels(unchecked, "certificate") == ["unknown"], "without a root, who signed it is not claimed"
+
+
+@pytest.mark.parametrize("cut", [2, 3, 4])
+def test_a_certificate_is_checked_only_if_the_connection_lasted(files, cut, monkeypatch):
+    """The connections of a probe in turn: is anyone there, is it TLS, the certificate, the certificate by the roots."""
+    calls = iter(range(1, 99))
+
+    def connect(address):
+        if next(calls) != cut:
+            return requests.connect(address)
+        here, there = socket.socketpair()
+        there.close()
+        return here
+
+    monkeypatch.setattr(probe, "connect", connect)
+    found = [f for f in look(FakeLink(), files, roots=str(files.ca)) if f.check == "certificate"]
+    assert all(f.level != "ok" for f in found)
+    if cut == 4:
+        assert [f.what for f in found] == [
+            "Whether the certificate is signed by the given root could not be found out."
+        ]
+        assert found[0].level == "unknown"
 
 
 def test_names_of_a_certificate(tmp_path):

@@ -4,23 +4,25 @@ from functools import cache
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.common.serde import recorddict_to_proto
 
 import fedweave as fw
 from fedweave import flower
 from fedweave.core.spec import describe
+from fedweave.fleet.floors import Floors, keeps_secret
 from fedweave.fleet.server.terms import Terms
 from fedweave.fleet.wire.request import TrainRequest, ask, ask_loss
 from fedweave.fleet.wire.tensors import packed
 from fedweave.local.solvers import SGD
-from flower.rehearsal import experiment, run
+from flower.rehearsal import CLIENTS, app, experiment, run, share
 
 FEATURES, CLASSES, LABELS = 5, 3, np.array([0] * 7 + [1] * 4 + [2])
 
 
 def partition(samples=LABELS.size):
     x = np.random.default_rng(0).standard_normal((samples, FEATURES)).astype(np.float32)
-    return fw.data.Dataset("own", x, LABELS[:samples], x[:0], LABELS[:0], CLASSES)
+    return fw.data.Dataset("own", x, np.resize(LABELS, samples), x[:0], LABELS[:0], CLASSES)
 
 
 @cache
@@ -39,12 +41,12 @@ def answer(grid, content, kind=MessageType.TRAIN):
     return reply
 
 
-def work(steps, batch_size, **given):
-    request = TrainRequest(
-        round=1, client=0, seed=0, steps=steps, batch_size=batch_size, lr=0.1, share=1.0,
-        method={"solver": describe(SGD())}, **given,
-    )  # fmt: skip
-    return ask(request, model(), {})
+def work(steps, batch_size, arrays=None, **given):
+    request = TrainRequest(**{
+        "round": 1, "client": 0, "seed": 0, "steps": steps, "batch_size": batch_size, "lr": 0.1, "share": 1.0,
+        "method": {"solver": describe(SGD())}, **given,
+    })  # fmt: skip
+    return ask(request, arrays or model(), {})
 
 
 def says(reply):
@@ -87,7 +89,7 @@ def test_a_client_may_insist_on_more():
 
 
 def test_a_client_with_too_few_samples_says_nothing_and_is_no_client():
-    small = fleet(samples=9)
+    small = fleet(samples=9, evaluate=True)
     kinds = {
         MessageType.TRAIN: work(3, 4),
         MessageType.QUERY: RecordDict({}),
@@ -117,6 +119,24 @@ def test_labels_cannot_be_counted_by_evaluations_unless_the_client_allows_them()
     assert histogram(fleet(evaluate=True)) == pytest.approx(np.bincount(LABELS) / LABELS.size)
 
 
+def test_labels_cannot_be_counted_by_the_losses_that_power_of_choice_asks_for():
+    """A model that always says one class has a loss that counts the samples of the others."""
+    biased = ask_loss(model((9.0, 0.0, 0.0)), 0)
+    assert "does not evaluate models for others" in says(answer(fleet(), biased, "query.loss"))
+    loss = answer(fleet(evaluate=True), biased, "query.loss").content["loss"]["loss"]
+    assert loss == pytest.approx(9 * (LABELS != 0).mean(), abs=0.01)
+
+
+def test_power_of_choice_says_what_its_clients_must_allow():
+    silent = flower.client("auto", lambda client, of: share(client))
+    chosen = experiment(fw.methods.power_of_choice(2), rounds=1)
+    with pytest.raises(fw.BadInput, match=r"^None of the clients .* evaluate=True"):
+        run(chosen, flower.LocalGrid(silent, CLIENTS))
+    some = {client: app() if client in (1, 4) else silent for client in range(CLIENTS)}
+    result = run(experiment(fw.Method(fw.sample.PowerOfChoice(2, CLIENTS)), rounds=1), flower.LocalGrid(some, CLIENTS))
+    assert sorted(result.clients["client"]) == [1, 4], "who does not tell its loss is passed over"
+
+
 def test_an_evaluation_rests_on_as_many_samples_as_training():
     def load(who, of):
         data = partition()
@@ -124,6 +144,104 @@ def test_an_evaluation_rests_on_as_many_samples_as_training():
 
     grid = flower.LocalGrid(flower.client("logistic", load, evaluate=True), 1)
     assert "min_samples=10" in says(answer(grid, RecordDict({"arrays": model()}), MessageType.EVALUATE))
+
+
+# Several answers together
+
+NODE = {"partition-id": 0, "num-partitions": 1}
+
+
+def real_node(samples=LABELS.size, secret=b"0" * 32, **floors):
+    """A node that keeps a secret, as one does whose operator has not said otherwise; the same in every test."""
+    app = flower.client("logistic", lambda who, of: partition(samples), **floors)
+    node = flower.LocalGrid(app, 1, node_config=lambda i: NODE | {"secret-batches": True})
+    if secret:
+        state_of(node)["fedweave.secret"] = ConfigRecord({"secret": secret})
+    return node
+
+
+def state_of(grid):
+    (context,) = grid._contexts.values()
+    return context.state
+
+
+def gradient(grid, steps, batch_size, **given):
+    """What a server learns from an answer: the sum of the steps' gradients, at one model if the rate is small."""
+    reply = answer(grid, work(steps, batch_size, **{"lr": 0.001, **given}))
+    update = reply.content["update"]
+    return np.column_stack([update["fc1.weight"].numpy(), update["fc1.bias"].numpy()]).astype(float) / -0.001
+
+
+def found_in(g, samples=LABELS.size):
+    """Whether a gradient is that of one sample of the client: then x = ∂W/∂b, for every class."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        read = g[:, :-1] / g[:, -1:]
+    return np.abs(partition(samples).x[:, None] - read[None]).max(axis=(1, 2)).min() < 0.05
+
+
+def test_answers_with_batches_of_10_and_11_give_no_sample_away():
+    """Both begin with the same samples, if their order is that of the round, whoever knows it."""
+
+    def difference(grid, **given):
+        return 11 * gradient(grid, 1, 11, **given) - 10 * gradient(grid, 1, 10, **given)
+
+    assert found_in(difference(fleet())), "the attack works on a node whose order the server decides"
+    node = real_node(24, min_batch=2)
+    assert not any(found_in(difference(node, round=r), 24) for r in range(1, 6))
+
+
+@pytest.mark.parametrize(("steps", "batch"), [(1, 11), (2, 11)], ids=["all but one", "one more at last"])
+def test_all_samples_and_all_but_one_give_no_sample_away(steps, batch):
+    """That set needs no order: one sample is left out, or is the last batch of its pass."""
+
+    def attack(grid, **given):
+        rest = 12 * gradient(grid, 1, 12, **given) - 11 * gradient(grid, steps, batch, **given)
+        return rest / (1 if steps == 1 else -10)
+
+    assert found_in(attack(fleet()))
+    node = real_node()
+    assert not any(found_in(attack(node, round=r)) for r in range(1, 6))
+
+
+@pytest.mark.parametrize("least", [1, 2, 4, 7])
+@pytest.mark.parametrize("steps", [1, 2, 9])
+def test_whatever_is_asked_no_batch_and_no_rest_of_a_pass_is_below_the_floor(least, steps):
+    floors = Floors(min_samples=10, min_steps=1, min_batch=least, evaluate=False)
+    for n in range(10, 60):
+        for asked in range(max(least, -(-10 // steps)), n + 3):
+            batch = floors.own_batch(n, steps, asked)
+            rest, before = n % batch, n % min(asked, n)
+            assert least <= batch <= n
+            assert batch * steps >= 10
+            assert rest == 0 or rest >= least
+            assert batch == min(asked, n) or 0 < before < least, "a batch that is fine stays as it was asked for"
+
+
+def test_the_same_question_gets_the_same_answer_and_any_other_another_order():
+    node, other = real_node(24), real_node(24, b"1" * 32)
+    first = gradient(node, 1, 12)
+    np.testing.assert_array_equal(gradient(node, 1, 12), first)
+    biased = model((1e-6, 0.0, 0.0))
+    for given in ({"round": 2}, {"seed": 1}, {"lr": 0.00100001}, {"share": 0.9}, {"arrays": biased}):
+        assert np.abs(gradient(node, 1, 12, **given) - first).max() > 0.01, given
+    assert np.abs(gradient(other, 1, 12) - first).max() > 0.01, "every node has a secret of its own"
+
+
+def test_the_secret_is_not_sent_and_a_node_may_do_without():
+    assert keeps_secret(Context(1, 1, dict(NODE), RecordDict(), {})), "unless its operator says otherwise"
+    nodes = [real_node(secret=None) for _ in range(2)]
+    sent = [recorddict_to_proto(answer(node, work(3, 4)).content).SerializeToString() for node in nodes]
+    one, other = (state_of(node)["fedweave.secret"]["secret"] for node in nodes)
+    assert one != other
+    assert len(one) == 32
+    assert not any(form in message for message in sent for form in (one, one.hex().encode()))
+    answer(fleet(), work(3, 4))
+    assert "fedweave.secret" not in state_of(fleet())
+    wrong = flower.LocalGrid(
+        flower.client("logistic", lambda who, of: partition()), 1,
+        node_config=lambda i: NODE | {"secret-batches": "no"},
+    )  # fmt: skip
+    assert "secret-batches=true or false" in says(answer(wrong, work(3, 4)))
 
 
 def test_a_request_that_leaves_the_work_to_the_client_meets_the_same_floors():

@@ -10,6 +10,7 @@ from flwr.app import MetricRecord
 import fedweave as fw
 import worlds
 from fedweave import flower
+from fedweave.fleet.admitted import complete
 from fedweave.fleet.server.app import prepare
 from fedweave.fleet.server.seats import capped
 from fedweave.fleet.server.terms import Terms, VirtualClock
@@ -53,12 +54,12 @@ def test_claimed_samples_do_not_capture_a_sampler():
     strategy = flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock())
     start(strategy, grid)
     place = {node: client for client, node in strategy._places.node.items()}
-    weight = strategy._population(np.ones(N, bool)).weight[[place[node] for node in grid.nodes]]
+    weight = strategy._known.population(np.ones(N, bool)).weight[[place[node] for node in grid.nodes]]
     believed = np.where(np.arange(N) == BAD, 400, SAMPLES)
     assert weight == pytest.approx(believed / believed.sum())
     given = flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock(), terms=Terms(max_samples_ratio=None))
     start(given, tampered(claims(HUGE), "train"))
-    assert given._population(np.ones(N, bool)).weight.max() > 0.99, "who wants to believe them can"
+    assert given._known.population(np.ones(N, bool)).weight.max() > 0.99, "who wants to believe them can"
 
 
 def test_a_claim_at_the_door_counts_little_and_the_log_names_it(caplog):
@@ -196,16 +197,15 @@ def test_weights_below_one_are_capped_too():
 
 
 def test_an_answer_without_what_a_method_must_hear_is_refused_and_the_run_goes_on():
-    strategy = flower.Strategy(fw.methods.latency_optimal(3), clock=VirtualClock())
-    cohort = worlds.cohort([4, 7, 9])
+    method, cohort = fw.methods.latency_optimal(3), worlds.cohort([4, 7, 9])
     heard = worlds.replies(np.ones((3, 2)), first_gradient=np.array([1.0, np.nan, 2.0]))
-    left = strategy._complete(heard, cohort, first=True)
+    left = complete(heard, cohort, method, first=True)
     assert left.received.tolist() == [True, False, True]
     assert list(map(str, left.failures.refused)) == ["client 7: no 'first-gradient'"]
     nobody = heard._replace(first_gradient=np.full(3, np.nan))
     with pytest.raises(fw.BadInput, match=r"needs the 'first-gradient' of every client, and client 4 does not report"):
-        strategy._complete(nobody, cohort, first=True)
-    assert not strategy._complete(nobody, cohort, first=False).received.any(), "later it is no wrong app"
+        complete(nobody, cohort, method, first=True)
+    assert not complete(nobody, cohort, method, first=False).received.any(), "later it is no wrong app"
 
 
 def test_evaluations_that_come_twice_count_once_and_counts_are_the_servers():

@@ -7,10 +7,13 @@ import pytest
 
 import fedweave as fw
 from fedweave import flower
+from fedweave.fleet.server.app import prepare
 from fedweave.fleet.server.places import Places
 from fedweave.fleet.server.terms import Terms, VirtualClock
+from fedweave.round import run_round
 from flower.plain_app import SAMPLES, N, initial, plain, pull
-from flower.rehearsal import CLIENTS, Growing, Replay, app, asked_in, experiment, reasons, run, share
+from flower.rehearsal import CLIENTS, Growing, Replay, app, asked_in, experiment, network, reasons, run, share
+from round.test_growth import Diary
 
 DAYS = ["110000", "110000", "111111", "111111", "111111", "011010", "111111", "111111"]
 KILLED, IN_ROUND = {0, 3, 5}, 5  # while they train; the round after it they are away
@@ -140,7 +143,7 @@ def test_fedacs_with_two_early_nodes_asks_more_when_more_come():
     assert {c for c, _ in seen} == set(range(N))
     assert strategy._places.size == N, "as many as came"
     place = {node: client for client, node in strategy._places.node.items()}
-    weight = strategy._population(np.ones(N, bool)).weight[[place[node] for node in grid.nodes]]
+    weight = strategy._known.population(np.ones(N, bool)).weight[[place[node] for node in grid.nodes]]
     assert weight == pytest.approx(SAMPLES / SAMPLES.sum()), "renewed"
 
 
@@ -171,3 +174,111 @@ def test_a_stated_size_is_kept_and_min_available_waits():
     grid.online = set(grid.nodes)
     assert places.gather().tolist() == [True] * 3
     assert sum("is not asked: the fleet of 3 clients is complete" in said for said in places.news) == 2
+
+
+LEAVING = ["11111", "11111", "01111", "00110", "11110", "11111"]
+
+
+def test_a_stated_fleet_goes_on_with_those_who_are_there():
+    """All five must come once; then a node that leaves is missing from its rounds and nothing else."""
+    seen = []
+    result, strategy, _ = plain_run(fw.methods.fedavg(N), LEAVING, seen, clients=N)
+    for r, day in enumerate(LEAVING, 1):
+        there = [c for c in range(N) if day[c] == "1"]
+        assert sorted(c for c, config in seen if config["server-round"] == r) == there
+        assert result.train_metrics_clientapp[r]["received"] == len(there)
+    assert strategy._places.size == N
+
+
+def test_clients_of_ours_in_a_stated_fleet_go_on_too():
+    grid = Daily(app(), CLIENTS, ["111111", "101111", "001011", "111111"])
+    strategy = flower.Strategy(fw.methods.fedprox(CLIENTS), clients=CLIENTS, clock=VirtualClock())
+    result = strategy.start(grid, network(), num_rounds=4)
+    assert [result.train_metrics_clientapp[r]["received"] for r in (1, 2, 3, 4)] == [6, 5, 3, 6]
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [({"min_available_nodes": 4}, 4), ({"min_train_nodes": 3, "fraction_train": 0.1}, 3), ({}, 2)],
+    ids=str,
+)
+def test_fewer_nodes_than_must_be_there_end_a_run_after_a_while(options, wanted):
+    days = ["11111", "1" * (wanted - 1) + "0" * (N - wanted + 1)]
+    patience = Terms(start_seconds=5)
+    with pytest.raises(RuntimeError, match=f"{wanted - 1} clients are there after 5 s, {wanted} must be"):
+        plain_run(fw.methods.fedavg(4), days, clients=N, terms=patience, **options)
+    with pytest.raises(RuntimeError, match="4 clients are there after 5 s, 5 must be"):
+        plain_run(fw.methods.fedavg(4), ["11110"], terms=Terms(start_seconds=5, clients=N))
+
+
+# Data that grows
+
+SIZES, CAP = [40, 400, 30, 3000], 2.0  # of client 2 from round to round; the last one is more than counts
+
+
+class Renewed(flower.LocalGrid):
+    """Flower starts a process for every message, so that data is read again: that of client 2 is not what it was."""
+
+    def __init__(self):
+        super().__init__({}, CLIENTS)
+
+    def _answered(self, message, node):
+        size = SIZES[max(asked_in(message), 1) - 1]
+
+        def load(who, of):
+            data = share(who)
+            return data.take(np.resize(np.arange(len(data)), size)) if who == 2 else data
+
+        self._app = flower.client("auto", load)
+        return super()._answered(message, node)
+
+
+def weights(method, kind):
+    """The clients' weights after each round, in which nobody is refused."""
+    found, there, terms = [], np.ones(CLIENTS, bool), Terms(max_samples_ratio=CAP)
+    if kind == "server":
+        session = prepare(experiment(method), Renewed(), terms, VirtualClock())
+        state = session.start
+        for r in range(1, len(SIZES) + 1):
+            state, happened = run_round(session.method, state, session.world, session.engine, 0.05, 0)
+            found.append(session.world(r + 1).weight)
+            assert happened.replies.received.all()
+        return found
+    strategy = flower.Strategy(method, clients=CLIENTS, clock=VirtualClock(), terms=terms)
+
+    def look(round, arrays):
+        if round:
+            found.append(strategy._known.population(there).weight)
+
+    result = strategy.start(Renewed(), network(), len(SIZES), evaluate_fn=look)
+    assert all(record["received"] == CLIENTS for record in result.train_metrics_clientapp.values())
+    return found
+
+
+@pytest.mark.parametrize("kind", ["server", "strategy"])
+def test_a_client_whose_data_grows_counts_for_more_up_to_the_cap(kind):
+    for found, size in zip(weights(fw.methods.fedprox(CLIENTS), kind), SIZES, strict=True):
+        samples = np.array([len(share(c).x) for c in range(CLIENTS)])
+        samples[2] = size
+        samples = np.minimum(samples, int(CAP * np.median(samples)))
+        assert found == pytest.approx(samples / samples.sum())
+    assert samples[2] < size
+
+
+@pytest.mark.parametrize("kind", ["server", "strategy"])
+def test_weights_stay_as_declared_where_a_method_keeps_a_sum_by_them(kind):
+    """FOCUS has Σ ω_i m_i: with another ω_i an earlier term could not be taken out again."""
+    found = weights(fw.methods.focus(CLIENTS), kind)
+    samples = np.array([len(share(c).x) for c in range(CLIENTS)])
+    samples[2] = SIZES[0]
+    samples = np.minimum(samples, int(CAP * np.median(samples)))
+    assert all(np.array_equal(one, found[0]) for one in found)
+    assert found[0] == pytest.approx(samples / samples.sum())
+
+
+def test_a_part_that_changes_the_shape_of_its_state_stays_with_the_fleet_it_has(caplog):
+    seen = []
+    with caplog.at_level(logging.WARNING):
+        plain_run(fw.Method(Diary(2)), ["10100"] * 2 + ["11111"] * 2, seen)
+    assert {c for c, _ in seen} == {0, 2}
+    assert "stays as large as it is, 2 clients: Diary keeps 'asked', which does not have the shape" in caplog.text

@@ -32,13 +32,13 @@ def test_feddd_has_slow_links_send_less_and_knows_them_after_a_load(tmp_path):
         strategy.start(fleet, strategy.arrays or network(), num_rounds=1)
         took.append(clock.now() - before)
     assert took[-1] < 0.5 * took[0]
-    rates = strategy._population(np.ones(CLIENTS, bool)).up_rate
+    rates = strategy._known.population(np.ones(CLIENTS, bool)).up_rate
     assert rates[SLOW] == pytest.approx(1e3, rel=0.05)
     assert (np.delete(rates, SLOW) > 4e3).all()
     strategy.save(tmp_path)
     loaded = flower.Strategy.load(tmp_path, clock=clock)
-    loaded._begin(loaded.arrays, fleet)
-    assert np.array_equal(loaded._population(np.ones(CLIENTS, bool)).up_rate, rates)
+    known = loaded._begin(loaded.arrays, fleet)
+    assert np.array_equal(known.population(np.ones(CLIENTS, bool)).up_rate, rates)
 
 
 @pytest.mark.parametrize("method", [fw.methods.fedcs, fw.methods.oort, fw.methods.latency_optimal, fw.methods.tifl])

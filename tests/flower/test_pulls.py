@@ -2,13 +2,18 @@
 
 import threading
 
+import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedweave.fleet.local.grid import LocalGrid
 from fedweave.fleet.server import pulls
+from fedweave.fleet.server.mail import PromptGrid, collect
 from fedweave.fleet.server.pulls import WholeAnswers, whole_answers
+from fedweave.fleet.server.terms import Terms, VirtualClock
+from fedweave.fleet.wire.answer import size
+from fedweave.fleet.wire.tensors import packed
 
 
 class Sending(LocalGrid):
@@ -91,18 +96,85 @@ def test_an_answer_that_comes_while_others_are_asked_for_is_kept():
     assert all_of(grid, [slow], 1) == [0]
 
 
-def test_late_answers_do_not_pile_up():
-    late = pulls.KEPT + 5
-    local = Sending(late + 1, slow=range(late))
-    grid = WholeAnswers(local)
-    names = ask(grid, local)
-    for name in names[:late]:
-        grid.pull_messages([name])
-        local.sent[local.nodes[names.index(name)]].set()
-    assert all_of(grid, names[late:], 1) == [late]
+def settle(grid):
+    """Look until nothing is being pulled."""
     while grid._threads:
         grid.pull_messages(["nobody"])
-    assert len(grid._found) <= pulls.KEPT
+
+
+def large(local, most=pulls.FEWEST):
+    """A grid whose answers are so large that only so many may be in memory."""
+    grid = WholeAnswers(local)
+    grid._largest = pulls.HELD // most
+    return grid
+
+
+def test_of_many_large_answers_few_are_in_memory_and_none_is_lost():
+    """All come late, and each look asks for one of them: what is there by then waits until it is asked for."""
+    clients = 40
+    local = Sending(clients, slow=range(clients))
+    grid = large(local)
+    names, found, most = ask(grid, local), [], 0
+    for name in names:
+        assert who(grid.pull_messages([name])) == []
+    assert len(grid._under_way) == pulls.FEWEST, "the others are not even begun"
+    for sent in local.sent.values():
+        sent.set()
+    while len(found) < clients:
+        for name in names:
+            found += who(grid.pull_messages([name]))
+            most = max(most, len(grid._under_way) + len(grid._found))
+    assert sorted(found) == list(range(clients))
+    assert most <= pulls.FEWEST
+
+
+def test_room_goes_by_the_largest_question():
+    local = Sending(1)
+    grid = WholeAnswers(local)
+    model = RecordDict({"arrays": ArrayRecord({"w": packed(np.zeros(2**20, np.float32))})})
+    assert grid._room == pulls.HELD
+    grid.push_messages([Message(model, local.nodes[0], MessageType.QUERY, group_id="")])
+    assert grid._room == pulls.HELD // size(model) == 63, "of 4 MB each, with what is written around them"
+    ask(grid, local)
+    assert grid._room == 63
+
+
+def test_answers_that_are_given_up_do_not_pile_up_and_hold_up_nobody():
+    late = 2 * pulls.FEWEST
+    local = Sending(late + pulls.FEWEST, slow=range(late))
+    grid = large(local)
+    names = ask(grid, local)
+    for begin in range(0, late, pulls.FEWEST):  # two rounds whose clients all stop in the middle of their answers
+        assert who(grid.pull_messages(names[begin : begin + pulls.FEWEST])) == []
+        grid.give_up(names[begin : begin + pulls.FEWEST])
+    assert all_of(grid, names[late:], pulls.FEWEST) == list(range(late, late + pulls.FEWEST))
+    for sent in local.sent.values():
+        sent.set()
+    settle(grid)
+    assert (grid._found, grid._under_way, grid._given_up) == ({}, set(), set())
+
+
+def test_who_asks_again_after_giving_up_is_answered():
+    local = Sending(1, slow=[0])
+    grid = WholeAnswers(local)
+    names = ask(grid, local)
+    assert who(grid.pull_messages(names)) == []
+    grid.give_up(names)
+    assert who(grid.pull_messages(names)) == []
+    local.sent[local.nodes[0]].set()
+    assert all_of(grid, names, 1) == [0]
+
+
+def test_a_round_that_ends_gives_up_those_it_does_not_wait_for():
+    local = Sending(3, slow=[1])
+    grid, clock = WholeAnswers(local), VirtualClock()
+    messages = [Message(RecordDict(), n, MessageType.QUERY, group_id="") for n in local.nodes]
+    came = list(collect(PromptGrid(grid, Terms(), clock), messages, 5.0, 3, Terms(), clock))
+    assert sorted(row for row, _, _ in came) == [0, 2]
+    assert len(grid._given_up) == 1
+    local.sent[local.nodes[1]].set()
+    settle(grid)
+    assert grid._found == {}
 
 
 def test_an_error_of_the_grid_is_raised_where_one_looks():

@@ -52,7 +52,7 @@ def test_an_existing_app_gets_fedacs_by_one_line_and_its_clients_their_own_setti
 
     start(strategy, 30, grid, train_config=ConfigRecord({"local-epochs": 2}))
     assert all(config["local-epochs"] == 2 and 1 <= config["server-round"] <= 30 for _, config in seen)
-    population = strategy._population(np.ones(N, bool))
+    population = strategy._known.population(np.ones(N, bool))
     place = {node: c for c, node in strategy._places.node.items()}
     ordered = [place[node] for node in grid.nodes]
     assert population.samples[ordered].tolist() == SAMPLES.tolist(), "each one's own num-examples"
@@ -181,7 +181,7 @@ def test_failures_are_told_by_the_message_they_answer_and_count_for_nothing():
     strategy = flower.Strategy(fw.methods.fedavg(N), fraction_evaluate=0, clock=VirtualClock())
     result = start(strategy, 1, grid, timeout=5)
     place = {node: c for c, node in strategy._places.node.items()}
-    assert strategy._seen["heard"][[place[n] for n in grid.nodes]].tolist() == [0, 0, 0, 1, 1]
+    assert strategy._known.seen["heard"][[place[n] for n in grid.nodes]].tolist() == [0, 0, 0, 1, 1]
     mean = (40 * pull(3) + 50 * pull(4)) / 90
     assert result.arrays["b"].numpy() == pytest.approx(mean)
 
@@ -231,7 +231,7 @@ def test_over_selection_and_seconds_in_flowers_own_loop():
     assert clock.now() < 10
     assert result.train_metrics_clientapp[1]["received"] == 4
     place = {node: c for c, node in strategy._places.node.items()}
-    seconds = strategy._seen["seconds"][[place[n] for n in grid.nodes]]
+    seconds = strategy._known.seen["seconds"][[place[n] for n in grid.nodes]]
     assert seconds[[0, 1, 3, 4]] == pytest.approx([1, 2, 4, 5])
 
 

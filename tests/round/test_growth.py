@@ -129,3 +129,55 @@ def test_sums_by_weight_must_know_all_weights_before_they_begin():
         refuse_unknown(method, np.array([3, 1]))
     for method in (fw.methods.scaffold(3), fw.methods.feddyn(3), fw.methods.fedavg(3)):
         refuse_unknown(method, np.array([3, 0]))
+
+
+@fw.settings
+class Diary(fw.sample.Uniform):
+    """Remembers how many it asked, round after round, and the answers of each client."""
+
+    def init(self, population):
+        return {"asked": np.zeros(0), "visits": np.zeros((3, population.size))}
+
+    def learn(self, state, view, cohort, replies):
+        visits = state["visits"].copy()
+        visits[0, cohort.ids] += replies.received
+        return {"asked": np.append(state["asked"], cohort.ids.size), "visits": visits}
+
+
+@fw.settings
+class Late(Diary):
+    """Remembers something only after its first round."""
+
+    def init(self, population):
+        return {}
+
+    def learn(self, state, view, cohort, replies):
+        return {"asked": np.append(state.get("asked", ()), cohort.ids.size)}
+
+
+@fw.settings
+class Short(Diary):
+    """Remembers the visits, which grow with the clients alone."""
+
+    def init(self, population):
+        return {"visits": np.zeros((3, population.size))}
+
+    def learn(self, state, view, cohort, replies):
+        return {"visits": super().learn(state | {"asked": np.zeros(0)}, view, cohort, replies)["visits"]}
+
+
+@pytest.mark.parametrize("rounds", [1, BEFORE, AFTER, AFTER + 2], ids=str)
+def test_a_state_that_changes_its_shape_is_refused_by_name_before_anyone_trains(rounds):
+    """However many entries it has by then, be it as many as there are clients."""
+    sizes = [clients(BEFORE)] * rounds + [clients(AFTER)]
+    with pytest.raises(fw.BadInput, match=r"^Diary keeps 'asked', which does not have the shape of the first round"):
+        run(fw.Method(Diary(2)), sizes)
+    state = run(fw.Method(Short(2)), sizes)
+    assert state.sampler["visits"].shape == (3, AFTER)
+    assert state.sampler["visits"][0].sum() == 2 * (rounds + 1)
+    assert state.sampler["visits"][1:].sum() == 0
+
+
+def test_what_appears_later_is_refused_too():
+    with pytest.raises(fw.BadInput, match="Late keeps 'asked', which does not"):
+        run(fw.Method(Late(2)), [clients(BEFORE), clients(AFTER)])

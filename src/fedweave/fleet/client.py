@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from pydantic import PositiveInt
 
 from fedweave import models
 from fedweave.client.participate import Kept, participate
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array
 from fedweave.core.roles import Solver
-from fedweave.core.settings import BadInput, settings
+from fedweave.core.settings import BadInput
 from fedweave.data import Dataset, load, partition
 from fedweave.data.arrays import from_pair
 from fedweave.data.checks import MOST_CLASSES
 from fedweave.data.columns import length, rows
 from fedweave.data.deal import covered
 from fedweave.data.partition import Partition
+from fedweave.fleet.floors import Floors, keeps_secret, secret_seed
 from fedweave.fleet.mods import check_mods, seal_last, with_model
 from fedweave.fleet.wire.answer import Answer, answer
 from fedweave.fleet.wire.request import (
@@ -80,8 +80,9 @@ def client(
 
     The client does not trust the server either. It answers nothing if it has fewer than ``min_samples`` samples, and no
     request that visits fewer, takes fewer than ``min_steps`` steps, or has batches of fewer than ``min_batch``: so no
-    answer by itself is that of a sample or two. It evaluates models only with ``evaluate``; the mean loss that
-    Power-of-Choice asks for it always tells.
+    answer by itself is that of a sample or two. Which samples are in which batch is the node's secret, so that two
+    answers do not differ by a sample either; ``--node-config '… secret-batches=false'`` has the batches of the
+    simulator. Only with ``evaluate`` it measures models for others, the loss that Power-of-Choice asks for included.
     """
     task = parse_task(task) if isinstance(task, str) else task
     check_mods(mods)
@@ -102,6 +103,7 @@ def client(
     @app.query(QUERY_LOSS.partition(".")[2])
     def query_loss(message: Message, context: Context) -> Message:
         """Report the mean loss of the model on this client's own training samples."""
+        floors.check_evaluation()
         who, of = identity(context)
         trainer = trainers.trainer(who, of, read_setting(message.content, "seed", 2**63), None)
         x, _ = read_vectors(message.content, Tensors.of_layout(trainer.layout))
@@ -124,6 +126,10 @@ def client(
         trainer = trainers.trainer(who, of, request.seed, solver)
         tensors = Tensors.of_layout(trainer.layout)
         x, extras = read_vectors(message.content, tensors)
+        trainer.seed = request.seed
+        if keeps_secret(context):
+            request = request._replace(batch_size=floors.own_batch(samples, request.steps, request.batch_size))
+            trainer.seed = secret_seed(context, request, x)
         upload = upload_of(request, tensors.layout)
         memory = _recall(context, request, extras, x.size) if solver.memory_kind else None
         kept = _kept(context, request) if upload.keeps else None
@@ -163,41 +169,6 @@ def client(
         return Message(RecordDict({"metrics": MetricRecord(found)}), reply_to=message)
 
     return app
-
-
-@settings
-class Floors:
-    """What a client insists on before it answers: what it sends must not be that of a few samples."""
-
-    min_samples: PositiveInt
-    min_steps: PositiveInt
-    min_batch: PositiveInt
-    evaluate: bool
-
-    def check_size(self, samples: int) -> None:
-        """Refuse to say anything about too few samples; not even how many there are."""
-        if samples < self.min_samples:
-            raise BadInput(
-                f"This client has fewer samples than its min_samples={self.min_samples}: it does not answer."
-            )
-
-    def check_work(self, request: TrainRequest) -> None:
-        """Refuse work whose outcome would be that of a few samples."""
-        asked = {
-            "min_steps": (request.steps, "steps"),
-            "min_batch": (request.batch_size, "samples in a batch"),
-            "min_samples": (request.steps * request.batch_size, "samples in all"),
-        }
-        for name, (found, what) in asked.items():
-            if found < (least := getattr(self, name)):
-                raise BadInput(f"The server asks for {found} {what}, this client trains with {name}={least} or more.")
-
-    def check_evaluation(self) -> None:
-        """Refuse an evaluation that the client's operator has not allowed."""
-        if not self.evaluate:
-            raise BadInput(
-                "This client does not evaluate models for others: flower.client(…, evaluate=True) allows it."
-            )
 
 
 def dealt(data: str | Dataset, form: str | Partition = "dirichlet:0.5", seed: int = 0) -> LoadPartition:

@@ -28,7 +28,7 @@ class StrategyOptions:
     fraction_evaluate: Share
     min_train_nodes: PositiveInt | None  # None: 2
     min_evaluate_nodes: NonNegativeInt
-    min_available_nodes: PositiveInt | None  # None: the whole fleet if ``clients`` says how large it is, else 2
+    min_available_nodes: PositiveInt | None  # None: 2, after the whole fleet was there if its size is stated
     weighted_by_key: str
     arrayrecord_key: str
     configrecord_key: str
@@ -63,13 +63,19 @@ class StrategyOptions:
         if problems:
             raise BadInput(*problems)
 
-    def connected(self, strangers: bool) -> int | None:
-        """Return how many nodes must be there before a round begins, in an app of ``strangers`` two at least.
+    @property
+    def min_nodes(self) -> int:
+        """How many nodes an app of strangers must have in every round."""
+        least = self.min_train_nodes or 2
+        return min(least, self.clients or least)
 
-        None: nothing is said, and clients of ours say themselves how many they are.
+    def connected(self, strangers: bool) -> int | None:
+        """Return how many nodes must be there before a round begins, in an app of ``strangers`` ``min_nodes`` at least.
+
+        None: nothing is said, and the whole fleet must have been there once.
         """
-        said, least = self.terms.connected or self.min_available_nodes or self.clients, self.min_train_nodes or 2
-        return max(said or 2, min(least, self.clients or least)) if strangers else said
+        said = self.terms.connected or self.min_available_nodes
+        return max(said, self.min_nodes) if said and strangers else said
 
     def cohort(self, there: int) -> int | None:
         """Return how many of the nodes that are there are asked to train; None: as many as the method says."""

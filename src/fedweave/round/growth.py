@@ -23,6 +23,8 @@ def grown(method: Method, state: ServerState, population: Population, before: in
     if kept := summing(method):
         raise BadInput(f"{kept} keeps a sum over all clients, which newcomers would change: say how many there are.")
     fresh, n = first_state(method, state.x, population, parameters), population.size
+    for name in ("sampler", "aggregator", "upload"):
+        _refuse_reshaped(getattr(method, name), getattr(state, name), getattr(fresh, name), (before, n))
     parts = {
         name: extended(getattr(state, name), getattr(fresh, name))
         for name in ("sampler", "aggregator", "clients", "upload")
@@ -31,6 +33,21 @@ def grown(method: Method, state: ServerState, population: Population, before: in
         parts["aggregator"] = part.joined(parts["aggregator"], np.arange(before, n), state.round)
     refusals = extended(state.refusals, {name: np.zeros(n, np.int64) for name in state.refusals})
     return state._replace(**parts, refusals=refusals)
+
+
+def _refuse_reshaped(part: Any, state: State, fresh: State, sizes: tuple[int, int]) -> None:
+    """Refuse the state of a part in which it cannot be known what belongs to which client.
+
+    An array grows along the axes that had as many entries as there were clients and have as many as there are at first.
+    """
+    for name, values in state.items():
+        now, first = np.shape(values), np.shape(fresh.get(name, ()))
+        pairs = zip(now, first, strict=False)
+        if name not in fresh or len(now) != len(first) or any(a != b and (a, b) != sizes for a, b in pairs):
+            raise BadInput(
+                f"{type(part).__name__} keeps {name!r}, which does not have the shape of the first round any more, so "
+                "it cannot be known where clients who come later would have their place: say how many there are."
+            )
 
 
 def _nested(part: Aggregator | None) -> Iterator[Aggregator]:

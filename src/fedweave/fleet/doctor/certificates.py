@@ -27,7 +27,10 @@ def judge_certificate(facts: Facts, expected: Expected) -> Iterator[Finding]:
     if expected.roots:
         roots = x509.load_pem_x509_certificates(Path(expected.roots).read_bytes())
         problems += [_dates(root, "A root certificate that was given", here, renew) for root in roots]
-        if facts.untrusted:
+        if facts.untrusted is None:
+            what = "Whether the certificate is signed by the given root could not be found out."
+            problems.append(Finding("unknown", "certificate", here, what, "Try again."))
+        elif facts.untrusted:
             what = f"The certificate is not signed by the given root: {facts.untrusted}."
             mend = "Give every node the ca.crt that was created with server.pem; if it did, somebody else answers here."
             problems.append(Finding("critical", "certificate", here, what, mend))

@@ -29,7 +29,7 @@ class Facts:
     address: Address
     speech: Speech
     certificate: x509.Certificate | None = None
-    untrusted: str | None = None  # why the given roots do not vouch for it
+    untrusted: str | None = None  # why the given roots do not vouch for it; "": they do
     title: str | None = None  # of the API
     version: str | None = None
     control: Control = "unknown"  # whether control requests are answered
@@ -129,13 +129,16 @@ def _certificate(address: Address) -> x509.Certificate | None:
 
 
 def _untrusted(address: Address, roots: str) -> str | None:
-    """Return why a certificate is not trusted, apart from its name and its dates, which are looked at themselves."""
+    """Return why a certificate is not trusted, apart from its name and its dates, which are looked at themselves.
+
+    "": it is. None: the connection was cut before that could be found out.
+    """
     context = ssl.create_default_context(cafile=roots)
     context.check_hostname = False
     try:
         with connect(address) as plain, context.wrap_socket(plain, server_hostname=address.host):
-            return None
+            return ""
     except ssl.SSLCertVerificationError as e:
-        return None if e.verify_code in (9, 10) else e.verify_message  # not yet valid, expired
+        return "" if e.verify_code in (9, 10) else e.verify_message  # not yet valid, expired
     except OSError:
         return None

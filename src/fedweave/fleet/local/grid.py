@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedweave.core.randomness import Stream, rng_for
+from fedweave.fleet.floors import OPEN
 
 SERVER = 1  # Flower's node id of the SuperLink, which also answers for nodes that are gone
 RAISED, GONE = 2, 5  # Flower's error codes
@@ -27,7 +28,8 @@ class LocalGrid(Grid):
     A message is handled when it is pushed, and its answer is kept until it is pulled. ``fate`` can lose answers as a
     network does: the app "raises", the node is "dead" (the server answers for it), or no answer comes ("silent").
     With ``bytes`` everything is sent as bytes, as over a network; ``app`` can be one app per node. ``run_config`` is
-    what the app's pyproject.toml and ``flwr run -c`` say, for every node.
+    what the app's pyproject.toml and ``flwr run -c`` say, for every node. Its nodes have no secrets from this process,
+    and train as simulated clients do, unless ``node_config`` says otherwise.
     """
 
     def __init__(
@@ -46,7 +48,8 @@ class LocalGrid(Grid):
         self.nodes = [int(rng.integers(2**63, 2**64 - 1, dtype="uint64")) for _ in range(clients)]
         config = node_config or (lambda i: {"partition-id": i, "num-partitions": clients})
         self._contexts = {
-            n: Context(1, n, {**config(i)}, RecordDict(), {**(run_config or {})}) for i, n in enumerate(self.nodes)
+            n: Context(1, n, {OPEN: False, **config(i)}, RecordDict(), {**(run_config or {})})
+            for i, n in enumerate(self.nodes)
         }
         self._app, self._fate, self._bytes = app, fate or (lambda client, message: ""), bytes
         self._ids, self._answers = itertools.count(1), dict[str, Message]()

@@ -23,6 +23,7 @@ from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 import psutil
 
 from fedweave.engine.pool.zygote import ONE_THREAD
+from fedweave.fleet.floors import OPEN
 from fedweave.fleet.local import guard, keys
 
 HOST = "127.0.0.1"
@@ -136,7 +137,8 @@ class Processes(AbstractContextManager["Processes"]):
         """Start the SuperNode of a client."""
         command = ["flower-supernode", "--superlink", f"{self.host}:{self.port}", "--host", HOST]
         command += ["--port", str(free_port())]
-        command += ["--node-config", f"partition-id={client} num-partitions={self.clients}", *options]
+        config = f"partition-id={client} num-partitions={self.clients} {OPEN}=false"  # trains as in the simulator
+        command += ["--node-config", config, *options]
         if self._files and secure is not False:
             key = key or self.folder / "keys" / f"node{client}"
             command += ["--root-certificates", str(self._files.ca), "--auth-supernode-private-key", str(key)]

@@ -61,7 +61,9 @@ def client_app(path: str) -> ClientApp:
 def client_of(experiment: Experiment) -> ClientApp:
     """Return an app that trains an experiment's model, on the share that the simulator gives the client."""
     model, data = experiment.model, load_data(experiment)
-    return client(model, dealt(data, experiment.partition, experiment.seed), device="cpu", task=experiment.task)
+    return client(
+        model, dealt(data, experiment.partition, experiment.seed), device="cpu", task=experiment.task, evaluate=True
+    )
 
 
 def server_app(path: str) -> ServerApp:

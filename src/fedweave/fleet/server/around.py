@@ -27,6 +27,10 @@ class AroundGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return self._grid.pull_messages(message_ids)
 
+    def give_up(self, message_ids: Iterable[str]) -> None:
+        """Say that nobody will ask for the answers to these messages again."""
+        give_up(self._grid, message_ids)
+
     def get_nodes(self) -> Iterable[Any]:
         return self._grid.get_nodes()
 
@@ -41,3 +45,9 @@ class AroundGrid(Grid):
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+
+def give_up(grid: Grid, message_ids: Iterable[str]) -> None:
+    """Tell a grid that nobody will ask for these answers again, if it is one that keeps answers."""
+    if isinstance(grid, AroundGrid):
+        grid.give_up(message_ids)

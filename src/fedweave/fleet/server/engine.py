@@ -14,17 +14,19 @@ from flwr.supercore import log
 from fedweave.client.bytes import upload_bytes
 from fedweave.core.flights import Ended, Flights, Landing, Sent
 from fedweave.core.records import Array, Assignment, Layout, Population, Replies, State
-from fedweave.core.settings import BadInput
+from fedweave.core.settings import BadInput, brief
 from fedweave.engine.links import participation_seconds
+from fedweave.fleet.floors import NO_EVALUATION
 from fedweave.fleet.server.mail import at_once, collect
 from fedweave.fleet.server.posts import Come, Posts, fill, merge
-from fedweave.fleet.server.questions import LIFE, Asker, Question, some_of
+from fedweave.fleet.server.questions import LIFE, Asker, Box, Question, some_of, why_failed
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import Clock, Terms
 from fedweave.fleet.wire.answer import read_loss
 from fedweave.fleet.wire.request import QUERY_LOSS, ask_loss
 from fedweave.fleet.wire.tensors import Tensors, Unfit
 from fedweave.method import Method
+from fedweave.round.growth import summing
 from fedweave.system.measured import Measured
 from fedweave.upload.codec import ClientModel, ModelFleet
 
@@ -57,7 +59,8 @@ class FlowerEngine:
         self.layout, self._evaluate = layout, evaluate
         self._grid, self._roster, self._terms, self._clock = grid, roster, terms, clock
         self._method, self._seed = method, seed
-        self._asker = Asker(Tensors.of_layout(layout), method.solver, seed, terms, None, method.upload, roster)
+        self._asker = Asker(Tensors.of_layout(layout), method.solver, seed, terms, None, method.upload)
+        roster.fixed = bool(summing(method, ("data",)))
         self._measured, self._models = measured, ModelFleet((ClientModel(layout),))
         self.seen: State = measured.fresh(roster.size) if measured else {}
         limit = terms.answer_seconds if method.pacing.timeout is None else method.pacing.timeout
@@ -78,8 +81,14 @@ class FlowerEngine:
         for row, reply, seconds in collect(self._grid, messages, wait, needed, self._terms, self._clock, few):
             box.put(row, reply, seconds)
         box.close(wait, enough=int(box.received.sum()) >= needed)
-        replies = self._noted(assignment, self._asker.replies(question, box))
+        replies = self._noted(assignment, self._replies(question, box))
         return replies if self._measured else replies._replace(seconds=self._world_seconds(question))
+
+    def _replies(self, question: Question, box: Box) -> Replies:
+        """Return what a dispatch received; how many samples its clients have now counts from the next round on."""
+        replies = self._asker.replies(question, box)
+        self._roster.renew(box.ids[replies.received], box.samples[replies.received])
+        return replies
 
     def _noted(self, assignment: Assignment, replies: Replies) -> Replies:
         """Return the replies, once their failures are in the log and the visits remembered."""
@@ -151,7 +160,7 @@ class FlowerEngine:
             question = Question(asked)
             box = self._asker.box(question)
             fill(box, outcomes)
-            parts.append((rows, self._asker.replies(question, box)))
+            parts.append((rows, self._replies(question, box)))
         received = np.concatenate([replies.received for _, replies in parts])
         replies = merge(parts, self._asker.too_few(received, max(received.size, 1)))  # none landed: too few
         return self._noted(assignment, replies._replace(bytes_down=landing.flights.bytes_down))
@@ -182,12 +191,20 @@ class FlowerEngine:
         model, wait = self._asker.tensors.record(x), self._terms.answer_seconds
         content, nodes = ask_loss(model, self._seed), [self._roster.node[client] for client in ids.tolist()]
         messages = [Message(content, node, QUERY_LOSS, group_id="loss", ttl=wait + LIFE) for node in nodes]
-        found = np.full(ids.size, -np.inf)
+        found, refusals = np.full(ids.size, -np.inf), 0
         for row, reply, _ in collect(self._grid, messages, wait, ids.size, self._terms, self._clock):
             try:
-                found[row] = -np.inf if reply.has_error() else read_loss(reply.content)
+                if reply.has_error():
+                    raise Unfit(why_failed(reply))
+                found[row] = read_loss(reply.content)
             except Unfit as e:
+                refusals += NO_EVALUATION in str(e)
                 log(INFO, "fedweave: %s: %s", self._roster.called(int(ids[row])), e)
+        if ids.size and refusals == ids.size:
+            raise BadInput(
+                f"None of the clients that were asked ({brief(ids.tolist())}) tells its loss, by which "
+                f"{type(self._method.sampler).__name__} chooses. Each said: {NO_EVALUATION}"
+            )
         return found
 
     def gradients(self, x: Array, ids: Array) -> NoReturn:

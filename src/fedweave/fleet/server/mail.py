@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from fedweave.fleet.server.around import AroundGrid
+from fedweave.fleet.server.around import AroundGrid, give_up
 from fedweave.fleet.server.terms import Clock, Terms
 from fedweave.fleet.wire.answer import size
 
@@ -37,17 +37,20 @@ def collect(
     """
     begin = clock.now()
     waiting = {name: row for row, name in enumerate(grid.push_messages(messages)) if name}
-    while waiting and enough > 0:
-        for reply in _pull(grid, list(waiting), at_a_time or len(waiting)):
-            row = waiting.pop(reply.metadata.reply_to_message_id, None)
-            if row is not None:  # else it was answered twice
-                enough -= not reply.has_error()
-                yield row, reply, clock.now() - begin
-        left = begin + seconds - clock.now()
-        if left <= 0:
-            return
-        if waiting and enough > 0:
-            clock.sleep(min(terms.poll_seconds, left))
+    try:
+        while waiting and enough > 0:
+            for reply in _pull(grid, list(waiting), at_a_time or len(waiting)):
+                row = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if row is not None:  # else it was answered twice
+                    enough -= not reply.has_error()
+                    yield row, reply, clock.now() - begin
+            left = begin + seconds - clock.now()
+            if left <= 0:
+                return
+            if waiting and enough > 0:
+                clock.sleep(min(terms.poll_seconds, left))
+    finally:
+        give_up(grid, waiting)
 
 
 def _pull(grid: Grid, names: list[str], at_a_time: int) -> Iterator[Message]:

@@ -28,9 +28,10 @@ class Places(Seats):
         clock: Clock,
         clients: int | None = None,
         min_available: int | None = None,
+        min_nodes: int = 2,
     ):
         super().__init__(grid, terms, clock, clients, min_available)
-        self._closed = False
+        self._closed, self._min_nodes = False, min(min_nodes, self.stated or min_nodes)
 
     @property
     def growing(self) -> bool:
@@ -38,8 +39,13 @@ class Places(Seats):
         return self.stated is None and not self._closed
 
     def gather(self) -> Array:
-        """Return which clients are there (N,) bool, after waiting for as many as the terms want."""
-        wanted = self.min_available or self.stated or 2
+        """Return which clients are there (N,) bool, after waiting for as many as must be.
+
+        Where nobody says how many, that is a fleet of stated size as a whole until all have been there once, and then
+        ``min_nodes``: a node that leaves is missing from its rounds, and no more.
+        """
+        complete = self.stated is None or len(self.holder) == self.stated
+        wanted = self.min_available or (self._min_nodes if complete else self.stated) or 1
         deadline = self._clock.now() + self._terms.start_seconds
         while len(nodes := self._owners()) < wanted:
             if self._clock.now() >= deadline:

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from fedweave.core.flights import STALE, TOO_STALE, Flights, Landing
 from fedweave.core.records import Array, Assignment, Failures, Replies
+from fedweave.fleet.server.around import give_up
 from fedweave.fleet.server.questions import Box, some_of
 from fedweave.fleet.server.shelf import Shelf
 from fedweave.fleet.server.terms import Clock
@@ -103,6 +104,7 @@ class Posts:
     def _outcome(self, flights: Flights, row: int, post: Post) -> Outcome:
         if (found := self._shelf.take(int(flights.client[row]))) is not None:
             return found
+        give_up(self._grid, [post.name])
         if flights.fate[row] == STALE:
             return TOO_STALE, float(flights.seconds[row])
         return (f"did not answer within {self.limit:g} s", self.limit) if post.name else (NOT_ASKED, 0.0)

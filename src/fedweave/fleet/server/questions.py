@@ -13,7 +13,6 @@ from fedweave.core.records import Array, Assignment, Cohort, Failure, Failures, 
 from fedweave.core.roles import Solver, Upload
 from fedweave.core.settings import BadInput, brief
 from fedweave.fleet.client import digest
-from fedweave.fleet.server.seats import Seats
 from fedweave.fleet.server.terms import Terms
 from fedweave.fleet.wire.answer import Answer, Expected, read_answer, size
 from fedweave.fleet.wire.request import ANYONE, TrainRequest, ask, client_half
@@ -72,7 +71,7 @@ class Asker:
     Clients keep their memories themselves. The server has a copy, which follows from their updates: it names the one
     that holds, and sends it to a client that is not known to have it, such as one of a run that was continued.
     With ``strangers`` (batch size, epochs) the clients have not introduced themselves: none is called by its number,
-    and each one counts its steps itself. The others must not claim more samples than they said to get their ``seats``.
+    and each one counts its steps itself.
     """
 
     def __init__(
@@ -83,9 +82,8 @@ class Asker:
         terms: Terms,
         strangers: tuple[int, float] | None = None,
         upload: Upload | None = None,
-        seats: Seats | None = None,
     ):
-        self._upload, self._seats = upload or Everything(), seats
+        self._upload = upload or Everything()
         if not self._upload.identity and solver.memory_kind:
             raise BadInput(
                 f"Clients that keep {solver.memory_kind} must send whole updates on a real fleet, by which the server "
@@ -136,10 +134,7 @@ class Asker:
     def box(self, q: Question) -> Box:
         """Return an empty box for the answers."""
         passes = self._strangers[1] if self._strangers else None
-        most = np.full(q.assignment.cohort.ids.size, self._terms.most_samples)
-        if self._seats is not None and not self._strangers:
-            most = np.minimum(most, self._seats.samples[q.assignment.cohort.ids])
-        return Box(q.assignment, self.tensors, most, passes, self._upload, self.whole)
+        return Box(q.assignment, self.tensors, self._terms.most_samples, passes, self._upload, self.whole)
 
     def replies(self, q: Question, box: Box, look: bool = True) -> Replies:
         """Return what was received, and what was wrong with the rest.
@@ -193,14 +188,14 @@ class Box:
         self,
         assignment: Assignment,
         tensors: Tensors,
-        most_samples: Array,
+        most_samples: float,
         epochs: float | None,
         upload: Upload,
         whole: bool = False,
     ):
         """Wait for the answers to an assignment.
 
-        ``most_samples`` (k,) is how many each may claim, ``epochs`` that of apps that count their steps themselves;
+        ``most_samples`` is how many a client may claim, ``epochs`` that of apps that count their steps themselves;
         ``whole``: models were asked for, and may have been clipped since.
         """
         self._whole = whole
@@ -235,10 +230,8 @@ class Box:
             check_seal(reply.content, self._number, client if self._epochs is None else ANYONE, arrays=not self._whole)
             if self._whole and "update" in reply.content:
                 raise Unfit("sent its update where its model was asked for, which nobody has clipped")
-            most = float(self._most_samples[row])
-            about = read_answer(
-                reply.content, self._tensors, self._models[row], self._update, most, self._expected(row)
-            )
+            most, model = self._most_samples, self._models[row]
+            about = read_answer(reply.content, self._tensors, model, self._update, most, self._expected(row))
             if self._measure and self._epochs is None and np.isnan(about.variance):
                 raise Unfit("does not report the variance that it was asked for")
             self._check_steps(row, about)

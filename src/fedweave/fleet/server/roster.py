@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 from fedweave.core.records import Array, State
 from fedweave.core.settings import BadInput, brief
+from fedweave.fleet.server.around import give_up
 from fedweave.fleet.server.mail import collect
 from fedweave.fleet.server.seats import Seats
 from fedweave.fleet.server.terms import Clock, Terms
@@ -132,7 +133,8 @@ class Roster(Seats):
                 self._note(f"{says} and is not asked: {wrong}.", once=(node, wrong))
                 continue
             self._sit(claim.client, node, nodes[node])
-            self.samples[claim.client] = claim.samples
+            if not (self.fixed and self.samples[claim.client]):
+                self.samples[claim.client] = claim.samples
             self._covered |= {} if claim.covered is None else {claim.client: claim.covered}
 
     def _misplaced(self, claim: Claim) -> str:
@@ -163,6 +165,8 @@ class Roster(Seats):
             else:
                 del self._silent[node]
                 self._hear(node, reply)
+        over = {node: name for node, (name, end) in self._silent.items() if node not in nodes or end <= now}
+        give_up(self._grid, over.values())
         self._silent = {node: asked for node, asked in self._silent.items() if node in nodes}
         if again := [node for node, (_, end) in self._silent.items() if end <= now]:
             names = self._grid.push_messages(self._questions(again, HELLO_SECONDS))

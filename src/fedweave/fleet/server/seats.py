@@ -40,6 +40,7 @@ class Seats:
         self.node: dict[int, int] = {}  # client -> node id
         self.holder: dict[int, bytes] = {}  # client -> who that is
         self.samples = np.zeros(self.stated or 0, np.int64)  # of each client; 0: has never been here
+        self.fixed = False  # whether samples stay as they were when a client got its seat
         self.news: list[str] = []  # what was odd about those who came, a sentence each
         self._told = set[object]()
 
@@ -87,6 +88,11 @@ class Seats:
             self._told.add(once)
             self.news = [*self.news[-MOST_NEWS:], sentence]
             log(WARNING, "fedweave: %s", sentence)
+
+    def renew(self, clients: Array, samples: Array) -> None:
+        """Take in how many samples clients have now: data may grow or shrink during a run."""
+        if not self.fixed:
+            self.samples[clients] = samples.astype(np.int64)
 
     def believed(self) -> Array:
         """Return the samples (N,) that count: of those never heard from the mean, of nobody far more than the median.
