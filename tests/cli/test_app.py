@@ -147,6 +147,7 @@ BAD = {  # what is typed, and words of which each must be on the error stream
     "compare fedavg fedprx": ["'fedprx'", "Did you mean 'fedprox'?"],
     "compare fedavg --ronds 3 --lr x --fast --no=1": ["'--ronds'", "'--fast'", "'--no'", "--lr"],
     "compare fedavg -x": ["'-x'"],
+    "compare fedavg --over lr=1": ["compare has no option '--over', which belongs to sweep."],
     "compare fedavg --seeds 0": ["--seeds", "'0'", "greater than 0"],
     "resume used --epochs 10": ["resume has no option '--epochs'", "with the settings it began with"],
     "resume used --set lr=1": ["resume has no option '--set'", "with the settings it began with"],
@@ -572,7 +573,7 @@ BAD_SWEEPS = {
         "--batch-size",
     ],
     "--over lrr=1 --evaluate train --epoch 3": ["--over lrr", "--evaluate must include test", "no option '--epoch'"],
-    "--over lr=1 --set lrr=1 --epochs x": ["--set", "'lrr'", "--epochs"],
+    "--over seed=1 --set lrr=1 --epochs x": ["--set", "'lrr'", "--epochs", "--over seed"],
     "--over fedprx:lr=1 --at-once 2.5": ["--over fedprx:lr: 'fedprx' is no method", "--at-once"],
     "--over method.sampler.per_round=3,99": ["fedavg-per_round99", "asks for more clients than there are: 6"],
 }
@@ -592,6 +593,7 @@ def test_what_is_wrong_with_a_sweep_is_told_at_once(typed, fedweave, tmp_path):
         "fedavg --over partition.per_client=1,2 --partition shrds:2",
         "fedavg --set partition.per_client=1 --over lr=1 --partition shrds:2",
         "fedavg fedprx --over fedprox:method.solver.mu=0,1",
+        "fedavg --over lr=1 --target high --stop-at-target true",
     ],
 )
 def test_what_follows_from_another_mistake_is_not_told(typed, fedweave):

@@ -189,7 +189,7 @@ def test_over_flower_a_run_ends_with_the_same_round(tmp_path):
     ("changes", "words"),
     [
         ({"stop_at_target": True}, "'stop_at_target' needs a 'target'"),
-        ({"patience": 3, "evaluate": "train"}, "'patience' goes by the test set"),
+        ({"patience": 3, "evaluate": "train"}, "'patience' uses the metric on the test set"),
         ({"patience": 0}, "'patience' parameter of Experiment must be greater than 0"),
     ],
 )

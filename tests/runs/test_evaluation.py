@@ -243,7 +243,7 @@ def test_what_cannot_be_evaluated_is_refused(small, tmp_path):
     with pytest.raises(fw.BadInput, match="no client has test samples of its own"):
         fw.run(small(partition=Fixed(tested=False), client_eval=1), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(fw.BadInput, match="'target' is reached on the test set"):
+    with pytest.raises(fw.BadInput, match="'target' is measured on the test set"):
         small(evaluate="train", target=0.5)
     with pytest.raises(fw.BadInput, match=r"There is no set 'tset'\. Did you mean 'test'\?"):
         small(evaluate="tset")

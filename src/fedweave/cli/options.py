@@ -139,8 +139,13 @@ def experiments_of(
         changes = dict(a.split("=", 1) for a in assignments if "=" in a)
         changes = {current_name(path, f"--set {path}"): value for path, value in changes.items()}
         changes = {path: value for path, value in changes.items() if path.split(".")[0] not in wrong}
+        found = [replace(base, method=method) for method in zoo_]
+        try:
+            found = [_changed(experiment, changes) for experiment in found]
+        except BadInput as e:
+            problems += e.problems
+            wrong |= {path.split(".")[0] for path in changes}
         with gather(problems):
-            found = [_changed(replace(base, method=method), changes) for method in zoo_]
             if check is not None and found:
                 check(found, wrong)
     if problems:
@@ -236,7 +241,12 @@ def _check(cls: type[T], given: Mapping[str, Any], where: Where, problems: list[
         return TypeAdapter(cls).validate_python(given)
     except ValidationError as e:
         found = sentences(e, cls.__name__, list(given))
-    problems += [_located(sentence, name, where) for name, same in found.items() for sentence in same]
+    problems += [
+        _located(sentence, name, where)
+        for name, same in found.items()
+        for sentence in same
+        if name or not any(f"'{other}'" in sentence for other in wrong)  # else it follows from another mistake
+    ]
     names = {name.split(".")[0] for name in found}
     wrong |= names
     if names == {""}:  # good fields that contradict each other

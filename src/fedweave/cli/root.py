@@ -205,12 +205,15 @@ def _unknown(tokens: Sequence[str]) -> list[str]:
     command = app.parse_commands()[1][-1]
     names = [name for argument in command.assemble_argument_collection() for name in argument.names if argument.show]
     wrong = [t.split("=", 1)[0] for t in tokens if t.startswith("--")]
-    elsewhere = {*map(as_option, OPTIONS), "--set"}
+    elsewhere = [*map(as_option, OPTIONS), "--set"]
     stays = " A run is continued with the settings it began with." if command.name[0] == "resume" else ""
-    known = f"{command.name[0]} has no option {{!r}}, which belongs to run, compare and sweep.{stays}"
-    return [known.format(t) if t in elsewhere else f"There is no option {t!r}.{nearest(t, names)}" for t in wrong] or [
-        f"Unexpected argument {tokens[0]!r}."
-    ]
+    own = dict.fromkeys(elsewhere, "run, compare and sweep") | {"--over": "sweep"}
+    return [
+        f"{command.name[0]} has no option {t!r}, which belongs to {own[t]}.{stays}"
+        if t in own
+        else f"There is no option {t!r}.{nearest(t, names)}"
+        for t in wrong
+    ] or [f"Unexpected argument {tokens[0]!r}."]
 
 
 def _also_wrong(arguments: Mapping[str, Any]) -> Sequence[str]:
