@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fedweave.runs.results import Result
 
 Folder = Annotated[Path, Parameter(metavar="RUN")]
-ENDED = {"target": "it reached the target", "patience": "its metric no longer improved"}
+ENDED = {"target": "it reached the target", "patience": "its metric no longer improved", "time": "its time was over"}
 STALLED = "the hull of the clients' momenta came close to the origin; docs/guide.md says what helps"
 
 

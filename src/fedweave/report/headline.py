@@ -153,6 +153,9 @@ def _caveats(rows: Sequence[Row]) -> list[str]:
         sentences.append(
             f"Some runs ended at the target or by patience, as asked ({which}): final numbers are of different rounds."
         )
+    if any(row["short"] for row in rows):
+        which = _some(rows, "short")
+        sentences.append(f"Some runs had done all their rounds before the time was over ({which}): give more rounds.")
     if any(row["unfinished"] for row in rows):
         which = _some(rows, "unfinished")
         sentences.append(

@@ -46,7 +46,8 @@ def compare_rows(results: Sequence[Result]) -> list[Row]:
     ``time_ratio`` is the mean simulated time to the target over that of ``baseline`` (fedavg, or the first
     method); where it is None, or over fewer seeds, ``note`` says why. ``unfinished`` counts the runs
     that have fewer rounds than their experiment asks for, but for ``ended_early``, those that ended at the target or by
-    patience as asked; ``stalled`` those whose steps ended close to zero.
+    patience as asked, and those that ended when their simulated time, ``stop_after``, was over; ``short`` those that
+    had done all rounds before that; ``stalled`` those whose steps ended close to zero.
     ``paired`` is the difference to the first method in the metric, seed by seed, with its 95 % t interval and a
     verdict: better, worse, equal (within ``margin``, 1 % of the first method's mean) or undecided.
     ``paired_costs`` has the same for each of the costs to the target, by name, where all seeds of both reached it.
@@ -171,7 +172,13 @@ def _row(method: str, runs: Sequence[Result]) -> Row:
         "stalled": sum(run.summary.get("stalled_since") is not None for run in runs),
         "calibrated": any(run.experiment.get("calibrate") for run in runs),
         "validation": max((run.experiment.get("validation") or 0.0) for run in runs),
-        "ended_early": sum(_ended(run) for run in runs),
+        "ended_early": sum(run.summary.get("ended_early") in ("target", "patience") for run in runs),
+        "stop_after": runs[0].experiment.get("stop_after"),
+        "short": sum(
+            n == run.experiment.get("rounds")
+            and run.summary["simulated_seconds"] < (run.experiment.get("stop_after") or 0)
+            for n, run in zip(lengths, runs, strict=True)
+        ),
         "unfinished": sum(
             n < run.experiment.get("rounds", n) and not _ended(run) for n, run in zip(lengths, runs, strict=True)
         ),
