@@ -24,7 +24,7 @@ QUANTITIES = (
     "bytes_down",
     "wall_seconds",
 )
-COMPARED = ("value", "loss", "objective", *TO_TARGET)  # seed by seed
+COMPARED = ("value", "loss", "objective", "client_worst_decile", *TO_TARGET)  # seed by seed
 MARGIN = 0.01  # methods are equal within this share of the first one's mean
 Groups = dict[str, list[Result]]
 Row = dict[str, Any]
@@ -50,7 +50,8 @@ def compare_rows(results: Sequence[Result]) -> list[Row]:
     had done all rounds before that; ``stalled`` those whose steps ended close to zero.
     ``paired`` is the difference to the first method in the metric, seed by seed, with its 95 % t interval and a
     verdict: better, worse, equal (within ``margin``, 1 % of the first method's mean) or undecided.
-    ``paired_costs`` has the same for each of the costs to the target, by name, where all seeds of both reached it.
+    ``paired_clients`` has the same for the worst tenth of the clients, ``paired_costs`` for each of the costs to the
+    target, by name, where all seeds of both reached it.
     """
     rows = [_row(method, runs) for method, runs in by_method(results).items()]
     if (
@@ -98,7 +99,12 @@ def _paired_to(row: Row, first: Row) -> Row:
     paired = _paired(row, first, "value", row["metric"], row["higher_is_better"])
     reached = row["reached"] == row["seeds"] and first["reached"] == first["seeds"]  # who fails must not look quick
     costs = {name: _paired(row, first, name, name, higher=False) for name in TO_TARGET} if reached else {}
-    return {"paired": paired, "paired_costs": {name: cost for name, cost in costs.items() if cost}}
+    worst = _paired(row, first, "client_worst_decile", row["metric"], row["higher_is_better"])
+    return {
+        "paired": paired,
+        "paired_clients": worst,
+        "paired_costs": {name: cost for name, cost in costs.items() if cost},
+    }
 
 
 def _paired(row: Row, first: Row, quantity: str, metric: str, higher: bool) -> Row | None:

@@ -1,9 +1,9 @@
 """The comparisons of ``make demo`` and ``make demo-plain``, declared before they were run.
 
 In ``beyond/demo`` forty clients hold one digit each, and those with the digits 0 to 4 do little work and lose most of
-their answers. In ``beyond/demo-plain`` all clients are alike, and nothing is to be gained over plain FedAvg. All methods
-have the same simulated time. ``make demo-tune`` found the learning rates, with other seeds and on a validation split,
-the same trials for each method.
+their answers. In ``beyond/demo-plain`` all clients are alike, and nothing is to be gained over plain FedAvg. All
+methods have the same simulated time. ``make demo-tune`` found the learning rates, with other seeds and on a validation
+split, the same trials for each method.
 """
 
 from __future__ import annotations
