@@ -21,6 +21,9 @@ demo: $(VENV)/.demo  # half of the clients is slow and loses most of its answers
 	$(BIN)/fedweave compare $(DEMO) $(UNEVEN) --lr "0.1; fedacs=0.3" --target 0.85 --seeds 10 --out demo
 	@echo "Open demo/report.html in a browser. Where plain FedAvg is the best choice: make demo-plain"
 
+docs/report.png: demo/report.html
+	chromium --headless --hide-scrollbars --window-size=1180,1560 --screenshot=$@ $<
+
 demo-plain: $(VENV)/.demo  # all clients alike
 	rm -rf demo-plain
 	$(BIN)/fedweave compare $(DEMO) $(PLAIN) --lr "0.1; fedacs=0.03; feddd=1" --target 0.85 --seeds 10 --out demo-plain
