@@ -50,6 +50,16 @@ def test_lora_sends_the_adapters_alone_and_learns():
     assert result.summary["value"] < 3  # guessing has 12
 
 
+def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
+    code = (EXAMPLES.parent / "README.md").read_text().split("```python")[1].split("```")[0]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 12
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(code.replace("seeds=10", "seeds=2").replace("stop_after=180", "stop_after=9"), names)
+    assert [row["method"] for row in names["found"].summary] == ["fedavg", "fedbuff"]
+    assert "of simulated time" in (tmp_path / "report.html").read_text()
+
+
 def test_the_guide_takes_the_model_out_as_it_says(tmp_path, monkeypatch):
     section = (EXAMPLES.parent / "docs" / "guide.md").read_text().split("## Take the model out")[1]
     code = section.split("```python")[1].split("```")[0]

@@ -264,6 +264,7 @@ def test_help_tells_every_option_and_a_default_that_changes_nothing_when_it_is_t
             "quarantine",
             "client_eval",
             "patience",
+            "stop_after",
             "start",
             "adversary",
             "upload",

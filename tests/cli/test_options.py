@@ -127,7 +127,8 @@ WRONG = {
     "pool": "spark", "max_length_ratio": "0", "deadline": "soon", "over_selection": "0.5", "answers": "0",
     "min_answers": "-1", "failures": "ignore", "quarantine": "0", "audit": "maybe", "task": "regresion",
     "evaluate": "trian", "client_eval": "0", "stop_at_target": "soon", "patience": "0", "validation": "1",
-    "start": "model.onnx", "adversary": "sign-flop:0.2", "roll": "-1", "pacing": "buffered:5", "upload": "topc:0.1",
+    "start": "model.onnx", "stop_after": "0",
+    "adversary": "sign-flop:0.2", "roll": "-1", "pacing": "buffered:5", "upload": "topc:0.1",
 }  # fmt: skip
 
 

@@ -47,7 +47,9 @@ onload = () => { const out = {};
       return panels.filter(p => seen(p)[1] > 100).map(p => p.querySelector('h3').textContent); });
     d.querySelector('.tabs input')?.click();
     out[frame.width] = { tabs, first, inner: frame.contentWindow.innerWidth,
-      scroll: d.documentElement.scrollWidth, lede: seen(d.querySelector('.lede')) };
+      scroll: d.documentElement.scrollWidth, lede: seen(d.querySelector('.lede')),
+      copy: [...d.querySelectorAll('.copy')].map(button => { button.click();
+        return [...seen(button), frame.contentWindow.getSelection().toString()]; }) };
   }
   document.getElementById('out').textContent = JSON.stringify(out); };
 """
@@ -79,6 +81,8 @@ def test_tabs_and_figures_are_laid_out_and_nothing_overflows(tmp_path: Path, pag
         assert len(shown) == len(seen["first"]) - 6  # the three hidden tabs hold two figures each
         assert all(w >= 180 and h >= 100 for w, h in shown)
         assert 0 < seen["lede"][0] <= width
+        assert seen["copy"]
+        assert all(w > 60 and h > 15 and text.startswith("fedweave ") for w, h, text in seen["copy"])
 
 
 def test_the_screenshot_is_not_blank(tmp_path: Path, page: str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import matplotlib
 import numpy as np
@@ -11,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedweave import report
 from fedweave.core.settings import BadInput
 from fedweave.report import figures, write_curves
-from fedweave.report.clients import label_counts, participation, ranked_scores
+from fedweave.report.clients import label_counts, participation, ranked_scores, unevenness
 from fedweave.report.curves import MOST_POINTS, TOTAL_BYTES, band, curve, step
 from fedweave.report.summary import by_method
 from fedweave.report.svg import PALETTE, inks
@@ -186,3 +188,29 @@ def test_figures_take_any_size_and_any_name():
     assert figures.curves(groups, inks(groups), "accuracy", "round", 0.8)
     groups = by_method([tiny("fedavg", [0.5, 0.4], loss=np.array([1.0, 1e9]))])  # diverged
     assert figures.curves(groups, inks(groups), "loss", "round")
+
+
+def test_curves_that_coincide_are_found_and_the_later_is_dashed():
+    runs = [tiny(m, values) for m, values in (("a", [0.1, 0.5, 0.9]), ("b", [0.1, 0.5, 0.9]), ("c", [0.1, 0.6, 0.9]))]
+    groups = by_method(runs)
+    assert figures.coinciding(groups, "accuracy") == [["a", "b"]]
+    apart = by_method([runs[0], runs[2]])
+    assert figures.coinciding(apart, "accuracy") == []
+    dashes = [
+        (figures.curves(g, inks(g), "accuracy", "round") or "").count("stroke-dasharray") for g in (groups, apart)
+    ]
+    assert dashes == [1, 0]
+    assert "The curves of a and b coincide" in report.page(runs)
+
+
+def test_unevenness_by_hand():
+    run = tiny("a", [0.1, 0.2])
+    table = {**run.clients, "steps": np.array([2, 10, 4, 10]), "seconds": np.array([1.0, 5.0, 2.0, 5.0])}
+    found = unevenness([replace(run, clients=table)], 3)
+    assert found is not None
+    np.testing.assert_equal(found.steps, [3, 10, np.nan])
+    np.testing.assert_equal(found.lost, [0, 1, np.nan])
+    assert (found.fastest, found.slowest) == (1.0, 5.0)
+    page = report.page([replace(run, clients=table)])
+    assert "A participation takes 1.0 s to 5.0 s of simulated time; clients lose 0 to 100 % of their answers." in page
+    assert unevenness([run], 3) is None, "a run that does not say"

@@ -81,7 +81,7 @@ def test_scores_of_clients_are_a_picture_and_columns_only_where_they_were_taken(
     assert "own test data" not in page
     one = with_scores(tiny("fedavg", [0.1, 0.2]), [0.9, 0.1, 0.4], untested=2)
     text = report.page([one, with_scores(tiny("fedyogi", [0.1, 0.3]), [0.6, 0.5])])
-    assert "The global model on each client's own test data" in text
+    assert "the global model on each client's own test data" in text
     assert "Left out: 0 to 2 of the clients, which have no test samples." in text
     assert "Accuracy of the global model on each client&#x27;s own test data: fedavg, fedyogi" in text
     read = Reader(text).text
@@ -144,6 +144,23 @@ def test_the_page_is_accessible(page: str):
     labels = {attrs["for"] for tag, attrs in read.tags if tag == "label"}
     assert labels == {"axis-round", "axis-clock", "axis-bytes-up", "axis-bytes-total"} <= set(read.ids)
     assert ("html", {"lang": "en"}) in read.tags
+
+
+def test_the_uneven_and_the_forgotten_come_first_then_results_then_mechanics():
+    runs = [with_scores(run, [0.5, 0.9]) for run in comparison()]
+    read = Reader(report.page(runs)).text
+    order = ["What is uneven", "accuracy per class", "own test data", "Comparison", "seed by seed", "Learning curves"]
+    order += ["Which clients take part", "How to repeat it", "Copy this command"]
+    places = [read.index(heading) for heading in order[:2]] + [read.index(h, read.index(order[1])) for h in order[2:]]
+    assert places == sorted(places)
+    assert "Worst tenth of clients: difference to fedavg, seed by seed" in read
+
+
+def test_where_all_had_the_same_time_it_is_the_first_axis_and_in_the_title():
+    runs = [dataclasses.replace(run, experiment={**run.experiment, "stop_after": 400.0}) for run in comparison()]
+    text = report.page(runs)
+    assert "6 min 40 s of simulated time" in text
+    assert 'id="axis-clock" checked' in text
 
 
 def test_the_page_says_how_to_repeat_it(page: str):

@@ -82,13 +82,16 @@ def test_a_clear_winner_is_named_with_its_ratio():
     runs = [tiny("fedavg", [0.1, 0.2, 0.3, 0.8], seed=s) for s in (0, 1)]
     runs += [tiny("fedyogi", [0.1, 0.85], seed=s) for s in (0, 1)]
     first = headline(compare_rows(runs))[0]
-    assert first == "fedyogi reached 80 % first: in 2 rounds, 20.0 s of simulated time, 0.50× the time of fedavg."
+    assert (
+        first
+        == "fedyogi reached 80 % first: in 2 rounds, 20.0 s of simulated time, 0.50× the simulated time of fedavg."
+    )
 
 
 def test_a_winning_baseline_names_the_next():
     runs = [tiny("fedavg", [0.1, 0.85], seed=s) for s in (0, 1)]
     runs += [tiny("fedyogi", [0.1, 0.2, 0.3, 0.8], seed=s) for s in (0, 1)]
-    assert "20.0 s of simulated time; the next, fedyogi, took 2.00× as long." in words(*runs)
+    assert "20.0 s of simulated time; the next, fedyogi, took 2.00× as long in simulated time." in words(*runs)
 
 
 def test_no_winner_within_the_spread():
@@ -190,3 +193,24 @@ def test_calibrated_steps_are_said():
     run = tiny("fedacs", [0.1, 0.85])
     assert "calibrated" not in words(run)
     assert "Step lengths are calibrated" in words(replace(run, experiment=run.experiment | {"calibrate": True}))
+
+
+def timed(method: str, values: Sequence[float], seconds: float | None = 20.0) -> list[Result]:
+    """Return runs of two rounds that end in these values, one per seed, after the same simulated time."""
+    runs = [tiny(method, [0.1, value], seed=s, target=None) for s, value in enumerate(values)]
+    return [replace(run, experiment={**run.experiment, "stop_after": seconds}) for run in runs]
+
+
+def test_what_the_same_time_gained_and_cost_is_said_only_as_far_as_the_seeds_show_it():
+    base, up = timed("fedavg", [0.50, 0.52, 0.54]), timed("fedbuff", [0.60, 0.62, 0.64])
+    down, open_ = timed("oort", [0.45, 0.47, 0.49]), timed("wild", [0.10, 0.90, 0.80])
+    lead = headline(compare_rows([*base, *open_, *down, *up]))[0]
+    assert lead == (
+        "In the same 20.0 s of simulated time fedbuff gained 10.00 points in test accuracy over fedavg at 1.00× its "
+        "bytes; oort lost 5.00 points at 1.00×."
+    )
+    lead = headline(compare_rows([*base, *open_]))[0]
+    assert lead == "In the same 20.0 s of simulated time no method was shown to gain test accuracy over fedavg."
+    for others in (timed("fedbuff", [0.60, 0.62, 0.64], seconds=None), timed("fedbuff", [0.60, 0.62, 0.64], 30.0)):
+        assert "gained" not in words(*base, *others), "other times"
+    assert "gained" not in words(base[0], up[0]), "one seed"

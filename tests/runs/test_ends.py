@@ -44,7 +44,7 @@ def ends(every=1, **changes):
     return experiment(**given)
 
 
-def by_hand(values, target=None, patience=None):
+def by_hand(values, target=None, patience=None, clock=None, seconds=np.inf):
     """Return after which round a run with this accuracy after each round ends; NaN: not evaluated."""
     best, since = -1.0, 0
     for r, value in enumerate(values.tolist(), 1):
@@ -54,6 +54,8 @@ def by_hand(values, target=None, patience=None):
             return r
         best, since = (value, r) if value > best else (best, since)
         if patience is not None and r - since >= patience:
+            return r
+        if clock is not None and clock[r - 1] >= seconds:
             return r
     return len(values)
 
@@ -65,11 +67,17 @@ def cases(full):
         values = result.rounds["accuracy"]
         target = np.nanmax(values[:5])
         goals = [{"target": float(target), "stop_at_target": True}, {"patience": 1}, {"patience": 2}, {"patience": 3}]
-        for goal in goals:
-            last = by_hand(values, goal.get("target"), goal.get("patience"))
+        clock = result.rounds["clock"]
+        for goal in (*goals, {"stop_after": float(clock[4])}, {"stop_after": float(clock[1]) + 1e-6}):
+            last = by_hand(values, goal.get("target"), goal.get("patience"), clock, goal.get("stop_after", np.inf))
             if last < FULL:
                 found.append((every, goal, last))
     return found
+
+
+def reason(goal):
+    """Return why a run with this goal ends."""
+    return "target" if "target" in goal else "patience" if "patience" in goal else "time"
 
 
 def cut(result, last):
@@ -81,7 +89,7 @@ def cut(result, last):
 def test_a_run_ends_where_its_rows_say_and_is_as_if_cut_there(full, tmp_path):
     """One after another, and where a pool evaluates each model beside the next round, which is then dropped."""
     tried = cases(full)
-    assert {*("target" if "target" in goal else "patience" for _, goal, _ in tried)} == {"target", "patience"}
+    assert {reason(goal) for _, goal, _ in tried} == {"target", "patience", "time"}
     assert {every for every, *_ in tried} == {1, 2}
     for n, (every, goal, last) in enumerate(tried):
         whole, given = full[every], ends(every, **goal)
@@ -89,7 +97,7 @@ def test_a_run_ends_where_its_rows_say_and_is_as_if_cut_there(full, tmp_path):
         pool = run_with(given, tmp_path / f"pool {n}", (), None, Inline())
         for found in (alone, pool):
             np.testing.assert_equal(cut(found, FULL), cut(whole, last))
-            assert found.summary["ended_early"] == ("target" if "target" in goal else "patience")
+            assert found.summary["ended_early"] == reason(goal)
             assert found.summary["rounds"] == last
         assert_same(pool, alone)
         if every == 1:
@@ -170,6 +178,17 @@ def test_a_run_that_ended_early_is_finished(full, tmp_path, capsys):
     assert f"note: fedavg, seed 3 ended after {last} of {FULL} rounds: it reached the target" in capsys.readouterr().err
 
 
+def test_the_end_of_the_time_is_the_same_for_all_and_no_caveat_unless_rounds_ran_out(full):
+    seconds = float(full[1].rounds["clock"][3])
+    (row,) = compare_rows([fw.run(ends(stop_after=seconds))])
+    assert (row["stop_after"], row["ended_early"], row["unfinished"], row["short"]) == (seconds, 0, 0, 0)
+    assert _caveats([row]) == []
+    (row,) = compare_rows([fw.run(ends(rounds=3, stop_after=seconds))])
+    assert (row["unfinished"], row["short"]) == (0, 1)
+    (caveat,) = _caveats([row])
+    assert "all their rounds before the time was over (1 of 1 of fedavg)" in caveat
+
+
 def test_over_flower_a_run_ends_with_the_same_round(tmp_path):
     whole = fw.run(on_digits(rounds=6))
     target = float(whole.rounds["accuracy"][:4].max())
@@ -190,6 +209,7 @@ def test_over_flower_a_run_ends_with_the_same_round(tmp_path):
     [
         ({"stop_at_target": True}, "'stop_at_target' needs a 'target'"),
         ({"patience": 3, "evaluate": "train"}, "'patience' uses the metric on the test set"),
+        ({"stop_after": 0}, "'stop_after' parameter of Experiment must be greater than 0"),
         ({"patience": 0}, "'patience' parameter of Experiment must be greater than 0"),
     ],
 )

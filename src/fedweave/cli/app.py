@@ -227,7 +227,7 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
     for result in results:
         if not result.rounds["asked"].any():
             print(f"warning: nobody was ever available in {result.folder}: nothing was trained", file=sys.stderr)
-        if why := result.summary.get("ended_early"):
+        if (why := result.summary.get("ended_early")) in ENDED:  # the end of its time is no surprise
             who = f"{result.summary['method']}, seed {result.summary['seed']}"
             planned = f"{result.summary['rounds']} of {result.experiment['rounds']} rounds"
             print(f"note: {who} ended after {planned}: {ENDED[why]}", file=sys.stderr)

@@ -83,6 +83,36 @@ def _last_scores(run: Result) -> Array | None:
     return values if run.summary["higher_is_better"] else values[::-1]
 
 
+@dataclass(frozen=True)
+class Unevenness:
+    """What the clients of one seed did in all its runs: mean local steps and share of lost answers; nan: not asked."""
+
+    steps: Array
+    lost: Array
+    fastest: float  # simulated seconds of a participation
+    slowest: float
+
+
+def unevenness(runs: Sequence[Result], clients: int) -> Unevenness | None:
+    """Return how uneven work and links were in these runs of one world; None where runs do not say."""
+    rows = [run.clients for run in runs if {"steps", "seconds", "received"} <= run.clients.keys()]
+    if not any(table["client"].size for table in rows):
+        return None
+    ids = np.concatenate([table["client"] for table in rows]).astype(int)
+    received, steps, seconds = (
+        np.concatenate([np.asarray(table[name], float) for table in rows]) for name in ("received", "steps", "seconds")
+    )
+    asked = np.bincount(ids, minlength=clients)
+
+    def mean(values: Array) -> Array:
+        return np.where(asked > 0, np.bincount(ids, values, clients) / np.maximum(asked, 1), np.nan)
+
+    known = seconds[np.isfinite(seconds)]
+    if not known.size or ids.max() >= clients:
+        return None
+    return Unevenness(mean(steps), mean(1.0 - (received > 0)), float(known.min()), float(known.max()))
+
+
 def label_counts(run: Result) -> Array | None:
     """Return ``manifest["labels"]`` as clients × classes, short rows filled with zeros; None when absent or empty."""
     rows = run.manifest.get("labels")

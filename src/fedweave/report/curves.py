@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +60,21 @@ def band(curves: Sequence[Curve]) -> Band | None:
     if not grid.size:  # the seeds never overlap: there is nothing to average
         return Band(grid, grid, grid, grid, tuple(curves))
     return Band(grid, values.mean(0), values.min(0), values.max(0), tails)
+
+
+def coincide(bands: Mapping[str, Band]) -> list[list[str]]:
+    """Return the groups of methods whose mean curves are the same to a thousandth of the range of all of them."""
+    ends = [v for b in bands.values() for v in (b.mean.min(initial=np.inf), b.mean.max(initial=-np.inf))]
+    near, groups = 1e-3 * max(max(ends, default=0.0) - min(ends, default=0.0), 0.0), list[list[str]]()
+    for method, b in bands.items():
+        for group in groups:
+            other = bands[group[0]]
+            if np.array_equal(b.x, other.x) and b.x.size and np.abs(b.mean - other.mean).max() <= near:
+                group.append(method)
+                break
+        else:
+            groups.append([method])
+    return [group for group in groups if len(group) > 1]
 
 
 def _tail(curve: Curve, start: float) -> Curve:

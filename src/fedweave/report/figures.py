@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from fedweave.report.clients import Participation, Ranked
-from fedweave.report.curves import TOTAL_BYTES, Band, band, curve
+from fedweave.report.curves import TOTAL_BYTES, Band, band, coincide, curve
 from fedweave.report.summary import Groups
 from fedweave.report.svg import INK, MUTED, Ink, canvas, simplify, to_svg
 from fedweave.round.measures import LABELS as MEASURES
@@ -86,6 +86,11 @@ def curve_sheet(groups: Groups, colors: dict[str, Ink], y: str, target: float | 
         return content.getvalue()
 
 
+def coinciding(groups: Groups, y: str) -> list[list[str]]:
+    """Return the methods whose curves against rounds lie on each other."""
+    return coincide(_bands(groups, "round", y))
+
+
 def _bands(groups: Groups, x: str, y: str) -> dict[str, Band]:
     """Return the curves of each method that has any."""
     bands = {m: band([curve(run, x, y) for run in runs]) for m, runs in groups.items()}
@@ -101,8 +106,12 @@ def _draw_curves(
     simplify(axes, grid="both")
     axes.set_title(title)
     axes.set_xlabel(_ALONG[x].format(unit=name))
+    hidden = {method: i for group in coincide(drawn) for i, method in enumerate(group)}
     for method, b in drawn.items():
-        _draw_band(axes, b, colors[method], unit, scale, stairs=x != "round")
+        ink = colors[method]
+        if under := hidden.get(method):  # dashed, so that the line below it is seen through the gaps
+            ink = Ink(ink.color, f"{4} {4 * under}")
+        _draw_band(axes, b, ink, unit, scale, stairs=x != "round")
     axes.set_xlim(left=0)
     axes.margins(x=0.02)
     limits(axes, scale * np.concatenate([v for b in drawn.values() for v in _lines(b)]), y)
@@ -151,20 +160,25 @@ def client_scores(scores: dict[str, Ranked], colors: dict[str, Ink], metric: str
         return to_svg(figure, "client-scores", label)
 
 
-def labels(counts: Array, names: Sequence[str] | None = None) -> str:
-    """Return clients × classes as a heat map, with the clients' sizes above it."""
+def labels(counts: Array, names: Sequence[str] | None = None, above: Mapping[str, Array] | None = None) -> str:
+    """Return clients × classes as a heat map, with the clients' sizes and other values of each client above it."""
     n, k = counts.shape
     many = n > MANY_CLIENTS
+    strips = {"Samples per client": counts.sum(1), **(above or {})}
     if many:  # unsorted, a thousand clients look like noise
-        counts = counts[np.lexsort((-counts.max(1), counts.argmax(1)))]
-    with canvas(9.4, 1.7 + min(2.6, 0.17 * k)) as figure:
-        grid = figure.add_gridspec(2, 2, height_ratios=(0.8, 0.6 + min(2.6, 0.17 * k)), width_ratios=(80, 1))
-        sizes = simplify(figure.add_subplot(grid[0, 0]))
-        sizes.stairs(counts.sum(1), np.arange(n + 1) - 0.5, fill=True, color="#8fa3b8", linewidth=0)
-        sizes.set_title("Samples per client", fontsize=8.5, color=MUTED)
-        sizes.set(xlim=(-0.5, n - 0.5), xticks=[])
-        sizes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-        heat = figure.add_subplot(grid[1, 0])
+        order = np.lexsort((-counts.max(1), counts.argmax(1)))
+        counts, strips = counts[order], {title: values[order] for title, values in strips.items()}
+    high = 0.6 + min(2.6, 0.17 * k)
+    with canvas(9.4, 0.3 + 0.8 * len(strips) + high) as figure:
+        ratios = (*[0.8] * len(strips), high)
+        grid = figure.add_gridspec(len(ratios), 2, height_ratios=ratios, width_ratios=(80, 1))
+        for place, (title, values) in enumerate(strips.items()):
+            axes = simplify(figure.add_subplot(grid[place, 0]))
+            axes.stairs(np.nan_to_num(values), np.arange(n + 1) - 0.5, fill=True, color="#8fa3b8", linewidth=0)
+            axes.set_title(title, fontsize=8.5, color=MUTED)
+            axes.set(xlim=(-0.5, n - 0.5), xticks=[])
+            axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+        heat = figure.add_subplot(grid[-1, 0])
         # a square root keeps the small counts visible beside the large ones
         norm = PowerNorm(0.5, vmin=0, vmax=max(1, counts.max()))
         blues = LinearSegmentedColormap.from_list("labels", _BLUES)
@@ -175,7 +189,7 @@ def labels(counts: Array, names: Sequence[str] | None = None) -> str:
         heat.xaxis.set_major_locator(MaxNLocator(10, integer=True))
         heat.tick_params(length=0)
         heat.spines[:].set_visible(False)
-        _scale_bar(figure, image, figure.add_subplot(grid[1, 1]))
+        _scale_bar(figure, image, figure.add_subplot(grid[-1, 1]))
         return to_svg(figure, "labels", f"Label counts of {n} clients over {k} classes")
 
 

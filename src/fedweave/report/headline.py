@@ -49,7 +49,45 @@ def _single(row: Row) -> list[str]:
 
 
 def _several(rows: Sequence[Row]) -> list[str]:
-    return [_race(rows), _quality(rows, "value") or _quality(rows, "objective"), _missed(rows)]
+    ended = _gain(rows) or _quality(rows, "value") or _quality(rows, "objective")
+    race = _race(rows)
+    return [ended, race, _missed(rows)] if rows[0]["stop_after"] else [race, ended, _missed(rows)]
+
+
+def _gain(rows: Sequence[Row]) -> str:
+    """Say what the same simulated time gained or lost beside the first method, as far as the seeds show it, for what.
+
+    Empty where runs had different times, or a difference cannot be judged.
+    """
+    base, others = rows[0], rows[1:]
+    same = all(row["stop_after"] == base["stop_after"] for row in rows)
+    if not base["stop_after"] or not same or any(not row["paired"] or row["paired"]["low"] is None for row in others):
+        return ""
+    time, what = units.seconds(base["stop_after"]), f"test {base['metric']}"
+
+    def parts(verdict: str, verb: str) -> str:
+        found = sorted((row for row in others if row["paired"]["verdict"] == verdict), key=_gap, reverse=True)
+        if not found:
+            return ""
+        write, (first, *more) = units.difference(base["metric"]), found
+        texts = [f"{write(_gap(row)).lstrip('+')} at {units.ratio(_bytes(row) / _bytes(base))}" for row in found]
+        by, _, at = texts[0].rpartition(" at ")
+        lead = f"{first['method']} {verb} {by} in {what} over {base['method']} at {at} its bytes"
+        lead = lead if verb == "gained" else f"{first['method']} {verb} {texts[0]}"
+        return _and([lead, *(f"{row['method']} {text}" for row, text in zip(more, texts[1:], strict=True))])
+
+    gained = parts("better", "gained") or f"no method was shown to gain {what} over {base['method']}"
+    lost = parts("worse", "lost")
+    return f"In the same {time} of simulated time {gained}{f'; {lost}' if lost else ''}."
+
+
+def _gap(row: Row) -> float:
+    """Return how far a method ended from the first one."""
+    return abs(row["paired"]["difference"])
+
+
+def _bytes(row: Row) -> float:
+    return row["bytes_up"] + row["bytes_down"]
 
 
 def _race(rows: Sequence[Row]) -> str:
@@ -83,7 +121,7 @@ def _behind(first: Row, rivals: Sequence[Row]) -> str:
     if first["method"] != first["baseline"] or not known:
         return ""
     after = min(known, key=lambda row: row["time_ratio"])
-    return f"; the next, {after['method']}, took {units.ratio(after['time_ratio'])} as long"
+    return f"; the next, {after['method']}, took {units.ratio(after['time_ratio'])} as long in simulated time"
 
 
 def _leaders(leaders: Sequence[Row], goal: str) -> str:
@@ -153,6 +191,9 @@ def _caveats(rows: Sequence[Row]) -> list[str]:
         sentences.append(
             f"Some runs ended at the target or by patience, as asked ({which}): final numbers are of different rounds."
         )
+    if any(row["short"] for row in rows):
+        which = _some(rows, "short")
+        sentences.append(f"Some runs had done all their rounds before the time was over ({which}): give more rounds.")
     if any(row["unfinished"] for row in rows):
         which = _some(rows, "unfinished")
         sentences.append(
@@ -183,7 +224,7 @@ def _time(row: Row) -> str:
 def _versus(row: Row) -> str:
     if row["time_ratio"] is None or row["method"] == row["baseline"]:
         return ""
-    return f", {units.ratio(row['time_ratio'])} the time of {row['baseline']}"
+    return f", {units.ratio(row['time_ratio'])} the simulated time of {row['baseline']}"
 
 
 def _length(row: Row) -> str:

@@ -8,7 +8,7 @@ from html import escape
 import numpy as np
 
 from fedweave.report import figures, units
-from fedweave.report.clients import label_counts, participation, ranked_scores, untested
+from fedweave.report.clients import Unevenness, label_counts, participation, ranked_scores, unevenness, untested
 from fedweave.report.curves import TOTAL_BYTES
 from fedweave.report.headline import headline, whose
 from fedweave.report.repeat import repeat
@@ -17,26 +17,31 @@ from fedweave.report.summary import Groups, Row, by_method, compare_rows, final_
 from fedweave.report.svg import Ink, inks
 from fedweave.report.tables import comparison, legend, paired_costs, paired_differences, swatch
 from fedweave.round.measures import LABELS as MEASURES
-from fedweave.runs.results import Result
+from fedweave.runs.results import Array, Result
 
 _AXES = {"round": "Rounds", "clock": "Simulated time", "bytes_up": "Upload", TOTAL_BYTES: "Upload and download"}
 
 
 def page(results: Sequence[Result], title: str | None = None) -> str:
-    """Return the report as HTML: no script, no network, readable from a file, on a phone and on paper."""
+    """Return the report as HTML: no network, readable from a file, on a phone, on paper and without scripts.
+
+    First what is uneven and who is forgotten, then results, then how they came about.
+    """
     groups, rows = by_method(results), compare_rows(results)
     colors = inks(groups)
     title = title or _title(list(groups))
+    against = f"difference to {rows[0]['method']}, seed by seed" if rows else ""
     sections = [
+        ("What is uneven", _labels(results)),
+        ("Who is forgotten: accuracy per class", _classes(groups, colors)),
+        ("Who is forgotten: the global model on each client's own test data", _client_scores(groups, colors)),
         ("Comparison" if len(rows) > 1 else "Numbers", comparison(rows, colors) if rows else ""),
-        (f"Difference to {rows[0]['method'] if rows else ''}, seed by seed", paired_differences(rows, colors)),
+        (f"{rows[0]['metric'].capitalize() if rows else ''}: {against}", paired_differences(rows, colors)),
+        (f"Worst tenth of clients: {against}", paired_differences(rows, colors, "paired_clients")),
         (_costs_title(rows), paired_costs(rows, colors)),
         ("Learning curves", _curves(groups, colors)),
-        ("How clients disagree and the server moves", _measures(groups, colors)),
-        ("The global model on each client's own test data", _client_scores(groups, colors)),
         ("Which clients take part", _participation(groups, colors)),
-        ("Which clients hold which labels", _labels(results)),
-        ("Accuracy per class", _classes(groups, colors)),
+        ("How clients disagree and the server moves", _measures(groups, colors)),
         ("How to repeat it", repeat(groups) if rows else ""),
     ]
     return document(title, _header(title, rows), sections)
@@ -84,6 +89,9 @@ def _costs_title(rows: Sequence[Row]) -> str:
 def _scope(rows: Sequence[Row]) -> str:
     """Return the extent of the runs: 2 seeds, 40 rounds."""
     seeds, longest = max(row["seeds"] for row in rows), max(row["rounds_max"] for row in rows)
+    budgets = {row["stop_after"] for row in rows}
+    if len(budgets) == 1 and (seconds := budgets.pop()):
+        return f"{count(seeds, 'seed')}, {units.seconds(seconds)} of simulated time"
     return f"{count(seeds, 'seed')}, {count(longest, 'round')}"
 
 
@@ -92,7 +100,8 @@ def _curves(groups: Groups, colors: dict[str, Ink]) -> str:
     (metric, *others), target = judged_by(groups)
     shown_metrics = dict.fromkeys((metric, *others, "accuracy", "loss", "objective"))
     buttons, panels = "", ""
-    for x, name in _AXES.items():
+    axes = dict(sorted(_AXES.items(), key=lambda axis: axis[0] == "round")) if _timed(groups) else _AXES
+    for x, name in axes.items():
         drawn = [figures.curves(groups, colors, y, x, target if y == metric else None) for y in shown_metrics]
         shown = [card(svg) for svg in drawn if svg]
         if not shown:
@@ -106,7 +115,12 @@ def _curves(groups: Groups, colors: dict[str, Ink]) -> str:
         return ""
     key = legend(colors) if len(groups) > 1 else ""
     tabs = f'<div class="tabs" role="group" aria-label="Horizontal axis">{buttons}{panels}</div>'
-    return f'<p class="note">{_reading(groups)}</p>{key}{tabs}'
+    return f'<p class="note">{_reading(groups, metric)}</p>{key}{tabs}'
+
+
+def _timed(groups: Groups) -> bool:
+    """Return whether all runs had the same simulated time, so that their rounds say little."""
+    return len({run.experiment.get("stop_after") for runs in groups.values() for run in runs} - {None}) == 1
 
 
 def _measures(groups: Groups, colors: dict[str, Ink]) -> str:
@@ -122,8 +136,11 @@ def _measures(groups: Groups, colors: dict[str, Ink]) -> str:
     return f'<p class="note">{note}</p>{key}<div class="pair">{"".join(map(card, drawn))}</div>'
 
 
-def _reading(groups: Groups) -> str:
-    note = "Against time and bytes, each curve keeps its last measured value until the next evaluation."
+def _reading(groups: Groups, metric: str) -> str:
+    note = "Against simulated time and bytes, each curve keeps its last measured value until the next evaluation."
+    for same in figures.coinciding(groups, metric):
+        names = f"{', '.join(same[:-1])} and {same[-1]}"
+        note += f" The curves of {escape(names)} coincide: the later ones are dashed on top of the first."
     if all(len(runs) == 1 for runs in groups.values()):
         return note
     lines = "Lines: mean over the seeds. Bands: lowest to highest seed. Thin ends: seeds that ran longer than others."
@@ -169,10 +186,33 @@ def _labels(results: Sequence[Result]) -> str:
     run, counts = found[0]
     same = all(other.shape == counts.shape and np.array_equal(other, counts) for _, other in found)
     (clients, classes), total = counts.shape, int(counts.sum())
+    seed = run.experiment.get("seed")
     note = f"{count(total, 'training sample')} on {count(clients, 'client')}, {classes} classes."
-    if not same:
-        note += f" This is seed {run.experiment.get('seed', 'one')}; the other seeds partition the data differently."
-    return f'<p class="note">{escape(note)}</p>{card(figures.labels(counts, _names(run)), wide=True)}'
+    uneven = unevenness([r for r in results if r.experiment.get("seed") == seed], clients)
+    above = {}
+    if uneven is not None:
+        note += " " + _unevenness(uneven)
+        if np.nanmax(uneven.steps) > np.nanmin(uneven.steps):
+            above["Local steps a round, mean"] = uneven.steps
+        if np.nanmax(uneven.lost) > 0:
+            above["Answers lost, %"] = 100 * uneven.lost
+    if not same or above:
+        note += f" This is seed {'one' if seed is None else seed}"
+        note += "; the other seeds partition the data differently." if not same else "."
+    return f'<p class="note">{escape(note)}</p>{card(figures.labels(counts, _names(run), above), wide=True)}'
+
+
+def _unevenness(uneven: Unevenness) -> str:
+    """Say how far clients differ in work, simulated time and lost answers."""
+    low, high = units.seconds(uneven.fastest), units.seconds(uneven.slowest)
+    time = (
+        f"every participation takes {low} of simulated time"
+        if low == high
+        else (f"a participation takes {low} to {high} of simulated time")
+    )
+    lost = 100 * np.nanmin(uneven.lost), 100 * np.nanmax(uneven.lost)
+    links = f"clients lose {lost[0]:.0f} to {lost[1]:.0f} % of their answers" if lost[1] else "no answer is lost"
+    return f"{time.capitalize()}; {links}."
 
 
 def _classes(groups: Groups, colors: dict[str, Ink]) -> str:
@@ -182,8 +222,16 @@ def _classes(groups: Groups, colors: dict[str, Ink]) -> str:
     first = next(iter(groups.values()))[0]
     dots = len(found) > 1 and sum(v.size for v in found.values()) <= figures.MANY_DOTS
     note = "At the last evaluation, mean over the seeds." + (" Each dot is a method." if dots else "")
+    worst = [f"{m} {100 * np.nanmin(v):.0f} % (class {_worst(v, _names(first))})" for m, v in found.items()]
+    note += f" Lowest: {', '.join(worst)}."
     svg = figures.class_accuracy(found, colors, _names(first))
-    return f'<p class="note">{note}</p>{legend(colors) if dots else ""}{card(svg, wide=True)}'
+    return f'<p class="note">{escape(note)}</p>{legend(colors) if dots else ""}{card(svg, wide=True)}'
+
+
+def _worst(values: Array, names: Sequence[str] | None) -> str:
+    """Return the name of the class with the lowest accuracy."""
+    place = int(np.nanargmin(values))
+    return names[place] if names and place < len(names) else str(place)
 
 
 def _names(run: Result) -> list[str] | None:

@@ -14,13 +14,23 @@ from fedweave.report.units import NONE
 from fedweave.runs.results import Result
 
 _LONG_LIST = 24
+# The style sheet shows the button only where scripts run; elsewhere a click selects the whole command.
+COPY = (
+    '<button type="button" class="copy" onclick="const code = this.previousElementSibling; '
+    "getSelection().selectAllChildren(code); const done = () => { this.textContent = 'Copied'; }; "
+    "const old = () => { document.execCommand('copy'); done(); }; "
+    'navigator.clipboard ? navigator.clipboard.writeText(code.textContent).then(done, old) : old()">'
+    "Copy this command</button>"
+)
 
 
 def repeat(groups: Groups) -> str:
     """Return the section's body."""
     runs = [run for members in groups.values() for run in members]
     shared, own = split_settings(groups)
-    commands = "".join(f"<pre><code>{escape(c)}</code></pre>" for c in _distinct(map(_command, runs)) if c)
+    commands = "".join(
+        f'<div class="command"><pre><code>{escape(c)}</code></pre>{COPY}</div>' for c in _distinct(map(_command, runs))
+    )
     commands = commands or '<p class="note">Started from Python, not from a command line.</p>'
     facts = _pairs({name: text for name, text in _facts(runs).items() if text}, "Surroundings", "own")
     parts = [commands, facts, _settings(shared, "Settings of every run" if len(runs) > 1 else "Settings")]

@@ -7,10 +7,10 @@ DASHES = ("", "5 2", "1.5 1.5", "6 2 1.5 2")
 CSS = """
 :root { color-scheme: light dark; --page: #f6f7f9; --card: #ffffff; --ink: #1d2127; --muted: #5c6470;
   --line: #dfe3e8;
-  --soft: #eef1f4; --accent: #0b62a8; --figure: #ffffff; }
+  --soft: #eef1f4; --accent: #0b62a8; --figure: #ffffff; --shade: rgba(0, 0, 0, .22); }
 @media (prefers-color-scheme: dark) { :root { --page: #14171b; --card: #1d2127; --ink: #e7eaee;
   --muted: #a2abb7;
-  --line: #333a43; --soft: #272d35; --accent: #6db5ee; --figure: #f4f5f7; } }
+  --line: #333a43; --soft: #272d35; --accent: #6db5ee; --figure: #f4f5f7; --shade: rgba(0, 0, 0, .55); } }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; }
 body { margin: 0; background: var(--page); color: var(--ink); line-height: 1.5;
@@ -28,8 +28,15 @@ h3 { font-size: .9375rem; margin: 0; display: flex; align-items: center; gap: .5
 section { margin: 0 0 2.75rem; }
 .note { color: var(--muted); font-size: .875rem; margin: .3rem 0 .9rem; max-width: 52rem;
   overflow-wrap: anywhere; }
-.scroll { overflow-x: auto; margin-top: .6rem; background: var(--card); border: 1px solid var(--line);
-  border-radius: .6rem; }
+.scroll { overflow-x: auto; margin-top: .6rem; background-color: var(--card); border: 1px solid var(--line);
+  border-radius: .6rem; --ground: var(--card); }
+.figure.wide { --ground: var(--figure); }
+.scroll, .figure.wide { background-image: linear-gradient(to right, var(--ground) 40%, transparent),
+  linear-gradient(to left, var(--ground) 40%, transparent),
+  linear-gradient(to right, var(--shade), transparent), linear-gradient(to left, var(--shade), transparent);
+  background-position: left, right, left, right; background-repeat: no-repeat;
+  background-size: 3rem 100%, 3rem 100%, .9rem 100%, .9rem 100%;
+  background-attachment: local, local, scroll, scroll; }
 .scroll + .note { margin-top: .6rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 .compare { width: 100%; font-size: .875rem; white-space: nowrap; }
@@ -95,10 +102,19 @@ pre, code, .pairs td, .pairs li { font-family: ui-monospace, "SF Mono", Menlo, C
 .own { margin: 1.25rem 0; }
 .own th { width: 22%; }
 .differ th { color: var(--ink); font-weight: 600; }
+.command { position: relative; }
+.copy { position: absolute; right: .6rem; bottom: .6rem; font: inherit; font-size: .8125rem; padding: .25rem .8rem;
+  border: 1px solid var(--line); border-radius: 2rem; background: var(--soft); color: var(--ink); cursor: pointer; }
+.copy:hover { border-color: var(--accent); }
+@media not (scripting: enabled) { .copy { display: none; } }
+@media (scripting: enabled) { .command pre { padding-bottom: 3rem; } }
 footer { color: var(--muted); font-size: .8125rem; }
 @media (max-width: 40rem) { main { padding: 1.5rem 1rem 3rem; } .lede { font-size: 1.25rem; }
   .figure { padding: .5rem; } .pairs th, .pairs td { padding: .38rem .6rem; }
   .tabs label { padding: .4rem .75rem; }
+  .scroll::before, .figure.wide::before { content: "scroll sideways →"; display: block; position: sticky; left: 0;
+    width: max-content; color: #5c6470; font-size: .75rem; padding: .2rem .6rem; }
+  .scroll::before { color: var(--muted); }
   .compare .name { min-width: 8rem; max-width: 9.5rem; white-space: normal; overflow-wrap: break-word; } }
 @media print { :root { color-scheme: light; --page: #fff; --card: #fff; --ink: #000; --muted: #444;
   --line: #ccc;
@@ -108,7 +124,9 @@ footer { color: var(--muted); font-size: .8125rem; }
   .tabs label { display: none; } .panel { display: block; margin-bottom: 1rem; }
   .panel > h3 { display: block; margin: .4rem 0; }
   .pair { grid-template-columns: 1fr 1fr; } .small { grid-template-columns: repeat(4, 1fr); }
-  .scroll, .figure.wide { overflow: visible; } .figure.wide svg { min-width: 0; }
+  .scroll, .figure.wide { overflow: visible; background-image: none; }
+  .scroll::before, .figure.wide::before { content: none; } .copy { display: none; }
+  .command pre { padding-bottom: .9rem; } .figure.wide svg { min-width: 0; }
   .compare th, .compare td { padding: .35rem .4rem; } .compare .name { position: static; }
   .figure, pre, tr, .panel { break-inside: avoid; } h2, h3, .note, .legend { break-after: avoid; } }
 """

@@ -24,7 +24,7 @@ QUANTITIES = (
     "bytes_down",
     "wall_seconds",
 )
-COMPARED = ("value", "loss", "objective", *TO_TARGET)  # seed by seed
+COMPARED = ("value", "loss", "objective", "client_worst_decile", *TO_TARGET)  # seed by seed
 MARGIN = 0.01  # methods are equal within this share of the first one's mean
 Groups = dict[str, list[Result]]
 Row = dict[str, Any]
@@ -46,10 +46,12 @@ def compare_rows(results: Sequence[Result]) -> list[Row]:
     ``time_ratio`` is the mean simulated time to the target over that of ``baseline`` (fedavg, or the first
     method); where it is None, or over fewer seeds, ``note`` says why. ``unfinished`` counts the runs
     that have fewer rounds than their experiment asks for, but for ``ended_early``, those that ended at the target or by
-    patience as asked; ``stalled`` those whose steps ended close to zero.
+    patience as asked, and those that ended when their simulated time, ``stop_after``, was over; ``short`` those that
+    had done all rounds before that; ``stalled`` those whose steps ended close to zero.
     ``paired`` is the difference to the first method in the metric, seed by seed, with its 95 % t interval and a
     verdict: better, worse, equal (within ``margin``, 1 % of the first method's mean) or undecided.
-    ``paired_costs`` has the same for each of the costs to the target, by name, where all seeds of both reached it.
+    ``paired_clients`` has the same for the worst tenth of the clients, ``paired_costs`` for each of the costs to the
+    target, by name, where all seeds of both reached it.
     """
     rows = [_row(method, runs) for method, runs in by_method(results).items()]
     if (
@@ -97,7 +99,12 @@ def _paired_to(row: Row, first: Row) -> Row:
     paired = _paired(row, first, "value", row["metric"], row["higher_is_better"])
     reached = row["reached"] == row["seeds"] and first["reached"] == first["seeds"]  # who fails must not look quick
     costs = {name: _paired(row, first, name, name, higher=False) for name in TO_TARGET} if reached else {}
-    return {"paired": paired, "paired_costs": {name: cost for name, cost in costs.items() if cost}}
+    worst = _paired(row, first, "client_worst_decile", row["metric"], row["higher_is_better"])
+    return {
+        "paired": paired,
+        "paired_clients": worst,
+        "paired_costs": {name: cost for name, cost in costs.items() if cost},
+    }
 
 
 def _paired(row: Row, first: Row, quantity: str, metric: str, higher: bool) -> Row | None:
@@ -171,7 +178,13 @@ def _row(method: str, runs: Sequence[Result]) -> Row:
         "stalled": sum(run.summary.get("stalled_since") is not None for run in runs),
         "calibrated": any(run.experiment.get("calibrate") for run in runs),
         "validation": max((run.experiment.get("validation") or 0.0) for run in runs),
-        "ended_early": sum(_ended(run) for run in runs),
+        "ended_early": sum(run.summary.get("ended_early") in ("target", "patience") for run in runs),
+        "stop_after": runs[0].experiment.get("stop_after"),
+        "short": sum(
+            n == run.experiment.get("rounds")
+            and run.summary["simulated_seconds"] < (run.experiment.get("stop_after") or 0)
+            for n, run in zip(lengths, runs, strict=True)
+        ),
         "unfinished": sum(
             n < run.experiment.get("rounds", n) and not _ended(run) for n, run in zip(lengths, runs, strict=True)
         ),

@@ -79,22 +79,22 @@ def comparison(rows: Sequence[Row], colors: Mapping[str, Ink]) -> str:
     )
 
 
-def paired_differences(rows: Sequence[Row], colors: Mapping[str, Ink]) -> str:
+def paired_differences(rows: Sequence[Row], colors: Mapping[str, Ink], key: str = "paired") -> str:
     """Return the differences to the first method as a table; nothing with one method or one seed."""
-    known = [row for row in rows if row["paired"] and row["paired"]["low"] is not None]
+    known = [row for row in rows if row[key] and row[key]["low"] is not None]
     if not known:
         return ""
     head = "".join(f'<th scope="col">{name}</th>' for name in ("difference", "95 % interval", "verdict", "detectable"))
     body = "".join(
         f'<tr><th scope="row" class="name">{swatch(colors[row["method"]])}{escape(row["method"])}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in paired_cells(row["paired"]))
+        + "".join(f"<td>{escape(cell)}</td>" for cell in paired_cells(row[key]))
         + "</tr>"
         for row in known
     )
     return (
         '<div class="scroll" role="region" aria-label="Paired differences" tabindex="0"><table class="compare">'
         f'<thead><tr><th scope="col" class="name">method</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-        f'<p class="note">{escape(paired_note(known[0]["paired"]))}</p>'
+        f'<p class="note">{escape(paired_note(known[0][key]))}</p>'
     )
 
 
@@ -146,7 +146,7 @@ def _headings(columns: Sequence[Column], rows: Sequence[Row], until: bool) -> st
     if until:
         cells = ["reached", *cells]
         if _extra(rows) == 2:
-            cells.append(f"time vs {rows[0]['baseline']}")
+            cells.append(f"simulated time vs {rows[0]['baseline']}")
     last = len(cells) - 1
     return "".join(f'<th scope="col"{_edge(i == 0, i == last)}>{escape(text)}</th>' for i, text in enumerate(cells))
 

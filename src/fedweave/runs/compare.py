@@ -32,7 +32,7 @@ from fedweave.runs.folders import (
 from fedweave.runs.loop import Interrupted, load_result, resume_with, run_with, workers_of
 from fedweave.runs.plain import from_plain, to_plain
 from fedweave.runs.progress import shown_progress
-from fedweave.runs.results import Result, frame_of
+from fedweave.runs.results import Result, frame_of, may_end_early
 from fedweave.runs.same_run import different, refuse_another, refuse_length
 from fedweave.runs.session import prepare
 from fedweave.runs.spread import spread
@@ -315,7 +315,7 @@ def _is_over(place: Path, experiment: Experiment) -> bool:
     """Return whether a run of a comparison has nothing left to do."""
     if (place / state_file(experiment.rounds)).exists():
         return True
-    may = experiment.stop_at_target or experiment.patience
+    may = may_end_early(vars(experiment))
     return bool(may and has_begun(place) and load_result(place).summary["ended_early"])
 
 

@@ -317,6 +317,16 @@ class Experiment:
             default="never",
         ),
     ] = None
+    stop_after: Annotated[
+        PositiveFloat | None,
+        Option(
+            "End the run with the first evaluated round at whose end so many simulated seconds have passed: the same "
+            "time for every method, however long their rounds are.",
+            "SECONDS",
+            "300",
+            default="never",
+        ),
+    ] = None
     validation: Annotated[
         Annotated[float, Field(ge=0, lt=1)] | None,
         Option(

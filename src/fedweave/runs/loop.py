@@ -26,7 +26,7 @@ from fedweave.runs.folders import refuse_alone
 from fedweave.runs.plain import from_plain, to_plain
 from fedweave.runs.progress import shown_progress
 from fedweave.runs.recorder import Recorder
-from fedweave.runs.results import Result, ended_early, summarise
+from fedweave.runs.results import Result, ended_early, may_end_early, summarise
 from fedweave.runs.same_run import (
     different,
     mind_machine,
@@ -183,8 +183,8 @@ def rounds(experiment: Experiment) -> Iterator[tuple[ServerState, Round]]:
     ``state.x`` is the model, ``happened.cohort`` and ``happened.replies`` say who was asked and what arrived.
     """
     check_experiment(experiment)
-    if experiment.stop_at_target or experiment.patience:
-        raise BadInput("fedweave.rounds evaluates nothing: leave 'stop_at_target' and 'patience' out.")
+    if may_end_early(vars(experiment)):
+        raise BadInput("fedweave.rounds evaluates nothing: leave 'stop_at_target', 'patience' and 'stop_after' out.")
     with workers_of(experiment) as workers:
         steps, blas = iterate(prepare(experiment, workers)), ThreadpoolController()
         while True:

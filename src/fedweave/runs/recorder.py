@@ -94,8 +94,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         row |= {name: value for name, value in scores.items() if name not in COLUMNS}  # the task's own
         e, task, found = self._session.experiment, self._session.manifest.get("task"), waiting.found
         best = _better(self.state.best, row, after, task)
-        value, seen = float(row.get(task["primary"], np.nan)) if task else np.nan, int(best["round"]) if best else 0
-        self.ended = reason_to_end(self._plain, task, after.round, value, seen)
+        self.ended = reason_to_end(self._plain, task, row, int(best["round"]) if best else 0)
         if self.ended and e.client_eval and not found.clients:  # this is the last round, where they are evaluated
             found = with_clients(self._session, after, found)
         row |= found.measured

@@ -134,31 +134,40 @@ def to_target(
 
 
 def reason_to_end(
-    experiment: Mapping[str, Any], task: Mapping[str, Any] | None, round: int, value: float, best: int
+    experiment: Mapping[str, Any], task: Mapping[str, Any] | None, row: Mapping[str, Any], best: int
 ) -> str | None:
-    """Return why a run ends with this round before its last: "target", "patience", or None, if it does not.
+    """Return why a run ends with this round before its last: "target", "patience", "time", or None, if it does not.
 
-    ``value`` is the task's metric in that round, ``best`` the first round with the best value so far, 0 before any.
+    ``row`` is the round's, ``best`` the first round with the best value of the task's metric so far, 0 before any.
     """
+    round = int(row["round"])
     if task is None or round % experiment["evaluate_every"] or round >= experiment["rounds"]:
         return None
-    target, patience = experiment["target"], experiment["patience"]
-    sign = 1 if task["higher_is_better"] else -1
+    target, patience, seconds = experiment["target"], experiment["patience"], experiment["stop_after"]
+    sign, value = 1 if task["higher_is_better"] else -1, float(row.get(task["primary"], np.nan))
     if experiment["stop_at_target"] and target is not None and sign * value >= sign * target:
         return "target"
-    return "patience" if patience is not None and round - best >= patience else None
+    if patience is not None and round - best >= patience:
+        return "patience"
+    return "time" if seconds is not None and row["clock"] >= seconds else None
 
 
 def ended_early(rounds: Columns, experiment: Mapping[str, Any], task: Mapping[str, Any] | None) -> str | None:
-    """Return why a run with these rows has ended before its last round: "target" or "patience"; None, if it has not."""
-    known = {"stop_at_target": False, "patience": None, "evaluate_every": 1, **experiment}  # older runs have neither
-    if not rounds["round"].size or not (known["stop_at_target"] or known["patience"]):
+    """Return why a run with these rows has ended before its last round: as ``reason_to_end``; None, if it has not."""
+    none = dict.fromkeys(("patience", "stop_after"))  # older runs have neither
+    known = {"stop_at_target": False, **none, "evaluate_every": 1, **experiment}
+    if not rounds["round"].size or not may_end_early(known):
         return None
     metric, higher = primary_of(rounds, task)
     values = rounds.get(metric, np.full(rounds["round"].size, np.nan))
     seen = np.flatnonzero(np.isfinite(values))
     best = rounds["round"][seen[(np.argmax if higher else np.argmin)(values[seen])]] if seen.size else 0
-    return reason_to_end(known, task, int(rounds["round"][-1]), float(values[-1]), int(best))
+    return reason_to_end(known, task, {name: column[-1] for name, column in rounds.items()}, int(best))
+
+
+def may_end_early(experiment: Mapping[str, Any]) -> bool:
+    """Return whether something other than its number of rounds may end a run."""
+    return bool(experiment["stop_at_target"] or experiment["patience"] or experiment["stop_after"])
 
 
 def primary_of(rounds: Columns, task: Mapping[str, Any] | None) -> tuple[str, bool]:

@@ -260,7 +260,7 @@ def _row(method: str, point: tuple[tuple[str, Any], ...], runs: Sequence[Result]
         "high": high,
         "failed": failed,
         "unfinished": sum(_is_unfinished(run) for run in runs),
-        "ended_early": sum(bool(run.summary.get("ended_early")) for run in runs),
+        "ended_early": sum(run.summary.get("ended_early") in ("target", "patience") for run in runs),
     }
 
 

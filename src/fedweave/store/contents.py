@@ -43,6 +43,7 @@ class StoredExperiment(Checked):
     calibrate: bool = False
     stop_at_target: bool = False
     patience: Number | None = None
+    stop_after: float | None = None
     evaluate_every: Annotated[int, Field(gt=0, lt=2**63)] = 1
     validation: float | None = None
 

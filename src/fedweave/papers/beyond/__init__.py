@@ -1,5 +1,5 @@
 """Questions that no single paper asks."""
 
-from fedweave.papers.beyond import asynchronous, joint, participation
+from fedweave.papers.beyond import asynchronous, demo, joint, participation
 
-STUDIES = (participation.PARTICIPATION, *asynchronous.STUDIES, *joint.STUDIES)
+STUDIES = (participation.PARTICIPATION, *asynchronous.STUDIES, *joint.STUDIES, *demo.STUDIES)
