@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import select
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
@@ -70,7 +71,9 @@ class Server(ThreadingHTTPServer):
         super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of browsers that close a connection."""
+        """Say nothing of browsers that close a connection; anything else is a defect and is shown."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):
