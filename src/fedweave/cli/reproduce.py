@@ -5,11 +5,12 @@ from __future__ import annotations
 import json as json_text
 import os
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -47,7 +48,18 @@ def reproduce(
         str | None, help_text("Stop after so much time, such as 90m or 2h; finished runs are kept. [none]", "TIME")
     ] = None,
     html: Annotated[Path | None, help_text("Also write a page with figures, tables and verdicts.")] = None,
-    record: Annotated[Path | None, help_text("Also write each outcome as JSON to this folder.", "FOLDER")] = None,
+    record: Annotated[
+        Path | None,
+        help_text("Also write each outcome as JSON to this folder; finished runs of unfinished items too.", "FOLDER"),
+    ] = None,
+    accept_earlier_versions: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            show_default=False,
+            help="Continue with seeds of an unfinished item that an earlier version of the code computed.",
+        ),
+    ] = False,
     talk: Talk = NORMAL,
     json: Json = False,
 ) -> None:
@@ -66,7 +78,8 @@ def reproduce(
     if record is not None and record.exists() and not record.is_dir():
         raise BadInput(f"--record: {str(record)!r} is a file. Give a folder.")
     chosen = papers.select(list(papers.studies()) if all_ else list(items))
-    outcomes, left = _run(chosen, scale, deadline, tune, record, json, talk.quiet)
+    how = _How(scale, deadline, tune, record, accept_earlier_versions, json, talk.quiet)
+    outcomes, left = _run(chosen, how)
     crash_point("reproduce: judged")
     judged = _judge(outcomes)
     if json:
@@ -75,10 +88,11 @@ def reproduce(
         print(json_text.dumps(found[0] if single else {"items": found, "left": left}, allow_nan=False))
     if html is not None and outcomes:
         from fedweave.papers.common.page import page
+        from fedweave.papers.common.recorded import to_recorded
 
         title = f"{chosen[0].name if len(chosen) == 1 else f'{len(outcomes)} items'}, scale {scale}"
         with writable(html):
-            write_file(html, page(outcomes, judged, title).encode())
+            write_file(html, page([to_recorded(o) for o in outcomes], judged, title).encode())
     if not json:
         for outcome in outcomes if len(outcomes) > 1 else ():
             _print_claims(outcome.study.name, judged[outcome.study.name])
@@ -86,23 +100,30 @@ def reproduce(
             print(f"left: {name}: {why}")
 
 
-def _run(
-    chosen: Sequence[Study], scale: Any, deadline: float, tune: bool, record: Path | None, json: bool, quiet: bool
-) -> tuple[list[Outcome], dict[str, str]]:
+class _How(NamedTuple):
+    """How items are reproduced."""
+
+    scale: Any
+    deadline: float = float("inf")
+    tune: bool = False
+    record: Path | None = None
+    accept_earlier: bool = False
+    json: bool = False
+    quiet: bool = False
+
+
+def _run(chosen: Sequence[Study], how: _How) -> tuple[list[Outcome], dict[str, str]]:
     """Return what was reproduced, and why the rest was not; everything is printed as soon as it is there."""
     from fedweave.papers.common.reproduction import OutOfTime
 
     outcomes: list[Outcome] = []
     left: dict[str, str] = {}
     for study in chosen:
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= how.deadline:
             left[study.name] = "the budget is used up"
             continue
         try:
-            if scale != "smoke" and not quiet:
-                _announce(study, scale)
-            with nullcontext() if quiet else Count(f"{study.name}, scale {scale}") as on_progress:
-                outcome = papers.reproduce(study.name, scale, on_progress, deadline, tune)
+            outcome = _reproduce(study, how)
         except OutOfTime as e:
             left[study.name] = f"the budget is used up: {e}, and kept"
             continue
@@ -112,12 +133,25 @@ def _run(
             left[study.name] = str(missing)
             continue
         outcomes.append(outcome)
-        if record is not None:
-            with writable(record):
-                papers.record(outcome, record)
-        if not json:
+        if how.record is not None:
+            with writable(how.record):
+                papers.record(outcome, how.record)
+        if not how.json:
             _print(outcome, alone=len(chosen) == 1)
     return outcomes, left
+
+
+def _reproduce(study: Study, how: _How) -> Outcome:
+    """Return one item's outcome, with the runs of earlier sittings where outcomes are recorded."""
+    before = papers.unfinished(study.name, how.scale, how.record, how.accept_earlier) if how.record else None
+    if how.scale != "smoke" and not how.quiet:
+        _announce(study, how.scale)
+    with nullcontext() if how.quiet else Count(f"{study.name}, scale {how.scale}") as on_progress:
+        outcome = papers.reproduce(study.name, how.scale, on_progress, how.deadline, how.tune, before)
+    if before and before.ignored:
+        n = len(before.ignored)
+        print(f"{n} runs of an earlier version of the code were not used (--accept-earlier-versions).", file=sys.stderr)
+    return outcome
 
 
 def _announce(study: Study, scale: Any) -> None:
