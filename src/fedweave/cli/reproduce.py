@@ -60,6 +60,14 @@ def reproduce(
             help="Continue with seeds of an unfinished item that an earlier version of the code computed.",
         ),
     ] = False,
+    page: Annotated[
+        Path | None,
+        help_text("Write the atlas: pages of all claims, from the outcomes in the --record folder.", "FOLDER"),
+    ] = None,
+    random: Annotated[
+        int | None, help_text("Repeat so many recorded items and compare with their records.", "N")
+    ] = None,
+    seed: Annotated[int, help_text("Which items --random chooses. [0]")] = 0,
     talk: Talk = NORMAL,
     json: Json = False,
 ) -> None:
@@ -67,10 +75,16 @@ def reproduce(
 
     ITEM is a name of `fedweave list papers`, or the beginning of one: a paper, or a figure with all its settings. Runs
     are kept in ~/.cache/fedweave/reproduce (FEDWEAVE_CACHE): an interrupted reproduction continues where it was.
+    With --page alone nothing is run, and the outcomes are those of the library unless --record names others.
     """
-    if all_ == bool(items):
-        raise BadInput("Name the items to reproduce, or give --all for every item of all papers.")
+    _check_choice(items, all_, random, page, record)
     check(talk)
+    if random is not None:
+        _repeat(record or papers.RECORDED, random, seed, json, talk.quiet)
+        return
+    if not items and not all_:
+        _write_pages(record or papers.RECORDED, page)
+        return
     deadline = time.monotonic() + parse_time(budget) if budget else float("inf")
     for path in filter(None, (html,)):
         if os.path.isdir(path) or not os.access(path.parent, os.W_OK):
@@ -98,6 +112,51 @@ def reproduce(
             _print_claims(outcome.study.name, judged[outcome.study.name])
         for name, why in left.items():
             print(f"left: {name}: {why}")
+    _write_pages(record, page)
+
+
+def _check_choice(items: Sequence[str], all_: bool, random: int | None, page: Path | None, record: Path | None) -> None:
+    """Refuse what does not go together."""
+    some = bool(items) or all_
+    if (items and all_) or not (some or random or page):
+        raise BadInput("Name the items to reproduce, or give --all for every item of all papers.")
+    if random is not None and random < 1:
+        raise BadInput(f"--random must be a number of items, at least 1. Got {random}.")
+    if random and (some or page):
+        raise BadInput("--random chooses among the recorded items. Leave out items, --all and --page.")
+    if page and some and record is None:
+        raise BadInput("--page shows recorded outcomes. Give --record FOLDER too, or leave out the items.")
+    if page and page.exists() and not page.is_dir():
+        raise BadInput(f"--page: {str(page)!r} is a file. Give a folder.")
+
+
+def _write_pages(records: Path | None, page: Path | None) -> None:
+    if records is None or page is None:
+        return
+    from fedweave.papers.atlas import write_pages
+
+    with writable(page):
+        write_pages(records, page)
+
+
+def _repeat(folder: Path, count: int, seed: int, json: bool, quiet: bool) -> None:
+    """Repeat recorded items chosen at random; exit with 1 if one differs from its record."""
+    from fedweave.papers.common.recorded import to_recorded
+    from fedweave.papers.common.repeat import choose, compare, without_kept_runs
+
+    found = {}
+    with without_kept_runs(seed):
+        for recorded in choose(folder, count, seed):
+            how = _How(recorded.scale, tune=recorded.tuned, quiet=quiet)
+            again = compare(recorded, to_recorded(_reproduce(papers.studies()[recorded.item], how)))
+            found[f"{recorded.item}, {recorded.scale}"] = again
+            if not json:
+                why = f" ({again.why})" if again.why else ""
+                print(f"{recorded.item}, scale {recorded.scale}: {again.agreement}{why}")
+    if json:
+        print(json_text.dumps({name: again._asdict() for name, again in found.items()}))
+    if any(again.agreement == "different" for again in found.values()):
+        sys.exit(1)
 
 
 class _How(NamedTuple):
