@@ -118,10 +118,10 @@ def reproduce(
 def _check_choice(items: Sequence[str], all_: bool, random: int | None, page: Path | None, record: Path | None) -> None:
     """Refuse what does not go together."""
     some = bool(items) or all_
-    if (items and all_) or not (some or random or page):
-        raise BadInput("Name the items to reproduce, or give --all for every item of all papers.")
     if random is not None and random < 1:
         raise BadInput(f"--random must be a number of items, at least 1. Got {random}.")
+    if (items and all_) or not (some or random or page):
+        raise BadInput("Name the items to reproduce, or give --all for every item of all papers.")
     if random and (some or page):
         raise BadInput("--random chooses among the recorded items. Leave out items, --all and --page.")
     if page and some and record is None:

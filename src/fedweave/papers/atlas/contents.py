@@ -121,9 +121,13 @@ def read_contents(folder: Path) -> Contents:
             place = folder / "unfinished" / file_name(item, scale)
             if place.is_dir():
                 left[item] = scale, len(Unfinished(place).entries)
-    about = _read_toml(LEDGER / "about.toml", dict[str, About])
     notes = _read_toml(folder / "notes.toml", Notes) if (folder / "notes.toml").exists() else Notes()
-    return Contents(papers.judged_claims(folder), list(all_recorded(folder)), notes, about, left)
+    return Contents(papers.judged_claims(folder), list(all_recorded(folder)), notes, read_about(), left)
+
+
+def read_about() -> dict[str, About]:
+    """Return the papers by their short names, with their errata."""
+    return _read_toml(LEDGER / "about.toml", dict[str, About])
 
 
 def _read_toml(path: Path, kind: Any) -> Any:

@@ -82,7 +82,7 @@ def _item(contents: Contents, record: Recorded, number: int, points: int) -> str
     drawn = figures(_thinned(record, points), f"f{number}")
     return (
         f'<section id="{escape(record.item)}.{record.scale}"><h3>{escape(record.item)}</h3><p>{escape(shown)}</p>'
-        f'<p class="note">{escape(_facts(record))}</p>{_claims(judged)}{remarks}{compact(drawn)}'
+        f'<p class="note">{escape(_facts(record))}</p>{compact(drawn)}{_claims(judged)}{remarks}'
         f"<details open><summary>Numbers</summary>{plain_table(record.rows)}{notes}</details>"
         f"{_details('Settings that differ from the published ones', plain_table(settings, 'compare texts'))}"
         f"{commands(_command(record))}</section>"
@@ -134,7 +134,8 @@ def _reason(judged: Judged) -> str:
     """Return the rest of the evidence: number of seeds, corrected p, and what else was said."""
     said = [part.strip() for part in judged.evidence.split(";")]
     rest = [part for part in said if not part.startswith(("ratio ", "difference ", "detectable "))]
-    seeds = [f"{judged.seeds} seeds"] if judged.difference is not None else []
+    known = judged.difference is None or judged.seeds < judged.claim.seeds  # what was said begins with the seeds
+    seeds = [] if known else [f"{judged.seeds} seeds"]
     return escape("; ".join([judged.family, *seeds, *rest]))
 
 

@@ -24,7 +24,8 @@ p, li { max-width: 56rem; overflow-wrap: anywhere; } p code { overflow-wrap: any
 .list thead th { color: var(--muted); font-weight: 500; vertical-align: bottom; white-space: nowrap; }
 .list tbody td { border-top: 1px solid var(--line); }
 .list .number { white-space: nowrap; }
-.list :target, li:target, section:target > h3 { background: color-mix(in srgb, var(--accent) 14%, transparent); }
+.list :target, li:target, section:target > h3:first-child {
+  background: color-mix(in srgb, var(--accent) 14%, transparent); }
 .list th button { font: inherit; color: inherit; background: none; border: 0; padding: 0; cursor: pointer;
   text-decoration: underline dotted; text-underline-offset: .25em; }
 .list th[aria-sort=ascending] button::after { content: " ↑"; }
@@ -42,7 +43,7 @@ details { margin: .6rem 0; } summary { cursor: pointer; color: var(--accent); }
 .list a { text-decoration: none; } .list a:hover, .list a:focus-visible { text-decoration: underline; }
 .compare thead th { white-space: normal; } .texts td { white-space: normal; } .texts td, .texts th { text-align: left; }
 .compare td:first-child, .compare th:first-child { text-align: left; }
-@media (max-width: 48rem) {
+@media screen and (max-width: 48rem) {
   h1.title { font-size: 1.5rem; }
   .stack thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
   .stack, .stack tbody, .stack tr, .stack td { display: block; }
@@ -50,12 +51,12 @@ details { margin: .6rem 0; } summary { cursor: pointer; color: var(--accent); }
   .stack tbody td { border: 0; padding: .12rem .6rem; } .stack td:empty { display: none; }
   .stack td[data-is]::before { content: attr(data-is) ": "; color: var(--muted); font-weight: 400; }
   .stack .verdict[data-is]::before { width: auto; }
-  .stack .number { white-space: normal; }
+  .stack .number { white-space: normal; } .stack.counts td + td { text-align: left; }
   .filters label { flex: 1 1 8rem; } .filters input { width: 100%; } }
 @media print {
   .filters, nav { display: none; } details > * { display: block; } a { color: inherit; text-decoration: none; }
   .list { font-size: .8rem; } .list th, .list td { padding: .2rem .4rem; } .list thead { display: table-header-group; }
-  .list .number, .verdict { white-space: normal; } .scroll { border: 0; } h1.title { font-size: 1.6rem; }
+  .list .number { white-space: normal; } .scroll { border: 0; } h1.title { font-size: 1.6rem; }
   .confirmed, .contradicted, .undecided { color: #000; } }
 """
 SCRIPT = """
