@@ -8,7 +8,7 @@ export FEDWEAVE_DATA
 # The tests start dozens of programs: compile the modules once for all of them, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-plain demo-tune test faults lint format bench results dist clean
+.PHONY: demo demo-plain demo-tune test faults lint format bench results atlas archive dist clean
 .DEFAULT_GOAL := test
 
 # The settings of fedweave.papers.beyond.demo, where their claims are declared; a test compares the two.
@@ -70,8 +70,12 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/upload.py
 	$(BIN)/python benchmarks/ray_overhead.py
 
-results: $(VENV)/.dev  # docs/results.md from the recorded outcomes
+results atlas: $(VENV)/.dev  # docs/results.md and docs/atlas from the recorded outcomes
 	$(BIN)/python -m fedweave.papers.common.results_page docs/results.md
+	$(BIN)/fedweave reproduce --page docs/atlas --record results
+
+archive: results  # sources, ledger, results and pages as one file with a manifest of SHA-256s, the same bytes every time
+	$(BIN)/python -m fedweave.papers.atlas.archive . dist/fedweave-atlas.tar.gz
 
 dist: $(VENV)/.dev  # the wheel and the sdist
 	rm -rf dist

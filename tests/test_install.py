@@ -118,7 +118,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(packages):
     }
     with ZipFile(packages[1]) as file:
         names = set(file.namelist())
-    tree |= {f"fedweave/papers/recorded/{p.name}" for p in (ROOT / "results").iterdir()}
+    results = ROOT / "results"
+    tree |= {f"fedweave/papers/recorded/{p.relative_to(results).as_posix()}" for p in results.rglob("*") if p.is_file()}
     assert {n for n in names if ".dist-info/" not in n} == {n for n in tree if "__pycache__" not in n}
     assert "fedweave/py.typed" in names
     assert f"fedweave-{fedweave.__version__}.dist-info/licenses/LICENSE" in names
@@ -128,9 +129,9 @@ def test_the_sdist_holds_the_sources_and_no_data(packages):
     with tarfile.open(packages[0]) as file:
         names = {name.partition("/")[2] for name in file.getnames()}
     tops = """src tests docs examples benchmarks results PKG-INFO pyproject.toml constraints.txt Makefile README.md
-        LICENSE CHANGELOG.md CONTRIBUTING.md .gitignore"""
+        LICENSE CHANGELOG.md CITATION.cff CONTRIBUTING.md .gitignore"""
     assert {n.partition("/")[0] for n in names} == {*tops.split()}
-    kinds = "py ipynb typed md png csv json toml txt PKG-INFO LICENSE Makefile gitignore"
+    kinds = "py ipynb typed md html png csv json toml txt cff run PKG-INFO LICENSE Makefile gitignore"
     assert {n.rpartition(".")[2] for n in names} <= {*kinds.split()}
     assert packages[0].stat().st_size < 2**21, "pictures of the docs are the largest part"
 

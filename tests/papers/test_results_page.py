@@ -1,6 +1,5 @@
 """The page of results says what the recorded files say, and nothing else."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -21,17 +20,3 @@ def test_without_records_nothing_is_claimed(tmp_path):
     assert "confirmed**" not in page
     assert "contradicted**" not in page
     assert page.count("**not run**") == sum(entry["primary"] for entry in papers.list_claims(tmp_path))
-
-
-def test_every_number_of_a_record_is_on_the_page(tmp_path):
-    source = sorted(papers.RECORDED.glob("*.json"))[0]
-    content = json.loads(source.read_text(encoding="utf-8"))
-    content["rows"][0] |= {"method": "a|b"}
-    (tmp_path / source.name).write_text(json.dumps(content), encoding="utf-8")
-    page = markdown(tmp_path)
-    assert f"## {content['item']}\n" in page
-    assert "| a\\|b |" in page
-    assert all(cell in page for row in content["rows"][1:] for cell in row.values())
-    verdicts = {entry["id"]: entry for entry in papers.list_claims(tmp_path)}
-    for claim in content["claims"]:
-        assert f"**{verdicts[claim['id']]['verdict']}**" in page

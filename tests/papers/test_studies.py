@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,8 @@ from fedweave import papers
 from fedweave.papers.common import ledger
 from fedweave.papers.common.judge import settle
 from fedweave.papers.common.page import page
+from fedweave.papers.common.recorded import to_json, to_recorded
+from fedweave.papers.common.unfinished import thin
 from fedweave.papers.fedaware.setup import SETTINGS, client_lr, zoo
 
 STUDIES = papers.studies()
@@ -23,9 +26,15 @@ def test_a_study_runs_is_drawn_and_judged(name):
     judged = settle(outcome.judged())
     could = [j for j in judged if j.claim.column != "tuned"]  # tuning is asked for
     assert all(j.seeds or j.fidelity == "exact" for j in could), [j.evidence for j in could]
-    html = page([outcome], {name: judged}, name)
+    content = to_recorded(outcome)
+    html = page([content], {name: judged}, name)
     assert html.count("<svg xmlns") == len(study.panels) * len(outcome.records)
     assert "nan" not in re.sub("<svg.*?</svg>", "", html, flags=re.DOTALL)
+    assert len(to_json(content.model_dump())) < 100_000
+    if not study.needs_reports:  # then runs that are carried on do not have them
+        thinned = {c: {a: [thin(run) for run in runs] for a, runs in of.items()} for c, of in outcome.records.items()}
+        again = to_recorded(replace(outcome, records=thinned))
+        assert again.model_copy(update={"cost": None}) == content.model_copy(update={"cost": None})
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json as json_text
 import os
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -47,7 +48,26 @@ def reproduce(
         str | None, help_text("Stop after so much time, such as 90m or 2h; finished runs are kept. [none]", "TIME")
     ] = None,
     html: Annotated[Path | None, help_text("Also write a page with figures, tables and verdicts.")] = None,
-    record: Annotated[Path | None, help_text("Also write each outcome as JSON to this folder.", "FOLDER")] = None,
+    record: Annotated[
+        Path | None,
+        help_text("Also write each outcome as JSON to this folder; finished runs of unfinished items too.", "FOLDER"),
+    ] = None,
+    accept_earlier_versions: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            show_default=False,
+            help="Continue with seeds of an unfinished item that an earlier version of the code computed.",
+        ),
+    ] = False,
+    page: Annotated[
+        Path | None,
+        help_text("Write the atlas: pages of all claims, from the outcomes in the --record folder.", "FOLDER"),
+    ] = None,
+    random: Annotated[
+        int | None, help_text("Repeat so many recorded items and compare with their records.", "N")
+    ] = None,
+    seed: Annotated[int, help_text("Which items --random chooses. [0]")] = 0,
     talk: Talk = NORMAL,
     json: Json = False,
 ) -> None:
@@ -55,10 +75,16 @@ def reproduce(
 
     ITEM is a name of `fedweave list papers`, or the beginning of one: a paper, or a figure with all its settings. Runs
     are kept in ~/.cache/fedweave/reproduce (FEDWEAVE_CACHE): an interrupted reproduction continues where it was.
+    With --page alone nothing is run, and the outcomes are those of the library unless --record names others.
     """
-    if all_ == bool(items):
-        raise BadInput("Name the items to reproduce, or give --all for every item of all papers.")
+    _check_choice(items, all_, random, page, record)
     check(talk)
+    if random is not None:
+        _repeat(record or papers.RECORDED, random, seed, json, talk.quiet)
+        return
+    if not items and not all_:
+        _write_pages(record or papers.RECORDED, page)
+        return
     deadline = time.monotonic() + parse_time(budget) if budget else float("inf")
     for path in filter(None, (html,)):
         if os.path.isdir(path) or not os.access(path.parent, os.W_OK):
@@ -66,7 +92,8 @@ def reproduce(
     if record is not None and record.exists() and not record.is_dir():
         raise BadInput(f"--record: {str(record)!r} is a file. Give a folder.")
     chosen = papers.select(list(papers.studies()) if all_ else list(items))
-    outcomes, left = _run(chosen, scale, deadline, tune, record, json, talk.quiet)
+    how = _How(scale, deadline, tune, record, accept_earlier_versions, json, talk.quiet)
+    outcomes, left = _run(chosen, how)
     crash_point("reproduce: judged")
     judged = _judge(outcomes)
     if json:
@@ -75,34 +102,87 @@ def reproduce(
         print(json_text.dumps(found[0] if single else {"items": found, "left": left}, allow_nan=False))
     if html is not None and outcomes:
         from fedweave.papers.common.page import page
+        from fedweave.papers.common.recorded import to_recorded
 
         title = f"{chosen[0].name if len(chosen) == 1 else f'{len(outcomes)} items'}, scale {scale}"
         with writable(html):
-            write_file(html, page(outcomes, judged, title).encode())
+            write_file(html, page([to_recorded(o) for o in outcomes], judged, title).encode())
     if not json:
         for outcome in outcomes if len(outcomes) > 1 else ():
             _print_claims(outcome.study.name, judged[outcome.study.name])
         for name, why in left.items():
             print(f"left: {name}: {why}")
+    _write_pages(record, page)
 
 
-def _run(
-    chosen: Sequence[Study], scale: Any, deadline: float, tune: bool, record: Path | None, json: bool, quiet: bool
-) -> tuple[list[Outcome], dict[str, str]]:
+def _check_choice(items: Sequence[str], all_: bool, random: int | None, page: Path | None, record: Path | None) -> None:
+    """Refuse what does not go together."""
+    some = bool(items) or all_
+    if random is not None and random < 1:
+        raise BadInput(f"--random must be a number of items, at least 1. Got {random}.")
+    if (items and all_) or not (some or random or page):
+        raise BadInput("Name the items to reproduce, or give --all for every item of all papers.")
+    if random and (some or page):
+        raise BadInput("--random chooses among the recorded items. Leave out items, --all and --page.")
+    if page and some and record is None:
+        raise BadInput("--page shows recorded outcomes. Give --record FOLDER too, or leave out the items.")
+    if page and page.exists() and not page.is_dir():
+        raise BadInput(f"--page: {str(page)!r} is a file. Give a folder.")
+
+
+def _write_pages(records: Path | None, page: Path | None) -> None:
+    if records is None or page is None:
+        return
+    from fedweave.papers.atlas import write_pages
+
+    with writable(page):
+        write_pages(records, page)
+
+
+def _repeat(folder: Path, count: int, seed: int, json: bool, quiet: bool) -> None:
+    """Repeat recorded items chosen at random; exit with 1 if one differs from its record."""
+    from fedweave.papers.common.recorded import to_recorded
+    from fedweave.papers.common.repeat import choose, compare, without_kept_runs
+
+    found = {}
+    with without_kept_runs(seed):
+        for recorded in choose(folder, count, seed):
+            how = _How(recorded.scale, tune=recorded.tuned, quiet=quiet)
+            again = compare(recorded, to_recorded(_reproduce(papers.studies()[recorded.item], how)))
+            found[f"{recorded.item}, {recorded.scale}"] = again
+            if not json:
+                why = f" ({again.why})" if again.why else ""
+                print(f"{recorded.item}, scale {recorded.scale}: {again.agreement}{why}")
+    if json:
+        print(json_text.dumps({name: again._asdict() for name, again in found.items()}))
+    if any(again.agreement == "different" for again in found.values()):
+        sys.exit(1)
+
+
+class _How(NamedTuple):
+    """How items are reproduced."""
+
+    scale: Any
+    deadline: float = float("inf")
+    tune: bool = False
+    record: Path | None = None
+    accept_earlier: bool = False
+    json: bool = False
+    quiet: bool = False
+
+
+def _run(chosen: Sequence[Study], how: _How) -> tuple[list[Outcome], dict[str, str]]:
     """Return what was reproduced, and why the rest was not; everything is printed as soon as it is there."""
     from fedweave.papers.common.reproduction import OutOfTime
 
     outcomes: list[Outcome] = []
     left: dict[str, str] = {}
     for study in chosen:
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= how.deadline:
             left[study.name] = "the budget is used up"
             continue
         try:
-            if scale != "smoke" and not quiet:
-                _announce(study, scale)
-            with nullcontext() if quiet else Count(f"{study.name}, scale {scale}") as on_progress:
-                outcome = papers.reproduce(study.name, scale, on_progress, deadline, tune)
+            outcome = _reproduce(study, how)
         except OutOfTime as e:
             left[study.name] = f"the budget is used up: {e}, and kept"
             continue
@@ -112,12 +192,25 @@ def _run(
             left[study.name] = str(missing)
             continue
         outcomes.append(outcome)
-        if record is not None:
-            with writable(record):
-                papers.record(outcome, record)
-        if not json:
+        if how.record is not None:
+            with writable(how.record):
+                papers.record(outcome, how.record)
+        if not how.json:
             _print(outcome, alone=len(chosen) == 1)
     return outcomes, left
+
+
+def _reproduce(study: Study, how: _How) -> Outcome:
+    """Return one item's outcome, with the runs of earlier sittings where outcomes are recorded."""
+    before = papers.unfinished(study.name, how.scale, how.record, how.accept_earlier) if how.record else None
+    if how.scale != "smoke" and not how.quiet:
+        _announce(study, how.scale)
+    with nullcontext() if how.quiet else Count(f"{study.name}, scale {how.scale}") as on_progress:
+        outcome = papers.reproduce(study.name, how.scale, on_progress, how.deadline, how.tune, before)
+    if before and before.ignored:
+        n = len(before.ignored)
+        print(f"{n} runs of an earlier version of the code were not used (--accept-earlier-versions).", file=sys.stderr)
+    return outcome
 
 
 def _announce(study: Study, scale: Any) -> None:

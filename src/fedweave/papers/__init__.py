@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from fedweave.papers.common.parallel import Progress
     from fedweave.papers.common.scale import Scale
     from fedweave.papers.common.study import Outcome, Study
+    from fedweave.papers.common.unfinished import Unfinished
 
 # Outcomes of runs that count, one file per item and scale: in the repository, or as they were packed.
 RECORDED = next(
@@ -66,8 +66,12 @@ def reproduce(
     on_progress: Progress | None = None,
     deadline: float = float("inf"),
     tune: bool = False,
+    unfinished: Unfinished | None = None,
 ) -> Outcome:
-    """Reproduce one figure or table; smoke takes seconds, laptop is smaller than published, paper is as published."""
+    """Reproduce one figure or table; smoke takes seconds, laptop is smaller than published, paper is as published.
+
+    ``unfinished`` has runs of earlier sittings, and gets the finished ones if this sitting ends too early.
+    """
     from fedweave.papers.common.reproduction import Limits, reproduce_study
 
     for module in ("joblib", "torch", "cloudpickle"):
@@ -75,19 +79,35 @@ def reproduce(
             raise BadInput(REFUSE.format(module))
     if item not in studies():
         raise BadInput(choice("item", item, studies()))
-    return reproduce_study(studies()[item], scale, Limits(deadline, on_progress), tune)
+    try:
+        return reproduce_study(studies()[item], scale, Limits(deadline, on_progress, unfinished), tune)
+    except BaseException:
+        if unfinished:
+            unfinished.save()
+        raise
+
+
+def unfinished(item: str, scale: Scale, folder: Path, accept_earlier: bool = False) -> Unfinished:
+    """Return what earlier sittings left of an item in a folder of recorded outcomes."""
+    from fedweave.papers.common.recorded import file_name
+    from fedweave.papers.common.unfinished import Unfinished
+
+    place = folder / "unfinished" / file_name(item, scale)
+    return Unfinished(place, accept_earlier, studies()[item].needs_reports)
 
 
 def record(outcome: Outcome, folder: Path) -> Path:
     """Write an outcome and its claims, before correction, as JSON; ``fedweave list claims`` reads such files."""
     from fedweave.engine.machine import processor, versions
+    from fedweave.papers.common.recorded import file_name, to_json, to_recorded
     from fedweave.tables.files import write_file
 
     facts = {"date": time.strftime("%Y-%m-%d"), "processor": processor(), "versions": versions()}
-    content = {**outcome.plain(), "claims": [judged.plain() for judged in outcome.judged()], **facts}
-    path = folder / f"{outcome.study.name.replace('/', '-')}.{outcome.scale}.json"
+    content = {**to_recorded(outcome).model_dump(), **facts}
+    path = folder / f"{file_name(outcome.study.name, outcome.scale)}.json"
     folder.mkdir(parents=True, exist_ok=True)
-    write_file(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+    write_file(path, to_json(content))
+    unfinished(outcome.study.name, outcome.scale, folder).remove()
     return path
 
 
@@ -103,20 +123,20 @@ def judged_claims(folder: Path = RECORDED) -> list[tuple[Judged, str]]:
     under another wording of the claim does not.
     """
     from fedweave.papers.common.judge import Judged, read_judged, settle
+    from fedweave.papers.common.recorded import all_recorded
 
     rank = ("toy", "faithful", "published", "exact")
     best: dict[str, tuple[tuple[bool, int, str], Judged, str]] = {}
-    for path in sorted(folder.glob("*.json")):
-        content = json.loads(path.read_text(encoding="utf-8"))
-        for entry in content["claims"]:
+    for content in all_recorded(folder):
+        for entry in content.claims:
             claim = claims().get(entry["id"])
             if claim is None or claim.digest != entry["digest"]:
                 continue
             judged = read_judged(claim, entry)
             whole = judged.seeds >= claim.seeds or judged.fidelity == "exact"
-            weight = whole, rank.index(judged.fidelity), content["date"]
+            weight = whole, rank.index(judged.fidelity), content.date
             if claim.id not in best or weight >= best[claim.id][0]:
-                best[claim.id] = weight, judged, content["date"]
+                best[claim.id] = weight, judged, content.date
     found = [best[c.id][1:] if c.id in best else (Judged(c, "toy"), "") for c in claims().values()]
     return list(zip(settle([judged for judged, _ in found]), (day for _, day in found), strict=True))
 

@@ -11,10 +11,10 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,16 +39,37 @@ def cache_folder() -> Path:
     return Path(os.environ.get("FEDWEAVE_CACHE") or "~/.cache/fedweave/reproduce").expanduser()
 
 
+class Facts(NamedTuple):
+    """What decides a run, by digests: what was asked for, and by which software and processor it is computed."""
+
+    name: str  # of all of it: what the run is kept under
+    settings: str  # of what was asked for: experiment, seed and data
+    source: str  # of the parts that it uses
+    versions: Mapping[str, str]
+    processor: Mapping[str, str]
+
+
+def run_facts(work: Callable[..., Record], arm: Any, seed: int) -> Facts:
+    """Return what decides a run."""
+    asked = {"work": f"{work.__module__}.{work.__qualname__}", "arm": describe_arm(arm), "seed": seed}
+    source = _digest_of(*sorted({work.__module__, *_modules(arm)}))
+    software = {name: number for name, number in versions().items() if name in SOFTWARE and name != "fedweave"}
+    how = {"source": source, "versions": software, "processor": processor()}
+    return Facts(_sha256(asked | how), _sha256(asked), **how)
+
+
 def name_run(work: Callable[..., Record], arm: Any, seed: int) -> str:
     """Return the digest that a run is kept under."""
-    facts = {
-        "work": f"{work.__module__}.{work.__qualname__}",
-        "arm": describe_arm(arm),
-        "seed": seed,
-        "source": _digest_of(*sorted({work.__module__, *_modules(arm)})),
-        "versions": {name: number for name, number in versions().items() if name in SOFTWARE and name != "fedweave"},
-        "processor": processor(),
-    }
+    return run_facts(work, arm, seed).name
+
+
+@cache
+def code_digest() -> str:
+    """Return a digest of the library's whole source."""
+    return _digest_of_files(sorted(ROOT.rglob("*.py")))
+
+
+def _sha256(facts: Any) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
@@ -130,8 +151,12 @@ def _digest_of(*modules: str) -> str:
             files.add(path)
             ours = path.relative_to(ROOT).parts[0] == "papers"  # a work that builds methods itself
             waiting += [file for file in _imports(path) if ours or file.relative_to(ROOT).as_posix() not in NAMING]
+    return _digest_of_files(sorted(files))
+
+
+def _digest_of_files(files: Iterable[Path]) -> str:
     sha = hashlib.sha256()
-    for path in sorted(files):
+    for path in files:
         sha.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
     return sha.hexdigest()
 

@@ -9,19 +9,19 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from fedweave.papers.common.panels import Bar, Line, Panel
+from fedweave.core.records import Array
+from fedweave.papers.common.drawn import DrawnBar, DrawnLine, DrawnPanel, Numbers
 from fedweave.report.svg import INK, MUTED, Ink, canvas, inks, simplify, to_svg
-from fedweave.statistics import paired_difference
 
 SHARES = ("accuracy", "share", "success")  # shown in per cent
 
 
-def colors_of(panels: Sequence[Panel]) -> dict[str, Ink]:
+def colors_of(panels: Sequence[DrawnPanel]) -> dict[str, Ink]:
     """Return one colour and dash for every method of a figure, the same in all its panels."""
     return inks(line.name for panel in panels for line in panel.lines)
 
 
-def draw(panel: Panel, colors: Mapping[str, Ink], key: str) -> str:
+def draw(panel: DrawnPanel, colors: Mapping[str, Ink], key: str) -> str:
     """Return a panel as an inline SVG; an empty one says so in its frame."""
     scale = 100.0 if any(word in panel.y_label.lower() for word in SHARES) and "%" not in panel.y_label else 1.0
     names = ", ".join(dict.fromkeys(part.name for part in (*panel.lines, *panel.bars) if part.name))
@@ -53,29 +53,30 @@ def _narrow(axis: Axis) -> bool:
     return bool(high < 10 * low)
 
 
-def _draw_line(axes: Axes, line: Line, ink: Ink, scale: float, points: bool) -> None:
+def _draw_line(axes: Axes, line: DrawnLine, ink: Ink, scale: float, points: bool) -> None:
     """Draw the mean over the seeds, and the range of the seeds as a band."""
-    if not line.x.size:
+    if not line.x:
         return
-    y = scale * line.y
+    x, mean, low, high = (_array(values) for values in (line.x, line.mean, line.low, line.high))
     marker = {"marker": "o", "markersize": 4} if points else {}
-    axes.plot(line.x, y.mean(0), color=ink.color, linestyle=ink.line, linewidth=1.6, **marker)
-    if len(y) > 1:
-        axes.fill_between(line.x, y.min(0), y.max(0), color=ink.color, alpha=0.14, linewidth=0)
+    axes.plot(x, scale * mean, color=ink.color, linestyle=ink.line, linewidth=1.6, **marker)
+    if (low < high).any():
+        axes.fill_between(x, scale * low, scale * high, color=ink.color, alpha=0.14, linewidth=0)
 
 
-def _draw_bars(axes: Axes, bars: Sequence[Bar], scale: float) -> None:
+def _array(values: Numbers) -> Array:
+    return np.array([np.nan if value is None else value for value in values])
+
+
+def _draw_bars(axes: Axes, bars: Sequence[DrawnBar], scale: float) -> None:
     """Draw means with their t intervals, and published numbers as diamonds; say where there is no number."""
     for i, bar in enumerate(bars):
-        seen = scale * bar.values[np.isfinite(bar.values)]
-        if seen.size:
-            spread = paired_difference(seen, 0 * seen)
-            axes.bar(i, spread.mean, width=0.62, color="#7fb0d8", linewidth=0)
-            if seen.size > 1:
-                low, high = spread.interval
-                axes.plot([i, i], [low, high], color=INK, linewidth=1.1)
-        else:
+        if bar.mean is None:
             axes.text(i, 0.02, "none", transform=axes.get_xaxis_transform(), ha="center", color=MUTED, fontsize=7)
+        else:
+            axes.bar(i, scale * bar.mean, width=0.62, color="#7fb0d8", linewidth=0)
+            if bar.low is not None and bar.high is not None:
+                axes.plot([i, i], [scale * bar.low, scale * bar.high], color=INK, linewidth=1.1)
         if bar.published is not None:
             axes.plot(i, scale * bar.published, marker="D", color="#d55e00", markersize=5, linestyle="none")
     turn = 35 if sum(len(bar.name) for bar in bars) > 40 else 0

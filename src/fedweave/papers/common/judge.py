@@ -159,7 +159,7 @@ def _exact(plain: Judged, values: Values, unit: str) -> Judged:
         holds = all((gap > 0).all() for gap in gaps)
     verdict: Verdict = "confirmed" if holds else "contradicted"
     arms = [arm for arm in (claim.ours, *claim.others) if arm]
-    text = ", ".join(f"{arm} {_shown(values.by_arm[arm].mean(), unit)}" for arm in arms)
+    text = ", ".join(f"{arm} {show_number(values.by_arm[arm].mean(), unit)}" for arm in arms)
     seeds = min(gap.size for gap in gaps)
     p = (0.0, 1.0) if holds else (1.0, 0.0)
     return replace(plain, verdict=verdict, evidence=text, p_right=p[0], p_wrong=p[1], seeds=seeds)
@@ -174,7 +174,7 @@ def _with_difference(judged: Judged, d: Difference, sign: int, ratio: bool, neve
             numbers = tuple(np.exp(np.array(numbers)).tolist())
     mean, low, high, detectable = numbers
     what = "ratio" if ratio else "difference"
-    shown = [_shown(number, unit, ratio) for number in numbers]
+    shown = [show_number(number, unit, ratio) for number in numbers]
     text = f"{what} {shown[0]} ({shown[1]} to {shown[2]}), {d.seeds} seeds; detectable before correction {shown[3]}"
     text += "; some never arrived" if never else ""
     finite = all(np.isfinite(numbers))
@@ -188,7 +188,8 @@ def _with_difference(judged: Judged, d: Difference, sign: int, ratio: bool, neve
     )
 
 
-def _shown(value: float, unit: str, ratio: bool = False) -> str:
+def show_number(value: float, unit: str, ratio: bool = False) -> str:
+    """Return a difference, or a ratio, in the unit of its measure."""
     if ratio:
         return f"{value:.3g}×"
     return f"{100 * value:.2f} points" if unit == "%" else f"{value:.4g}{' ' + unit if unit else ''}"

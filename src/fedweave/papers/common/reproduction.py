@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,13 +13,13 @@ import numpy as np
 from fedweave.core.crash_points import crash_point
 from fedweave.core.settings import BadInput
 from fedweave.papers.common import parallel
-from fedweave.papers.common.cache import keep_run, load_run, name_run
+from fedweave.papers.common.cache import keep_run, load_run, name_run, run_facts
 from fedweave.papers.common.record import Record
 from fedweave.papers.common.scale import Scale
 from fedweave.papers.common.study import Outcome, Records, Study, is_trained
+from fedweave.papers.common.unfinished import Key, Origins, Unfinished
 from fedweave.runs.experiment import Experiment
 
-Key = tuple[str, str, int]  # column, arm, seed
 TUNING_SEEDS = (1001, 1002)  # never those of a test
 FACTORS = (0.3, 1.0, 3.0)  # of the learning rate
 EXTENSIONS = 3  # how often the grid grows where a best value lies at its edge
@@ -38,6 +39,7 @@ class Limits:
 
     deadline: float = float("inf")  # as time.monotonic() counts
     on_progress: parallel.Progress | None = None
+    unfinished: Unfinished | None = None  # runs of earlier sittings
 
 
 def reproduce_study(study: Study, scale: Scale, limits: Limits, tune: bool = False) -> Outcome:
@@ -49,35 +51,48 @@ def reproduce_study(study: Study, scale: Scale, limits: Limits, tune: bool = Fal
     calls = {
         (c, arm, seed): (each, seed) for seed in seeds for c, arms in columns.items() for arm, each in arms.items()
     }
-    found = run_kept(study.work, calls, limits)
+    origins = Origins()
+    found = run_kept(study.work, calls, limits, origins)
     records: dict[str, Records] = {
         c: {arm: [found[c, arm, seed] for seed in seeds] for arm in arms} for c, arms in columns.items()
     }
     tuned = columns if "tuned" in columns else {}
-    return Outcome(
-        study, scale, records, {c: {arm: each.lr for arm, each in arms.items()} for c, arms in tuned.items()}
-    )
+    rates = {c: {arm: each.lr for arm, each in arms.items()} for c, arms in tuned.items()}
+    return Outcome(study, scale, records, rates, origins.plain())
 
 
 def run_kept(
-    work: Callable[[Any, int], Record], calls: Mapping[Key, tuple[Any, int]], limits: Limits
+    work: Callable[[Any, int], Record],
+    calls: Mapping[Key, tuple[Any, int]],
+    limits: Limits,
+    origins: Origins | None = None,
 ) -> dict[Key, Record]:
     """Return the record of every call: kept ones are read, the others are run and kept, each as soon as it is there."""
-    names = {key: name_run(work, *call) for key, call in calls.items()}
+    facts = {key: run_facts(work, *call) for key, call in calls.items()}
+    names = {key: each.name for key, each in facts.items()}
     found = {name: record for name in dict.fromkeys(names.values()) if (record := load_run(name)) is not None}
+    earlier = limits.unfinished.find(facts, found) if limits.unfinished else {}
+    found |= earlier
     first = {name: key for key, name in reversed(names.items())}
     missing = {
         name: (work, name, *calls[key]) for key, name in names.items() if name not in found and first[name] == key
     }
-    kept, total = len(found), len(found) + len(missing)
+    total = len(found) + len(missing)
     if limits.on_progress:
-        limits.on_progress(kept, total)
-    for name, record in parallel.run_as_ready(_run_and_keep, _until(missing, limits.deadline)):
-        found[name] = record
-        if limits.on_progress:
-            limits.on_progress(len(found), total)
+        limits.on_progress(len(found), total)
+    try:
+        for name, record in parallel.run_as_ready(_run_and_keep, _until(missing, limits.deadline)):
+            found[name] = record
+            if limits.on_progress:
+                limits.on_progress(len(found), total)
+    finally:
+        if limits.unfinished:
+            limits.unfinished.add(facts, {name: record for name, record in found.items() if name not in earlier})
     if len(found) < total:
         raise OutOfTime(len(found), total)
+    if origins is not None:
+        for key, each in facts.items():
+            origins.add(key, each, limits.unfinished)
     return {key: found[name] for key, name in names.items()}
 
 
@@ -89,7 +104,11 @@ def _until(calls: Mapping[str, tuple[Any, ...]], deadline: float) -> Iterator[tu
 
 
 def _run_and_keep(work: Callable[[Any, int], Record], name: str, arm: Any, seed: int) -> Record:
+    begun = os.times()
     record = work(arm, seed)
+    *processor, wall = (after - before for after, before in zip(os.times(), begun, strict=True))
+    cost = {"processor_seconds": sum(processor), "wall_seconds": wall}  # with the processes that it has waited for
+    record = record._replace(values={**record.values, "cost": cost})
     keep_run(name, record)
     crash_point("reproduce: run kept")
     return record

@@ -80,6 +80,7 @@ class Study:
     exact: bool = False  # arithmetic: the same for every seed
     notes: Sequence[str] = ()
     columns: Sequence[Literal["calibrated", "tuned"]] = ()  # beside the paper's setting, always
+    needs_reports: bool = False  # whether a measure or panel needs what clients report, besides their steps
     as_fedavg: Sequence[str] = ()  # arms whose steps are as long as FedAvg's: calibrated, they are the same runs
 
     def fidelity(self, scale: Scale) -> Fidelity:
@@ -113,6 +114,7 @@ class Outcome:
     scale: Scale
     records: Mapping[str, Records]  # by column: paper, calibrated, tuned
     learning_rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by column and arm, where tuned
+    origins: Sequence[Mapping[str, Any]] = ()  # by which code and machine, and of which seeds
 
     def values(self, measure: str, column: str = "paper") -> Values | None:
         """Return a measure of every arm, one number per seed."""

@@ -97,6 +97,7 @@ def _alpha(where: str) -> Study:
         shows=f"beyond the paper: plans for the estimated α and for others, {SETTINGS[where]}",
         arms=at,
         seeds=FIVE,
+        needs_reports=True,  # of the trial rounds
         measures={
             "gain over uniform": gain,
             "promised gain": promise_of,

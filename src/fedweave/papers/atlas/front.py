@@ -1,0 +1,129 @@
+"""The front page of the atlas: the whole ledger as one table."""
+
+from __future__ import annotations
+
+from html import escape
+
+from fedweave.papers.atlas.contents import Contents, shown_difference
+from fedweave.papers.atlas.parts import (
+    OUTCOMES,
+    Cell,
+    commands,
+    counts,
+    difference,
+    fidelity,
+    link,
+    navigation,
+    table,
+    verdict,
+)
+from fedweave.papers.atlas.recipes import recipe
+from fedweave.papers.atlas.style import SCRIPT, STYLE
+from fedweave.papers.common.judge import Judged
+from fedweave.papers.common.page import document
+from fedweave.report.units import seconds
+
+TITLE = "Do five federated-learning papers hold?"
+WORDS = """<p>An outcome is <b>confirmed</b>, <b>contradicted</b>, <b>undecided</b> or <b>not run</b>. Fidelity says how
+close the setting was to the paper's: <b>published</b> (its own data, network, sizes and rounds), <b>faithful</b>
+(smaller, with the same steps per epoch, spread of client sizes, participation and tuning), <b>toy</b> (less) and
+<b>exact</b> (arithmetic). Contradicted is said at published or faithful fidelity only.</p>
+<p>Claims were written down and frozen before they were run. Each seed redraws partition, first model, world and
+cohorts; differences are taken seed by seed, with t intervals. Each paper has one <b>primary</b> claim, corrected by
+Holm's method over the five; its other claims are <b>exploratory</b>, corrected by Benjamini and Hochberg's method;
+questions of ours are families of their own. <b>Detectable</b> is the smallest difference that the seeds would have
+shown, before correction.</p>"""
+FILTERS = (("paper", 0), ("outcome", 2), ("fidelity", 3), ("family", 4))
+
+
+def front_page(contents: Contents) -> str:
+    """Return the page."""
+    body = (
+        f'<header>{navigation(contents, "index")}<h1 class="title">{TITLE}</h1>{_summary(contents)}</header>'
+        f'<section><h2 id="primary">The five primary claims</h2>{_primary(contents)}</section>'
+        f'<section><h2 id="counts">Outcomes by paper</h2>{counts(contents, contents.papers())}</section>'
+        f'<section><h2 id="claims">Every claim</h2>{_ledger(contents)}</section>'
+        f'<section><h2 id="words">What the words mean</h2>{WORDS}</section>'
+        f'<section><h2 id="data">Data sets that could not be had</h2>{_data(contents)}</section>'
+        f'<section><h2 id="again">How to repeat it</h2>{_again()}</section><script>{SCRIPT}</script>'
+    )
+    return document(TITLE, body, STYLE)
+
+
+def _summary(contents: Contents) -> str:
+    judged = [j for j, _ in contents.judged]
+    run = sum(j.verdict != "not run" for j in judged)
+    found = ", ".join(f"{sum(j.verdict == outcome for j in judged)} {outcome}" for outcome in OUTCOMES)
+    costs = [record.cost.processor_seconds for record in contents.records if record.cost]
+    spent = f" The runs with a known cost took {seconds(sum(costs))} of processor time." if costs else ""
+    return (
+        f'<p class="lede">{len(judged):,} claims, {run} of them run: {found}.</p>'
+        '<p class="more">Each claim of the papers, with section and sentence, judged by paired runs of one library.'
+        f"{spent}</p>"
+    )
+
+
+def _primary(contents: Contents) -> str:
+    rows = [_primary_row(j) for paper in contents.papers() for j in contents.claims(paper) if j.claim.primary]
+    return table(("claim", "published", "outcome", "fidelity", "difference", "95 % interval", "detectable"), rows)
+
+
+def _primary_row(judged: Judged) -> list[Cell]:
+    claim = f'<a href="{link(judged)}">{escape(judged.claim.claim)}</a>'
+    published = Cell(escape(judged.claim.published), name="published")
+    return [Cell(claim), published, verdict(judged), fidelity(judged), *difference(shown_difference(judged))]
+
+
+def _ledger(contents: Contents) -> str:
+    rows = [_row(j, contents.about[paper].name) for paper in contents.papers() for j in contents.claims(paper)]
+    controls = "".join(
+        f'<label>{name}<select data-column="{column}"><option value="">any</option></select></label>'
+        for name, column in FILTERS
+    )
+    return (
+        f'<form class="filters" id="filters" hidden>{controls}<label>words<input type="search" name="words" '
+        'placeholder="such as cifar-10 hybrid"></label></form><p class="note" id="shown" aria-live="polite"></p>'
+        + table(("paper", "claim", "outcome", "fidelity", "family", "difference"), rows, "list stack ledger")
+    )
+
+
+def _row(judged: Judged, paper: str) -> list[Cell]:
+    mean, interval, _ = shown_difference(judged)
+    numbers = "" if mean == "—" else mean if interval == "—" else f"{mean} ({interval})"
+    claim = f'<a href="{link(judged)}">{escape(judged.claim.claim)}</a>'
+    return [
+        Cell(paper),
+        Cell(claim),
+        verdict(judged),
+        fidelity(judged),
+        Cell(judged.family),
+        Cell(numbers, name="difference"),
+    ]
+
+
+def _data(contents: Contents) -> str:
+    intro = (
+        "<p>Claims that need these data sets say so. With the files in the folder FEDWEAVE_DATA their items run like "
+        "all others.</p>"
+    )
+    parts = []
+    for name in contents.notes.unavailable:
+        command, checks = recipe(name)
+        parts.append(
+            f'<h3 id="data-{escape(name)}">{escape(name)}</h3>{commands(command)}<p class="note">{escape(checks)}</p>'
+        )
+    return intro + "".join(parts) if parts else "<p>None.</p>"
+
+
+def _again() -> str:
+    lines = (
+        "fedweave list claims                                     # every claim with its verdict",
+        "fedweave reproduce fedacs/fig7 --scale laptop --html fig7.html",
+        "fedweave reproduce --random 3 --seed 7                   # repeat recorded items and compare",
+        "fedweave reproduce --page atlas                          # these pages",
+    )
+    return (
+        commands(*lines)
+        + "<p>Reproductions can be interrupted and continued, on other machines too. The numbers behind every page are "
+        "JSON files in the folder <code>results</code> of the repository.</p>"
+    )
