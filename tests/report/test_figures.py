@@ -16,7 +16,7 @@ from fedweave.report import figures, write_curves
 from fedweave.report.clients import label_counts, participation, ranked_scores
 from fedweave.report.curves import MOST_POINTS, TOTAL_BYTES, band, curve, step
 from fedweave.report.summary import by_method
-from fedweave.report.svg import PALETTE, inks
+from fedweave.report.svg import PALETTE, compact, inks
 from report.fabricate import comparison, realistic, tiny, with_scores
 
 
@@ -186,3 +186,27 @@ def test_figures_take_any_size_and_any_name():
     assert figures.curves(groups, inks(groups), "accuracy", "round", 0.8)
     groups = by_method([tiny("fedavg", [0.5, 0.4], loss=np.array([1.0, 1e9]))])  # diverged
     assert figures.curves(groups, inks(groups), "loss", "round")
+
+
+def test_a_compact_figure_has_the_same_points_and_words_in_fewer_bytes():
+    groups = by_method([realistic("fedavg"), realistic("fedprox")])
+    whole = figures.curves(groups, inks(groups), "loss", "round")
+    small = compact(whole)
+    assert len(small) < 0.6 * len(whole)
+    words = r"<text[^>]*>([^<]*)|aria-label=\"([^\"]*)"
+    assert re.findall(words, small) == re.findall(words, whole)
+
+    def ends(svg):
+        """Follow every path of straight lines and return where it has been, as a browser would."""
+        found = []
+        for path in re.findall(r' d="([^"]*)"', svg):
+            here = start = np.zeros(2)
+            for kind, numbers in re.findall(r"([MLmlz])([^MLmlz]*)", path):
+                step = np.array([float(n) for n in re.findall(r"-?[\d.]+", numbers)])
+                here = start if kind == "z" else step if kind.isupper() else here + step
+                start = here if kind in "Mm" else start
+                found.append(here)
+        return np.array(found)
+
+    assert ends(whole).shape == ends(small).shape
+    assert np.abs(ends(whole) - ends(small)).max() < 0.06
