@@ -35,6 +35,7 @@ FOREIGN = {
 }  # options of other programs
 NOT_OURS = (
     "report/style.py",
+    "papers/atlas/style.py",
     "fleet/local/processes.py",
     "fleet/local/new_app.py",
     "fleet/doctor/",

@@ -19,6 +19,7 @@ FILES = ["file opened", "file written", "file synced", "file renamed"]
 FOLDERS = ["folder made", "folder filled", "folder named"]
 OPTIONS = [word for name, value in {**WORLD, "rounds": "3"}.items() for word in (f"--{name.replace('_', '-')}", value)]
 COMPARE = ["compare", "fedavg", "scaffold", *OPTIONS, "--out", "c", "--json"]
+TIMES = {"date": "", "cost": {}}  # of a record: midnight may lie between two runs
 REPRODUCE = ["reproduce", "feddd/tiny", "--html", "page.html", "--record", "."]
 
 
@@ -138,7 +139,7 @@ def test_a_killed_reproduction(point, zygote, tmp_path, reproduced):
     assert tree(tmp_path) == files
     assert (tmp_path / "page.html").read_bytes() == (reproduced / "page.html").read_bytes()
     after, before = (json.loads((f / "feddd-tiny.smoke.json").read_text()) for f in (tmp_path, reproduced))
-    assert {**after, "date": ""} == {**before, "date": ""}  # midnight may lie between them
+    assert {**after, **TIMES} == {**before, **TIMES}
 
 
 @pytest.mark.skipif(not THOROUGH, reason="a minute or two: make faults")
@@ -166,7 +167,7 @@ def test_a_reproduction_killed_ten_times_at_random(tmp_path):
     pages = [(folder / "page.html").read_bytes() for folder in folders]
     assert pages[0] == pages[1]
     name = "latency-table1-fashion_mnist-dir.smoke.json"
-    found = [{**json.loads((folder / name).read_text()), "date": ""} for folder in folders]
+    found = [{**json.loads((folder / name).read_text()), **TIMES} for folder in folders]
     assert found[0] == found[1]
 
 

@@ -192,6 +192,14 @@ def test_pages_are_written_by_the_command_without_a_run(folder, tmp_path, monkey
     assert {p.name: p.read_text(encoding="utf-8") for p in (tmp_path / "site").iterdir()} == atlas
 
 
+def test_items_are_run_recorded_and_shown_in_one_command(tmp_path):
+    written = ["--record", str(tmp_path / "r"), "--html", str(tmp_path / "item.html")]
+    with pytest.raises(SystemExit, match="0"):
+        app(["reproduce", "delta/fig3", "--quiet", *written, "--page", str(tmp_path / "site")])
+    assert "<h1>delta/fig3, scale smoke</h1>" in (tmp_path / "item.html").read_text(encoding="utf-8")
+    assert 'id="delta/fig3.smoke"' in (tmp_path / "site" / "delta.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -62,7 +62,7 @@ def test_several_sittings_with_empty_caches_give_the_record_of_one(undisturbed, 
         assert done[-1] == done[-2] + begun  # nothing was computed twice
     assert len(done) > 2
     assert content_of(folder) == undisturbed
-    assert not (folder / "unfinished" / NAME).exists()
+    assert [path.name for path in folder.iterdir()] == [f"{NAME}.json"]
 
 
 def test_another_processor_may_continue_and_is_named(undisturbed, tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from fedweave.report import figures, write_curves
 from fedweave.report.clients import label_counts, participation, ranked_scores, unevenness
 from fedweave.report.curves import MOST_POINTS, TOTAL_BYTES, band, curve, step
 from fedweave.report.summary import by_method
-from fedweave.report.svg import PALETTE, inks
+from fedweave.report.svg import PALETTE, compact, inks
 from report.fabricate import comparison, realistic, tiny, with_scores
 
 
@@ -214,3 +214,25 @@ def test_unevenness_by_hand():
     page = report.page([replace(run, clients=table)])
     assert "A participation takes 1.0 s to 5.0 s of simulated time; clients lose 0 to 100 % of their answers." in page
     assert unevenness([run], 3) is None, "a run that does not say"
+def test_a_compact_figure_has_the_same_points_and_words_in_fewer_bytes():
+    groups = by_method([realistic("fedavg"), realistic("fedprox")])
+    whole = figures.curves(groups, inks(groups), "loss", "round")
+    small = compact(whole)
+    assert len(small) < 0.6 * len(whole)
+    words = r"<text[^>]*>([^<]*)|aria-label=\"([^\"]*)"
+    assert re.findall(words, small) == re.findall(words, whole)
+
+    def ends(svg):
+        """Follow every path of straight lines and return where it has been, as a browser would."""
+        found = []
+        for path in re.findall(r' d="([^"]*)"', svg):
+            here = start = np.zeros(2)
+            for kind, numbers in re.findall(r"([MLmlz])([^MLmlz]*)", path):
+                step = np.array([float(n) for n in re.findall(r"-?[\d.]+", numbers)])
+                here = start if kind == "z" else step if kind.isupper() else here + step
+                start = here if kind in "Mm" else start
+                found.append(here)
+        return np.array(found)
+
+    assert ends(whole).shape == ends(small).shape
+    assert np.abs(ends(whole) - ends(small)).max() < 0.06

@@ -101,12 +101,7 @@ def reproduce(
         single = len(chosen) == 1 and found
         print(json_text.dumps(found[0] if single else {"items": found, "left": left}, allow_nan=False))
     if html is not None and outcomes:
-        from fedweave.papers.common.page import page
-        from fedweave.papers.common.recorded import to_recorded
-
-        title = f"{chosen[0].name if len(chosen) == 1 else f'{len(outcomes)} items'}, scale {scale}"
-        with writable(html):
-            write_file(html, page([to_recorded(o) for o in outcomes], judged, title).encode())
+        _write_html(html, outcomes, judged, chosen[0].name if len(chosen) == 1 else f"{len(outcomes)} items")
     if not json:
         for outcome in outcomes if len(outcomes) > 1 else ():
             _print_claims(outcome.study.name, judged[outcome.study.name])
@@ -128,6 +123,15 @@ def _check_choice(items: Sequence[str], all_: bool, random: int | None, page: Pa
         raise BadInput("--page shows recorded outcomes. Give --record FOLDER too, or leave out the items.")
     if page and page.exists() and not page.is_dir():
         raise BadInput(f"--page: {str(page)!r} is a file. Give a folder.")
+
+
+def _write_html(html: Path, outcomes: Sequence[Outcome], judged: Mapping[str, list[Judged]], name: str) -> None:
+    from fedweave.papers.common.page import page
+    from fedweave.papers.common.recorded import to_recorded
+
+    with writable(html):
+        made = page([to_recorded(o) for o in outcomes], judged, f"{name}, scale {outcomes[0].scale}")
+        write_file(html, made.encode())
 
 
 def _write_pages(records: Path | None, page: Path | None) -> None:

@@ -93,7 +93,7 @@ COMMANDS = {
     "reproduce": Command(
         "reproduce:reproduce",
         "Reproduce figures and tables, with a verdict on each claim.",
-        ("fedweave reproduce fedacs/fig7 --scale smoke",),
+        ("fedweave reproduce fedacs/fig7 --scale smoke", "fedweave reproduce --page atlas"),
     ),
     "verify": Command(
         "verify:command",

@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -147,6 +148,8 @@ class Unfinished:
     def remove(self) -> None:
         """Remove the folder: the item is finished."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):  # other items are not finished, or there was none
+            self.folder.parent.rmdir()
 
 
 class Origins:
