@@ -8,7 +8,7 @@ export FEDWEAVE_DATA
 # The tests start dozens of programs: compile the modules once for all of them, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test faults lint format bench results dist clean
+.PHONY: demo test faults lint format bench results docs pictures dist clean
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/.demo
@@ -57,9 +57,17 @@ bench: $(VENV)/.dev
 results: $(VENV)/.dev  # docs/results.md from the recorded outcomes
 	$(BIN)/python -m fedweave.papers.common.results_page docs/results.md
 
-dist: $(VENV)/.dev  # the wheel and the sdist
+docs: $(VENV)/.dev  # the documentation as a site, build/docs; nothing is loaded from the network, any warning is an error
+	$(BIN)/python tools/site.py
+	@echo "Open build/docs/index.html in a browser."
+
+pictures: $(VENV)/.dev  # those of docs/explanations, from the library's own functions
+	$(BIN)/python tools/pictures.py
+
+dist: $(VENV)/.dev  # the wheel and the sdist, and whether an index would take them
 	rm -rf dist
-	$(BIN)/python -m hatchling build
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
 
 clean:
 	rm -rf $(VENV) demo build dist .pytest_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""Every block of Python and every command on a page runs, in order, in a folder of the page; what does not run says why.
+"""Every block of Python and every command on a page runs, in order, in one folder; what does not run says why.
 
 Comments before a block, which readers do not see:
 
@@ -25,6 +25,7 @@ import pytest
 
 from fedweave import cli
 from fedweave.core import plugins
+from smaller import FEWER, smaller
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
@@ -42,7 +43,6 @@ ELSEWHERE = {  # programs that are not ours, and why they are not started
     "tensorboard": "a server",
     "python": "a script with a test of its own, or a benchmark",
 }
-FEWER = {"rounds": 2, "seeds": 2, "n_trials": 2}
 
 
 class Block(NamedTuple):
@@ -96,9 +96,7 @@ class Page:
         elif block.mark == "file":
             Path(block.value).write_text(block.code)
         elif block.language == "python":
-            code = block.code
-            for name, count in FEWER.items() if block.mark != "size" else ():
-                code = re.sub(rf"\b{name}=\d+", f"{name}={count}", code)
+            code = block.code if block.mark == "size" else smaller(block.code)
             exec(compile("\n" * block.line + code, where, "exec"), self.names)
             self.ran += 1
         elif block.language in COMMANDS:

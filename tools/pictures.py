@@ -29,7 +29,9 @@ def fedacs(left: Axes, right: Axes) -> None:
     asked = fw.theory.acs_probability(weight, loss_rate, steps)
     for axes, p in ((left, weight), (right, asked)):
         axes.bar(at - 0.2, p, 0.38, color=GREY, label="how often it is asked")
-        axes.bar(at + 0.2, fw.theory.surrogate_weight(p, loss_rate, steps), 0.38, color=BLUE, label="how much it counts")
+        axes.bar(
+            at + 0.2, fw.theory.surrogate_weight(p, loss_rate, steps), 0.38, color=BLUE, label="how much it counts"
+        )
         axes.axhline(1 / 8, color=ORANGE, lw=1, label="how much it should count")
         axes.set_xlabel("client")
         axes.set_ylim(0, 0.32)

@@ -12,7 +12,7 @@ from typing import Any
 
 import fedweave as fw
 from fedweave.cli.listing import KINDS
-from fedweave.cli.options import NAMED, OPTIONS, as_option, options_table
+from fedweave.cli.options import NAMED, OPTIONS, options_table
 from fedweave.cli.root import COMMANDS, app
 from fedweave.core import names, roles
 
@@ -43,6 +43,16 @@ MODULES = {  # in the order of the page; the first word of a heading is what a p
 }
 ROLES = {role for _, role in inspect.getmembers(roles, inspect.isclass) if role.__module__ == roles.__name__}
 
+PYTHON = """Made from the docstrings. `import fedweave as fw`; the methods by name, `fw.methods`, are on [a page of their
+own](methods.md). Everything that is listed under a heading is an attribute of it."""
+COMMON = """`fedweave run`, `compare` and `sweep` take these options, an experiment file has them as keys (`batch-size` or
+`batch_size`), and `fw.Experiment` has fields of the same names, defaults and values:
+`fw.Experiment("fedacs", partition="dirichlet:0.1", system="dynamic")`. `clients`, `per_round` and `seeds` are not
+fields: in Python the partition has the clients, the method has those of a round, and `fw.compare` takes `seeds`. A
+method that is given by its name has five clients per round. `--set PATH=VALUE` changes any other field."""
+METHODS = """Made from the docstrings of `fw.methods`. Each name works on the command line, where `--per-round` gives the
+number of clients and `--set method.solver.mu=0.1` changes a field of a part, and is a function in Python that returns a
+`fw.Method`."""
 WIDTH, NEWLINE = 110, "\n"
 
 
@@ -57,8 +67,7 @@ def python_page() -> str:
     own = [name for name in dir(fw) if name != "__version__" and not isinstance(getattr(fw, name), ModuleType)]
     text = [
         "# The Python interface",
-        "Made from the docstrings. `import fedweave as fw`; the methods by name, `fw.methods`, are on [a page of their "
-        "own](methods.md). Everything that is listed under a heading is an attribute of it.",
+        PYTHON,
         "## fedweave",
         *(entry(name, getattr(fw, name)) for name in own),
     ]
@@ -141,12 +150,7 @@ def commands_page() -> str:
         "# The command line",
         "Made from the declarations. `fedweave COMMAND --help` shows the same.",
         "## The options of an experiment",
-        "`fedweave run`, `compare` and `sweep` take these options, an experiment file has them as keys (`batch-size` or "
-        "`batch_size`), and `fw.Experiment` has fields of the same names, defaults and values: "
-        '`fw.Experiment("fedacs", partition="dirichlet:0.1", system="dynamic")`. `clients`, `per_round` and `seeds` are '
-        "not fields: in Python the partition has the clients, the method has those of a round, and `fw.compare` takes "
-        "`seeds`. A method that is given by its name has five clients per round. `--set PATH=VALUE` changes any other "
-        "field.",
+        COMMON,
         options_table(),
     ]
     for name in COMMANDS:
@@ -197,14 +201,17 @@ def methods_page() -> str:
     """Return every method by what it cures, with its settings and the parts that it consists of."""
     text = [
         "# The methods",
-        "Made from the docstrings of `fw.methods`. Each name works on the command line, where `--per-round` gives the "
-        "number of clients and `--set method.solver.mu=0.1` changes a field of a part, and is a function in Python that "
-        "returns a `fw.Method`.",
+        METHODS,
     ]
     for group, (cures, members_) in names.METHODS.items():
         text += [f"## {group}: {cures}"]
         for name in members_.split():
             function = getattr(fw.methods, name)
             parts = re.sub(r"^Method\(\w+: (.*)\)$", r"\1", repr(function()))
-            text += [f"### {name}", f"```python\n{name}{signature(function)}\n```", prose(function), f"Parts: `{parts}`"]
+            text += [
+                f"### {name}",
+                f"```python\n{name}{signature(function)}\n```",
+                prose(function),
+                f"Parts: `{parts}`",
+            ]
     return "\n\n".join(text) + "\n"
