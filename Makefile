@@ -8,7 +8,7 @@ export FEDWEAVE_DATA
 # The tests start dozens of programs: compile the modules once for all of them, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-plain demo-tune test faults lint format bench results atlas archive dist clean
+.PHONY: demo demo-plain demo-tune test faults lint format bench results atlas archive docs pictures dist clean
 .DEFAULT_GOAL := test
 
 # The settings of fedweave.papers.beyond.demo, where their claims are declared; a test compares the two.
@@ -77,9 +77,17 @@ results atlas: $(VENV)/.dev  # docs/results.md and docs/atlas from the recorded 
 archive: results  # sources, ledger, results and pages as one file with a manifest of SHA-256s, the same bytes every time
 	$(BIN)/python -m fedweave.papers.atlas.archive . dist/fedweave-atlas.tar.gz
 
-dist: $(VENV)/.dev  # the wheel and the sdist
+docs: $(VENV)/.dev  # the documentation as a site, build/docs; nothing is loaded from the network, any warning is an error
+	$(BIN)/python tools/site.py
+	@echo "Open build/docs/index.html in a browser."
+
+pictures: $(VENV)/.dev  # those of docs/explanations, from the library's own functions
+	$(BIN)/python tools/pictures.py
+
+dist: $(VENV)/.dev  # the wheel and the sdist, and whether an index would take them
 	rm -rf dist
-	$(BIN)/python -m hatchling build
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
 
 clean:
 	rm -rf $(VENV) demo demo-plain build dist .pytest_cache .ruff_cache

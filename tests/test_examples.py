@@ -4,12 +4,14 @@ import runpy
 import sys
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 
 import fedweave as fw
+from smaller import smaller
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -23,9 +25,26 @@ def test_the_own_sampler_asks_whoever_was_silent_longest(tiny):
     assert np.array_equal(np.sort(asked[3:].ravel()), np.arange(6))
 
 
-def test_contributing_shows_the_code_of_the_example():
-    shown = (EXAMPLES.parent / "CONTRIBUTING.md").read_text().split("```python")[1].split("```")[0]
-    code = (EXAMPLES / "own_sampler.py").read_text()
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_runs_in_a_few_lines(path, tmp_path, monkeypatch, capsys):
+    """Those that are named quickstart_ are whole Flower apps, with tests of their own."""
+    if path.name.startswith("quickstart_"):
+        pytest.skip("tests/flower/test_quickstarts.py runs it")
+    code = path.read_text()
+    assert code.count("\n") <= 60
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [path.name])
+    module = ModuleType("__main__")  # as a program has it: classes are found there by their names
+    module.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    exec(compile(smaller(code).replace("rounds: int = 10", "rounds: int = 1"), str(path), "exec"), vars(module))
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize(("nth", "name"), [(1, "own_sampler"), (2, "own_aggregator")])
+def test_contributing_shows_the_code_of_the_example(nth, name):
+    shown = (EXAMPLES.parent / "CONTRIBUTING.md").read_text().split("```python")[nth].split("```")[0]
+    code = (EXAMPLES / f"{name}.py").read_text()
     for line in shown.splitlines():
         if "(self" not in line:  # signatures are shown without their types
             assert line in code.splitlines(), line
@@ -50,24 +69,6 @@ def test_lora_sends_the_adapters_alone_and_learns():
     assert result.summary["value"] < 3  # guessing has 12
 
 
-def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
-    code = (EXAMPLES.parent / "README.md").read_text().split("```python")[1].split("```")[0]
-    assert len([line for line in code.splitlines() if line.strip()]) <= 15
-    monkeypatch.chdir(tmp_path)
-    names = {}
-    exec(code.replace("seeds=10", "seeds=2").replace("stop_after=180", "stop_after=9"), names)
-    assert [row["method"] for row in names["found"].summary] == ["fedavg", "fedbuff"]
-    assert "of simulated time" in (tmp_path / "report.html").read_text()
-
-
-def test_the_guide_takes_the_model_out_as_it_says(tmp_path, monkeypatch):
-    section = (EXAMPLES.parent / "docs" / "guide.md").read_text().split("## Take the model out")[1]
-    code = section.split("```python")[1].split("```")[0]
-    monkeypatch.chdir(tmp_path)
-    exec(code.replace("rounds=20", "rounds=2"), {})
-    assert list(torch.load(tmp_path / "model.pt", weights_only=True))
-
-
 class Trial:
     """Suggests what is asked for, in the middle of its range."""
 
@@ -90,28 +91,13 @@ class Study:
             self.best_params = trial.params
 
 
-def guide_code(heading, nth=0):
-    """Return a piece of Python of a section of the guide."""
-    section = (EXAMPLES.parent / "docs" / "guide.md").read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return section.split("```python")[1 + nth].split("```")[0]
-
-
-def test_the_guide_sweeps_as_it_says(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code = guide_code("Sweeps").replace("rounds=20", "rounds=2, workers=1").replace("seeds=5", "seeds=1")
-    names = {"fw": fw}
-    exec(code, names)
-    assert len(names["sweep"].results) == 2 + 4
-    assert "Sweep of fedavg, fedprox" in (tmp_path / "sweep.html").read_text()
-
-
 def test_the_guide_gives_runs_to_optuna(monkeypatch, capsys):
     """Optuna itself is no dependency: what the guide calls of it is stood in for."""
     monkeypatch.setitem(sys.modules, "optuna", SimpleNamespace(create_study=Study))
     names = {}
-    exec(
-        guide_code("Sweeps", 1).replace("rounds=20", "rounds=2, workers=1").replace("n_trials=30", "n_trials=2"), names
-    )
+    page = (EXAMPLES.parent / "docs/how-to/sweeps.md").read_text()
+    code = page.split("```python")[2].split("```")[0]
+    exec(code.replace("rounds=20", "rounds=2, workers=1").replace("n_trials=30", "n_trials=2"), names)
     found = names["study"].best_params
     method = fw.methods.fedprox(5, mu=found["mu"])
     by_hand = fw.run(fw.Experiment(method, fw.data.load("digits").split(0.1), rounds=2, workers=1, lr=found["lr"]))

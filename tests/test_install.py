@@ -128,10 +128,10 @@ def test_the_wheel_holds_the_package_and_nothing_else(packages):
 def test_the_sdist_holds_the_sources_and_no_data(packages):
     with tarfile.open(packages[0]) as file:
         names = {name.partition("/")[2] for name in file.getnames()}
-    tops = """src tests docs examples benchmarks results PKG-INFO pyproject.toml constraints.txt Makefile README.md
-        LICENSE CHANGELOG.md CITATION.cff CONTRIBUTING.md .gitignore"""
+    tops = """src tests docs examples benchmarks results tools PKG-INFO pyproject.toml constraints.txt zensical.toml
+        Makefile README.md LICENSE CHANGELOG.md CITATION.cff CONTRIBUTING.md SECURITY.md .gitignore"""
     assert {n.partition("/")[0] for n in names} == {*tops.split()}
-    kinds = "py ipynb typed md html png csv json toml txt cff run PKG-INFO LICENSE Makefile gitignore"
+    kinds = "py ipynb typed md html css js png svg csv json toml txt cff run PKG-INFO LICENSE Makefile gitignore"
     assert {n.rpartition(".")[2] for n in names} <= {*kinds.split()}
     assert packages[0].stat().st_size < 2**21, "pictures of the docs are the largest part"
 

@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import runpy
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -17,7 +18,7 @@ from fedweave.cli.options import OLD_NAMES, as_option
 from fedweave.cli.root import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))]
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 COMMAND = re.compile(r"(`|: |\$ |^)fedweave ((?:[^`\n;|>.]|\.(?=\w))+)", re.MULTILINE)
 OPTION = re.compile(r"(?<![\w/-])--[a-z][a-z-]*[a-z]")
@@ -121,9 +122,16 @@ def wrong_extras(text):
 @cache
 def headings(page):
     """Return the anchors of a page."""
-    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    lines = (made().get(page) or (ROOT / page).read_text(encoding="utf-8")).splitlines()
     titles = [line.lstrip("#").strip().lower() for line in lines if line.startswith("#")]
     return {"#" + re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
+
+
+@cache
+def made():
+    """Return the pages that `make docs` makes, by their places."""
+    pages = runpy.run_path(str(ROOT / "tools/reference.py"))["pages"]()
+    return {f"docs/reference/{name}": text for name, text in pages.items()}
 
 
 def wrong_files(text, page=""):
@@ -132,7 +140,7 @@ def wrong_files(text, page=""):
     linked = [((here / file).as_posix() if file else page, anchor) for file, anchor in LINK.findall(text) if page]
     for file, anchor in [*FILE.findall(text), *linked]:
         place = os.path.normpath(file)
-        if not (ROOT / place).is_file():
+        if not (ROOT / place).is_file() and place not in made():
             yield file
         elif anchor and anchor not in headings(place):
             yield file + anchor

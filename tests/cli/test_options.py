@@ -1,7 +1,6 @@
 """What users type becomes an experiment, or every mistake in it is told at once, where it was written."""
 
 import inspect
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +10,6 @@ from fedweave.cli.options import OPTIONS, experiments_of, line_of, options_table
 from fedweave.core.settings import BadInput
 from fedweave.runs.method_names import method_names
 from fedweave.system.names import SYSTEMS
-
-GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
 
 
 def problems(call, *args):
@@ -376,10 +373,6 @@ def test_an_old_name_of_a_method_still_works_with_a_warning(toml, capsys):
     for method in ("fedmd", toml('method = "fedmd"\n')):
         assert one({"per_round": "4"}, method).method == fw.methods.fedavg_md(4)
         assert capsys.readouterr().err.startswith("warning: the method fedmd is now called fedavg_md;")
-
-
-def test_the_guide_lists_every_option_as_it_is_declared():
-    assert options_table() in GUIDE.read_text(), f"put this into docs/guide.md:\n{options_table()}"
 
 
 @pytest.mark.parametrize("name", OPTIONS)

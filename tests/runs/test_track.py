@@ -13,7 +13,7 @@ from event_files import events
 from fedweave.runs import track
 from interrupt import StopAfter
 
-GUIDE = Path(__file__).parents[2] / "docs/guide.md"
+GUIDE = Path(__file__).parents[2] / "docs/how-to/tracking.md"
 
 
 @pytest.fixture

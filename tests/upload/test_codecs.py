@@ -269,8 +269,8 @@ def test_sizes_by_hand():
     assert ErrorFeedback(TopK(0.01)).size(of, None) == 50_703
 
 
-def test_the_guide_has_the_bytes_of_a_million_parameters():
-    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+def test_the_page_has_the_bytes_of_a_million_parameters():
+    guide = (Path(__file__).parents[2] / "docs/how-to/compression.md").read_text()
     rows = re.findall(r"^\| `([a-z]+:[\d.:]+)` \| `(.+?)` \|.*\| ([\d,]+) \| ([\d.]+) % \|$", guide, re.MULTILINE)
     assert len(rows) == 9
     for form, part, size, percent in rows:

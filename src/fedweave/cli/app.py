@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Folder = Annotated[Path, Parameter(metavar="RUN")]
 ENDED = {"target": "it reached the target", "patience": "its metric no longer improved"}
-STALLED = "the hull of the clients' momenta came close to the origin; docs/guide.md says what helps"
+STALLED = "the hull of the clients' momenta came close to the origin; docs/how-to/diverse-clients.md says what helps"
 
 
 def run(

@@ -1,7 +1,7 @@
 """The options of ``run`` and ``compare``, from a command line or a TOML file: checked all at once.
 
 Each is declared once, by an ``Option`` beside a field of ``Experiment`` or ``CommandOptions``. ``--help``, the keys of
-a file and the table of docs/guide.md (``options_table``) follow from these declarations.
+a file and the table of the reference (``options_table``) follow from these declarations.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def as_option(name: str) -> str:
 
 
 def options_table() -> str:
-    """Return the table of all options for the guide."""
+    """Return the table of all options for the reference."""
     rows = [
         f"| `{as_option(name)} {option.example}` | {option.help} | {option.default} |"
         for name, option in OPTIONS.items()

@@ -18,6 +18,7 @@ EXTRAS = {  # what each is for
     "ray": "workers on a Ray cluster (--pool ray)",
     "private": "differential privacy (fedacs_private)",
     "track": "TensorBoard files (--track tensorboard:DIR)",
+    "docs": "the documentation as a site (make docs)",
     "all": "all of these",
     "dev": "tests and linters",
 }
