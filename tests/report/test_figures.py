@@ -214,6 +214,8 @@ def test_unevenness_by_hand():
     page = report.page([replace(run, clients=table)])
     assert "A participation takes 1.0 s to 5.0 s of simulated time; clients lose 0 to 100 % of their answers." in page
     assert unevenness([run], 3) is None, "a run that does not say"
+
+
 def test_a_compact_figure_has_the_same_points_and_words_in_fewer_bytes():
     groups = by_method([realistic("fedavg"), realistic("fedprox")])
     whole = figures.curves(groups, inks(groups), "loss", "round")
