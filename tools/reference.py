@@ -43,16 +43,16 @@ MODULES = {  # in the order of the page; the first word of a heading is what a p
 }
 ROLES = {role for _, role in inspect.getmembers(roles, inspect.isclass) if role.__module__ == roles.__name__}
 
-PYTHON = """Made from the docstrings. `import fedweave as fw`; the methods by name, `fw.methods`, are on [a page of their
-own](methods.md). Everything that is listed under a heading is an attribute of it."""
-COMMON = """`fedweave run`, `compare` and `sweep` take these options, an experiment file has them as keys (`batch-size` or
-`batch_size`), and `fw.Experiment` has fields of the same names, defaults and values:
+PYTHON = """Made from the docstrings. `import fedweave as fw`; the methods by name, `fw.methods`, are on
+[a page of their own](methods.md). Everything that is listed under a heading is an attribute of it."""
+COMMON = """`fedweave run`, `compare` and `sweep` take these options, an experiment file has them as keys
+(`batch-size` or `batch_size`), and `fw.Experiment` has fields of the same names, defaults and values:
 `fw.Experiment("fedacs", partition="dirichlet:0.1", system="dynamic")`. `clients`, `per_round` and `seeds` are not
 fields: in Python the partition has the clients, the method has those of a round, and `fw.compare` takes `seeds`. A
 method that is given by its name has five clients per round. `--set PATH=VALUE` changes any other field."""
-METHODS = """Made from the docstrings of `fw.methods`. Each name works on the command line, where `--per-round` gives the
-number of clients and `--set method.solver.mu=0.1` changes a field of a part, and is a function in Python that returns a
-`fw.Method`."""
+METHODS = """Made from the docstrings of `fw.methods`. Each name works on the command line, where `--per-round`
+gives the number of clients and `--set method.solver.mu=0.1` changes a field of a part, and is a function in Python
+that returns a `fw.Method`."""
 WIDTH, NEWLINE = 110, "\n"
 
 

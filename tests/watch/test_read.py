@@ -68,8 +68,12 @@ def test_runs_that_ended_early_are_finished(tmp_path):
     made(tmp_path / "not yet", rounds=30, planned=99, target=accuracy(31), stop_at_target=True, patience=None)
     patient = made(tmp_path / "patience", rounds=30, planned=99, stop_at_target=False, patience=20)
     change(patient, "UPDATE rounds SET accuracy = 0.95 WHERE round = 10")
+    made(tmp_path / "time", rounds=30, planned=99, stop_at_target=False, patience=None, stop_after=45.0)
+    made(tmp_path / "time left", rounds=30, planned=99, stop_at_target=False, patience=None, stop_after=46.0)
     found = {name: (row["state"], row["note"]) for name, row in rows(tmp_path).items()}
     assert found == {
+        "time": ("finished", "It ended early: its simulated time was over."),
+        "time left": ("stopped", ""),
         "target": ("finished", "It ended early: it reached its target."),
         "not yet": ("stopped", ""),
         "patience": ("finished", "It ended early: its metric got no better."),

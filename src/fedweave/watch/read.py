@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from fedweave.core.settings import BadInput, brief
 from fedweave.report import units
-from fedweave.runs.results import reason_to_end
+from fedweave.runs.results import may_end_early, reason_to_end
 from fedweave.store import lock
 from fedweave.store.contents import Manifest, StoredExperiment
 from fedweave.store.database import check_schema, observe, read_columns, reading
@@ -30,6 +30,7 @@ LAST = {c: ROUNDS[c] for c in ("round", "clock", "wall_seconds", "bytes_up", "by
 NOTES = {
     "target": "It ended early: it reached its target.",
     "patience": "It ended early: its metric got no better.",
+    "time": "It ended early: its simulated time was over.",
     "killed": "Its process was killed or crashed. `fedweave resume` continues the run.",
 }
 
@@ -163,7 +164,7 @@ class Run:
             folder = self.place.folder
             experiment = bounded_json(folder / "experiment.json", StoredExperiment)
             manifest = bounded_json(folder / "manifest.json", Manifest)
-            known = ("method", "seed", "rounds", "target", "stop_at_target", "patience", "evaluate_every")
+            known = ("method", "seed", "rounds", "target", "stop_at_target", "patience", "stop_after", "evaluate_every")
             self._about = (
                 stamps,
                 About(
@@ -217,13 +218,13 @@ class Run:
         metric: str,
         higher: bool,
     ) -> str | None:
-        """Return why the run has ended: "rounds", "target" or "patience"; None if it has not."""
+        """Return why the run has ended: "rounds", "target", "patience" or "time"; None if it has not."""
         if last is None:
             return None
         if last[0] >= experiment["rounds"]:
             return "rounds"
-        rules = {"stop_at_target": False, "patience": None, "evaluate_every": 1, **experiment}
-        if not (rules["stop_at_target"] or rules["patience"]):
+        rules = {"stop_at_target": False, "patience": None, "stop_after": None, "evaluate_every": 1, **experiment}
+        if not may_end_early(rules):
             return None
         table, kind, known = values_of(metric)
         column = next(iter(kind))
@@ -232,7 +233,8 @@ class Run:
         best = rows_of(db, table, {"round": "INTEGER"} | kind, tail, *names)
         at, value = self._value
         value = value if at == last[0] and value is not None else math.nan
-        return reason_to_end(rules, task, last[0], value, best[0][0] if best else 0)
+        row = {**dict(zip(LAST, last, strict=True)), metric: value}
+        return reason_to_end(rules, task, row, best[0][0] if best else 0)
 
 
 def _described(experiment: Mapping[str, Any], data: str) -> Row:
