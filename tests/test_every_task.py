@@ -114,7 +114,9 @@ def fleet(task):
     """Return six clients in this process, with the samples of the simulated ones."""
     given = TASKS[task]
     few = {"min_samples": 1, "min_batch": 1}  # some have a handful of samples
-    app = flower.client(given["model"], flower.dealt(given["data"], "auto"), task=given.get("task"), **few)
+    app = flower.client(
+        given["model"], flower.dealt(given["data"], "auto"), task=given.get("task"), evaluate=True, **few
+    )
     return flower.LocalGrid(app, CLIENTS)
 
 

@@ -73,7 +73,9 @@ def commands(code: str) -> list[list[str]]:
 
 
 def fewer(words: list[str]) -> list[str]:
-    """Return a command with few rounds and seeds."""
+    """Return a command with few rounds and seeds, and a reproduction at the smallest scale."""
+    if "--scale" in words:
+        words[words.index("--scale") + 1] = "smoke"
     trains = words[0] in ("run", "compare", "sweep")
     for option in ("rounds", "seeds"):
         count = str(FEWER[option] + (words[0] == "resume"))
@@ -158,6 +160,7 @@ def test_marks_and_commands_are_read():
     ]
     assert fewer(["compare", "a", "--seeds", "5"]) == ["compare", "a", "--seeds", "2", "--rounds", "2"]
     assert fewer(["resume", "a", "--rounds", "40"]) == ["resume", "a", "--rounds", "3"]
+    assert fewer(["reproduce", "a", "--scale", "laptop"]) == ["reproduce", "a", "--scale", "smoke"]
 
 
 @pytest.mark.parametrize(

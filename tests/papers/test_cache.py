@@ -197,9 +197,9 @@ def test_tuning_gives_every_method_the_same_trials_on_other_seeds_and_samples(mo
     seen = []
     real = reproduction.run_kept
 
-    def watched(work, calls, limits):
+    def watched(work, calls, *rest):
         seen.append(calls)
-        return real(work, calls, limits)
+        return real(work, calls, *rest)
 
     monkeypatch.setattr(reproduction, "run_kept", watched)
     outcome = reproduce_study(study(), "smoke", Limits(), tune=True)
