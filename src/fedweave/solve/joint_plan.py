@@ -116,7 +116,7 @@ def joint_plan(
 
 def _search(terms: Terms, whole: Node, gap: float, nodes: int) -> JointPlan:
     """Look at the part of the plans with the highest bound until none is much higher than the best plan."""
-    best, rate, number = np.zeros(terms.size.size), 0.0, count()
+    best, rate, settled, number = np.zeros(terms.size.size), 0.0, 0.0, count()
     heap: list[tuple[float, int, Node, Relaxed, float]] = []
 
     def look(node: Node) -> None:
@@ -134,14 +134,19 @@ def _search(terms: Terms, whole: Node, gap: float, nodes: int) -> JointPlan:
         _, _, node, relaxed, found = heapq.heappop(heap)
         nodes -= 1
         open_ = (relaxed.asked > TINY) & (relaxed.asked < 1 - 1e-9) & ~node.inside
-        if open_.any() and relaxed.gain * node.begin > found * node.end:  # the clients are more open than the time
+        middle = float(np.sqrt(node.begin * node.end))
+        divisible = node.begin < middle < node.end
+        # the clients are more open than the time
+        if open_.any() and (relaxed.gain * node.begin > found * node.end or not divisible):
             one = np.arange(open_.size) == np.argmax(np.where(open_, 0.5 - np.abs(relaxed.asked - 0.5), -1.0))
             look(node._replace(inside=node.inside | one))
             look(node._replace(outside=node.outside | one))
-        elif node.begin < (middle := float(np.sqrt(node.begin * node.end))) < node.end:
+        elif divisible:
             look(node._replace(end=middle))
             look(node._replace(begin=middle))
-    bound = max([rate, *(-entry[0] for entry in heap[:1])])
+        else:
+            settled = max(settled, relaxed.rate)
+    bound = max([rate, settled, *(-entry[0] for entry in heap[:1])])
     return JointPlan(best, terms.seconds(best), float(terms.worth @ best), bound)
 
 
@@ -162,7 +167,8 @@ def relax(terms: Terms, node: Node) -> Relaxed | None:
     per_place = np.divide(1.0, u, out=np.zeros_like(u), where=free)
     early = np.where(node.outside, 0.0, terms.largest(node.begin))
     at_best = np.clip(terms.compute + terms.link, node.begin, node.end)  # the time at which u/t is largest
-    steepest = np.where(u > 0, np.minimum((at_best - terms.compute) / np.maximum(terms.link, 1e-300), 1) / at_best, 0)
+    part = np.clip((at_best - terms.compute) / np.maximum(terms.link, 1e-300), 0, 1)
+    steepest = np.where(u > 0, np.where(at_best >= terms.compute + terms.link, 1.0, part) / at_best, 0.0)
 
     def at(price: float) -> Relaxed:
         density = (terms.worth - price * per_place) / terms.size
@@ -197,7 +203,7 @@ def rounded(terms: Terms, node: Node, relaxed: Relaxed) -> Array:
     """Return a plan close to the linear program's (n,): the clients of the highest rank, and their best shares."""
     u = np.where(node.outside, 0.0, terms.largest(node.end))
     order = np.argsort(-relaxed.rank, kind="stable")
-    order = order[u[order] > 0][: terms.most]
+    order = order[(u[order] > 0) & (relaxed.asked[order] > TINY)][: terms.most]
     order = order[np.cumsum(terms.least * terms.size[order]) <= terms.budget * (1 + TINY)]
     order = order[np.argsort(-(terms.worth / terms.size)[order], kind="stable")]
     room = (u[order] - terms.least) * terms.size[order]
