@@ -4,6 +4,7 @@ The environments link what they need from this one; with FEDWEAVE_FAULTS=1 (`mak
 """
 
 import os
+import re
 import tarfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +14,7 @@ import pytest
 
 import fedweave
 from clean import ROOT, built, called, done, linked, metadata, pip_installed
+from smaller import smaller
 
 PIP = bool(os.environ.get("FEDWEAVE_FAULTS"))
 SMALL = "--clients 4 --per-round 2 --rounds 2 --workers 1 --out run"
@@ -41,9 +43,13 @@ app = flower.client("mlp", flower.dealt("digits", "iid"))
 e = fw.Experiment("fedavg", data="digits", partition=fw.partition.parse("iid", 6), model="mlp", rounds=1, steps=2)
 assert flower.run(e, flower.LocalGrid(app, 6)).rounds["received"].tolist() == [5]
 """
+(README,) = re.findall(
+    r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+)
 USES = {  # by extras: commands of fedweave, and programs in Python
     "": [QUADRATICS, f"plan {ROOT / 'examples/clients.csv'} --epsilon 0.1"],
     "torch,data": [f"run fedavg --data digits {SMALL}", "export run --to parquet"],
+    "fast,data": [smaller(README)],
     "papers": ["reproduce latency/fig2"],
 }
 USES |= (
@@ -63,6 +69,7 @@ USES |= (
 )
 MISSING = {  # by extras: what is refused for want of another one
     "": {
+        README: "torch",
         "run fedavg --data digits": "torch",
         "run fedavg --data digits --track tensorboard:logs": "track",
         "reproduce latency/fig2": "papers",
@@ -73,7 +80,7 @@ MISSING = {  # by extras: what is refused for want of another one
         "from fedweave import privacy\nprivacy.epsilon(1.0, 3, 2, 0.5, 1e-5)": "private",
     },
     "data": {"reproduce fedacs/links/static": "papers"},  # scikit-learn brings joblib, but there is no torch
-    "torch": {"run fedavg --data digits": "data"},
+    "torch": {"run fedavg --data digits": "data", README: "data"},
     "flower": {"from fedweave.flower import server": "flower,torch"},
     "flower,torch": {"flower new app": "flower,torch,data"},
 }
@@ -141,4 +148,10 @@ def test_the_metadata_says_what_an_index_shows(packages):
     assert about["Version"] == fedweave.__version__
     assert about["License-Expression"] == "Apache-2.0"
     assert "Typing :: Typed" in about.get_all("Classifier")
+    assert about["Metadata-Version"] == "2.4", "the newest that twine and indexes take"
+    assert about["Author"]
+    assert about["Keywords"]
     assert about["Description-Content-Type"] == "text/markdown"
+    page = about.get_payload()
+    assert README in page
+    assert not re.findall(r"\]\((?!https?:|#)", page), "a link that an index cannot follow"

@@ -18,7 +18,8 @@ from fedweave.cli.options import OLD_NAMES, as_option
 from fedweave.cli.root import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
+PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md"]
+PAGES += sorted(str(p.relative_to(ROOT)) for p in [*ROOT.glob("docs/**/*.md"), *ROOT.glob(".github/**/*.*")])
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 COMMAND = re.compile(r"(`|: |\$ |^)fedweave ((?:[^`\n;|>.]|\.(?=\w))+)", re.MULTILINE)
 OPTION = re.compile(r"(?<![\w/-])--[a-z][a-z-]*[a-z]")

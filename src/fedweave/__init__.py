@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fedweave.runs.sweep import sweep as sweep
     from fedweave.tasks import Task as Task
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _WHERE = {  # names of this package that are no modules of it
     "BadInput": "core.settings",

@@ -35,15 +35,15 @@ def run(monkeypatch, capsys, *words):
 
 def test_new_writes_an_app_that_runs(monkeypatch, capsys, tmp_path):
     """Its two apps, loaded as Flower loads them, on a grid in this process."""
-    code, out, _ = run(monkeypatch, capsys, "flower", "new", tmp_path / "My fleet", "--method", "scaffold", "--json")
+    code, out, _ = run(monkeypatch, capsys, "flower", "new", tmp_path / "my-fleet", "--method", "scaffold", "--json")
     files = json.loads(out)["files"]
     assert code == 0
     assert all("$" not in Path(f).read_text() for f in files)
-    project = tomllib.loads((tmp_path / "My fleet/pyproject.toml").read_text())
+    project = tomllib.loads((tmp_path / "my-fleet/pyproject.toml").read_text())
     app = project["tool"]["flwr"]["app"]
     assert app["config"]["method"] == "scaffold"
     assert app["components"] == {"serverapp": "my_fleet.server_app:app", "clientapp": "my_fleet.client_app:app"}
-    monkeypatch.syspath_prepend(tmp_path / "My fleet")
+    monkeypatch.syspath_prepend(tmp_path / "my-fleet")
     from my_fleet import client_app, server_app
 
     config = {**app["config"], "rounds": 1}
@@ -71,6 +71,8 @@ def test_the_server_app_takes_its_settings_from_the_run(tmp_path):
         (["new", "x", "--method", "fedac"], "--method: There is no method 'fedac'. Did you mean 'fedacs'?"),
         (["demo", "--method", "fedis"], "--method fedis: IS must know what every client would answer"),
         (["new", "import"], "'import' is not valid"),
+        (["new", "my_fleet"], "letters, digits and hyphens, such as 'my-fleet', at most 32 characters. Got 'my_fleet'"),
+        (["new", "a" * 33], "at most 32 characters"),
         (["new", "full"], "already exists and is not empty"),
         (["demo", "--nodes", "1"], "--nodes must be a whole number from 2 to 64. Got '1' instead."),
         (["demo", "--kill", "4"], "--kill must be a whole number from 0 to 3. Got '4' instead."),

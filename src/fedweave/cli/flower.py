@@ -36,9 +36,9 @@ Method = Annotated[
 ]
 
 
-@flower.command(help_epilogue="Example: fedweave flower new my_fleet --method fedacs")
+@flower.command(help_epilogue="Example: fedweave flower new my-fleet --method fedacs")
 def new(folder: Annotated[Path, Parameter(metavar="DIR")], /, *, method: Method = "fedacs", json: Json = False) -> None:
-    """Write a small app that `flwr run` accepts, as a start for your own."""
+    """Write a small app that `flwr run` and `flwr build` accept, as a start for your own."""
     problems: list[str] = []
     method = _fitting_method(method, problems)
     if problems:

@@ -29,6 +29,7 @@ MODULES = {
     "tensorboardx": "tensorboardX",
     "ipython": "IPython",
     "pytest-xdist": "xdist",
+    "pyyaml": "yaml",
 }
 
 BARE = {  # without a package there is no metadata

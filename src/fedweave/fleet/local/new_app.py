@@ -1,9 +1,13 @@
-"""Write a small Flower app to start from: ``fedweave flower new``."""
+"""Write a small Flower app to start from: ``fedweave flower new``.
+
+It has what Flower's Hub asks of an app (format 1 of its bundles): ``flwr build`` and ``flwr app publish`` take it.
+"""
 
 from __future__ import annotations
 
 import keyword
 import re
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from string import Template
 
@@ -18,15 +22,18 @@ build-backend = "hatchling.build"
 [project]
 name = "$project"
 version = "0.1.0"
-description = "$method over a network"
-license = "Apache-2.0"
-dependencies = ["fedweave[flower,torch,data]>=$version"]
+description = "Federated learning with $method of fedweave"
+readme = "README.md"
+license = { file = "LICENSE" }
+dependencies = ["flwr>=1.41,<1.43", "fedweave[flower,torch,data]>=$version"]
 
 [tool.hatch.build.targets.wheel]
 packages = ["$package"]
 
 [tool.flwr.app]
-publisher = "me"
+publisher = "me"  # to publish it: the name of your Flower account
+fab-format-version = 1
+flwr-version-target = "1.41.0"
 
 [tool.flwr.app.components]
 serverapp = "$package.server_app:app"
@@ -134,22 +141,26 @@ insecure = true
 
 Then `flwr run . --stream`. `fedweave flower demo` does all of this for you. Over a real network use certificates and
 node keys: `fedweave flower keys`, and docs/deploy.md of fedweave.
+
+`flwr build` packs the app into one file. To offer it to others on Flower's Hub, put the name of your account into
+`publisher` in pyproject.toml, then `flwr login` and `flwr app publish .`; they get it by `flwr new @account/$project`.
+"""
+
+GITIGNORE = """\
+__pycache__/
+*.fab
 """
 
 
 def write_app(folder: Path, method: str, per_round: int = 2) -> list[Path]:
-    """Write an app that ``flwr run`` accepts, and return its files."""
+    """Write an app that ``flwr run`` and ``flwr build`` accept, and return its files."""
     from fedweave import __version__
 
-    package = re.sub(r"\W+", "_", folder.resolve().name).strip("_").lower()
-    if not package.isidentifier() or keyword.iskeyword(package) or package == "fedweave":
-        raise BadInput(
-            f"The folder's name becomes that of a Python package, and {package!r} is not valid: choose another."
-        )
+    project, package = _names(folder)
     refuse_used(folder, "run.sqlite")
     values = {
         "package": package,
-        "project": package.replace("_", "-"),
+        "project": project,
         "method": method,
         "per_round": per_round,
         "version": __version__,
@@ -157,6 +168,8 @@ def write_app(folder: Path, method: str, per_round: int = 2) -> list[Path]:
     content = {
         "pyproject.toml": PYPROJECT,
         "README.md": README,
+        "LICENSE": _license(),
+        ".gitignore": GITIGNORE,
         f"{package}/__init__.py": f'"""The app {package}."""\n',
         f"{package}/task.py": TASK,
         f"{package}/client_app.py": CLIENT_APP,
@@ -167,3 +180,28 @@ def write_app(folder: Path, method: str, per_round: int = 2) -> list[Path]:
         for name, text in content.items():
             (folder / name).write_text(Template(text).substitute(values), encoding="utf-8")
     return [folder / name for name in content]
+
+
+def _names(folder: Path) -> tuple[str, str]:
+    """Return the names of the app and of its package; Flower builds no app from a folder with another kind of name."""
+    project = folder.resolve().name
+    package = project.replace("-", "_").lower()
+    if not re.fullmatch(r"[A-Za-z]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?", project):
+        raise BadInput(
+            f"The folder's name becomes that of the app: a letter, then letters, digits and hyphens, such as "
+            f"'my-fleet', at most 32 characters. Got {project!r} instead."
+        )
+    if keyword.iskeyword(package) or package == "fedweave":
+        raise BadInput(
+            f"The folder's name becomes that of a Python package, and {package!r} is not valid: choose another."
+        )
+    return project, package
+
+
+def _license() -> str:
+    """Return the licence of the template, which is fedweave's own."""
+    try:
+        text = distribution("fedweave").read_text("licenses/LICENSE")
+    except PackageNotFoundError:
+        text = None
+    return text or "Licensed under the Apache License, Version 2.0: https://www.apache.org/licenses/LICENSE-2.0\n"
