@@ -28,6 +28,7 @@ from fedweave.fleet.known import Known
 from fedweave.fleet.metrics import EXAMPLES, AggregateMetrics, aggregated
 from fedweave.fleet.options import StrategyOptions, needs
 from fedweave.fleet.refusals import other_array, refuse_foreign_state, refuse_other_model, refuse_wrapped
+from fedweave.fleet.server.around import noise_secret
 from fedweave.fleet.server.mail import PromptGrid
 from fedweave.fleet.server.places import Places
 from fedweave.fleet.server.pulls import whole_answers
@@ -243,7 +244,7 @@ class Strategy(FlowerStrategy):
         method = self.method if size is None else self.method.asking(size)
         state = self._state_before(number, method, arrays, population)
         with deterministic(self._blas):
-            prober = NoProbes(self._tensors.layout)
+            prober = NoProbes(self._tensors.layout, self._secret)
             question = Question(plan(method, state, population, prober, self._lr(number), self.local.seed))
         self._asker.whole = self._grid is None
         config = ConfigRecord({**config, "server-round": number})
@@ -335,6 +336,7 @@ class Strategy(FlowerStrategy):
         local, saved = self.local, self._saved
         self._tensors = Tensors.of_record(arrays)
         self._remainder = Remainder(self._tensors)
+        self._secret = noise_secret(grid)
         strangers = None if self._needs else (local.batch_size, local.epochs)
         solver, upload, wanted = self.method.solver, self.method.upload, local.connected(bool(strangers))
         if self._needs:
