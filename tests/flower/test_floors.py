@@ -244,6 +244,75 @@ def test_the_secret_is_not_sent_and_a_node_may_do_without():
     assert "secret-batches=true or false" in says(answer(wrong, work(3, 4)))
 
 
+# Models that are made to single samples out
+
+
+def singled_out(node, samples):
+    """The attack: a class for samples beyond a threshold t, which is moved until one sample is between two answers.
+
+    Every question is a step on all samples, so no floor refuses it and no order matters. Return the number of questions
+    and the sample that was read, None where a question was refused.
+    """
+    asked = 0
+
+    def beyond(t):
+        nonlocal asked
+        asked += 1
+        weight = np.zeros((CLASSES, FEATURES), np.float32)
+        weight[1, 0] = 1e6
+        bias = np.array([0, -1e6 * t, -1e9], np.float32)
+        arrays = ArrayRecord({"fc1.weight": packed(weight), "fc1.bias": packed(bias)})
+        reply = answer(node, work(1, samples, arrays=arrays, lr=1e6, round=asked))
+        if reply.has_error():
+            raise PermissionError(says(reply))
+        update = reply.content["update"]
+        found = *update["fc1.weight"].numpy()[1], update["fc1.bias"].numpy()[1]
+        return -samples * np.array(found, float) / 1e6
+
+    try:
+        low, high = (-5.0, beyond(-5.0)), (5.0, beyond(5.0))
+        while (few := low[1][-1] - high[1][-1]) > 1.5:
+            middle = (low[0] + high[0]) / 2
+            between = middle, beyond(middle)
+            low, high = (low, between) if low[1][-1] - between[1][-1] > 0.5 else (between, high)
+    except PermissionError:
+        return asked, None
+    return asked, (low[1] - high[1])[:-1] / few
+
+
+def is_one_of(read, samples):
+    return read is not None and np.abs(partition(samples).x - read).max(axis=1).min() < 0.01
+
+
+def test_made_up_models_read_a_sample_which_no_floor_prevents():
+    """What the documentation says plainly: who does not trust the server needs a limit, or noise."""
+    asked, read = singled_out(real_node(97), 97)
+    assert is_one_of(read, 97)
+    assert asked < 10
+
+
+def test_a_client_may_say_how_often_it_answers_in_a_run():
+    node = real_node(97, max_answers=3)
+    asked, read = singled_out(node, 97)
+    assert read is None
+    assert asked == 4
+    assert "has given the max_answers=3 answers of a run" in says(answer(node, work(3, 32)))
+    with pytest.raises(fw.BadInput, match="'max_answers' parameter"):
+        flower.client("logistic", lambda who, of: partition(), max_answers=0)
+
+
+def test_evaluations_count_among_the_answers():
+    node = real_node(evaluate=True, max_answers=2)
+    assert not says(answer(node, RecordDict({"arrays": model()}), MessageType.EVALUATE))
+    assert not says(answer(node, ask_loss(model(), 0), "query.loss"))
+    for kind, content in {
+        MessageType.TRAIN: work(3, 4),
+        MessageType.EVALUATE: RecordDict({"arrays": model()}),
+        "query.loss": ask_loss(model(), 0),
+    }.items():
+        assert "max_answers=2" in says(answer(node, content, kind))
+
+
 def test_a_request_that_leaves_the_work_to_the_client_meets_the_same_floors():
     request = TrainRequest(1, -1, 0, 0, 2, 0.1, 1.0, {"solver": describe(SGD())}, epochs=1.0)
     assert "min_batch=4" in says(answer(fleet(), ask(request, model(), {})))

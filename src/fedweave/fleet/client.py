@@ -67,6 +67,7 @@ def client(
     min_steps: int = 1,
     min_batch: int = 4,
     evaluate: bool = False,
+    max_answers: int | None = None,
     mods: Sequence[Mod] = (),
 ) -> ClientApp:
     """Return a ClientApp that trains ``model`` on the samples of ``load_partition(partition_id, num_partitions)``.
@@ -78,15 +79,17 @@ def client(
     ``Context.state``. ``mods`` are Flower's, around the training alone, the first one outermost.
     The node says who it is: ``--node-config 'partition-id=3 num-partitions=10'``.
 
-    The client does not trust the server either. It answers nothing if it has fewer than ``min_samples`` samples, and no
-    request that visits fewer, takes fewer than ``min_steps`` steps, or has batches of fewer than ``min_batch``: so no
-    answer by itself is that of a sample or two. Which samples are in which batch is the node's secret, so that two
-    answers do not differ by a sample either; ``--node-config '… secret-batches=false'`` has the batches of the
-    simulator. Only with ``evaluate`` it measures models for others, the loss that Power-of-Choice asks for included.
+    The client does not do all that a server asks. It answers nothing if it has fewer than ``min_samples`` samples, and
+    no request that visits fewer, takes fewer than ``min_steps`` steps, or has batches of fewer than ``min_batch``. Which
+    samples are in which batch is the node's secret, so that two answers do not differ by a sample through their batches;
+    ``--node-config '… secret-batches=false'`` has the batches of the simulator. Only with ``evaluate`` it measures
+    models for others, the loss that Power-of-Choice asks for included. A server that makes up its models can still read
+    samples out of a few answers: noise (``mods=[LocalDpMod(…)]``) prevents it, and ``max_answers`` training requests
+    and evaluations in a run limit it.
     """
     task = parse_task(task) if isinstance(task, str) else task
     check_mods(mods)
-    floors = Floors(min_samples, min_steps, min_batch, evaluate)
+    floors = Floors(min_samples, min_steps, min_batch, evaluate, max_answers)
     app, trainers = ClientApp(), _Trainers(model, load_partition, device, task, floors)
 
     @app.query()
@@ -104,6 +107,7 @@ def client(
     def query_loss(message: Message, context: Context) -> Message:
         """Report the mean loss of the model on this client's own training samples."""
         floors.check_evaluation()
+        floors.count_answer(context)
         who, of = identity(context)
         trainer = trainers.trainer(who, of, read_setting(message.content, "seed", 2**63), None)
         x, _ = read_vectors(message.content, Tensors.of_layout(trainer.layout))
@@ -119,6 +123,7 @@ def client(
         samples = len(trainers.data(who, of))
         request = _own_work(request, samples) if not request.steps else request
         floors.check_work(request)
+        floors.count_answer(context)
         request = request._replace(client=who) if request.client == ANYONE else request
         if request.client != who:
             raise BadInput(f"The server asked client {request.client}, but this node is client {who}.")
@@ -164,6 +169,7 @@ def client(
         x, _ = read_vectors(message.content, Tensors.of_layout(trainer.layout))
         n = trainer.test_size
         floors.check_size(n)
+        floors.count_answer(context)
         scores = trainer.task.finish(trainer.evaluate(x, 0, n))
         found: Any = {"num-examples": n} | {name: value for name, value in scores.items() if isinstance(value, float)}
         return Message(RecordDict({"metrics": MetricRecord(found)}), reply_to=message)

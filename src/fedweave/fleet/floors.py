@@ -1,4 +1,7 @@
-"""What a client insists on, because it does not trust its server: neither one answer nor two give a sample away."""
+"""What a client insists on: no answer, and no difference of two, is by its form that of a few samples.
+
+It is no privacy against models that are made to single samples out: that takes noise, or few answers.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from fedweave.core.settings import BadInput, settings
 from fedweave.fleet.wire.request import TrainRequest
 
 SECRET = "fedweave.secret"  # a record of Context.state, which never leaves the node
+ANSWERS = "fedweave.answers"  # another one: how many were given in this run
 OPEN = "secret-batches"  # in a node's configuration: false where the server may know which samples are in a batch
 NO_EVALUATION = "This client does not evaluate models for others: flower.client(…, evaluate=True) allows it."
 
@@ -26,6 +30,7 @@ class Floors:
     min_steps: PositiveInt
     min_batch: PositiveInt
     evaluate: bool
+    max_answers: PositiveInt | None = None  # in a run
 
     def check_size(self, samples: int) -> None:
         """Refuse to say anything about too few samples; not even how many there are."""
@@ -49,6 +54,15 @@ class Floors:
         """Refuse a measurement that the client's operator has not allowed."""
         if not self.evaluate:
             raise BadInput(NO_EVALUATION)
+
+    def count_answer(self, context: Context) -> None:
+        """Refuse one answer more than this client gives in a run, or count this one."""
+        if self.max_answers is None:
+            return
+        given = context.state.config_records.get(ANSWERS, {}).get("given", 0)
+        if not isinstance(given, int) or given >= self.max_answers:
+            raise BadInput(f"This client has given the max_answers={self.max_answers} answers of a run.")
+        context.state[ANSWERS] = ConfigRecord({"given": given + 1})
 
     def own_batch(self, samples: int, steps: int, asked: int) -> int:
         """Return the batch size nearest to the one asked for, rather smaller, that cuts off no few samples.
