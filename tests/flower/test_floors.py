@@ -244,6 +244,22 @@ def test_the_secret_is_not_sent_and_a_node_may_do_without():
     assert "secret-batches=true or false" in says(answer(wrong, work(3, 4)))
 
 
+def test_a_client_says_for_one_number_of_classes_how_its_samples_cover_them():
+    """Σ min(C · share of a class, 1) bends where C is 1 over a share: the bends are the shares of all labels."""
+
+    def covered(node, classes):
+        reply = answer(node, RecordDict({"fedweave": ConfigRecord({"classes": classes})}), MessageType.QUERY)
+        return says(reply) or reply.content["hello"]["covered"]
+
+    node = real_node()
+    assert covered(node, 0) == covered(node, CLASSES) == pytest.approx(1 + 1 + CLASSES / 12)
+    assert "has said how its samples cover 3 classes, and does not say it for 4" in covered(node, CLASSES + 1)
+    assert covered(node, CLASSES) == pytest.approx(2.25), "who is asked the same again says the same"
+    assert "covered" not in answer(node, RecordDict({}), MessageType.QUERY).content["hello"]
+    node.forget()
+    assert covered(node, 12) == 3, "a run of its own"
+
+
 # Models that are made to single samples out
 
 

@@ -24,7 +24,7 @@ from fedweave.data.checks import MOST_CLASSES
 from fedweave.data.columns import length, rows
 from fedweave.data.deal import covered
 from fedweave.data.partition import Partition
-from fedweave.fleet.floors import Floors, keeps_secret, secret_seed
+from fedweave.fleet.floors import Floors, check_classes, keeps_secret, secret_seed
 from fedweave.fleet.mods import check_mods, seal_last, with_model
 from fedweave.fleet.wire.answer import Answer, answer
 from fedweave.fleet.wire.request import (
@@ -80,12 +80,12 @@ def client(
     The node says who it is: ``--node-config 'partition-id=3 num-partitions=10'``.
 
     The client does not do all that a server asks. It answers nothing if it has fewer than ``min_samples`` samples, and
-    no request that visits fewer, takes fewer than ``min_steps`` steps, or has batches of fewer than ``min_batch``. Which
-    samples are in which batch is the node's secret, so that two answers do not differ by a sample through their batches;
-    ``--node-config '… secret-batches=false'`` has the batches of the simulator. Only with ``evaluate`` it measures
-    models for others, the loss that Power-of-Choice asks for included. A server that makes up its models can still read
-    samples out of a few answers: noise (``mods=[LocalDpMod(…)]``) prevents it, and ``max_answers`` training requests
-    and evaluations in a run limit it.
+    no request that visits fewer, takes fewer than ``min_steps`` steps, or has batches of fewer than ``min_batch``.
+    Which samples are in which batch is the node's secret, so that two answers do not differ by a sample through their
+    batches; ``--node-config '… secret-batches=false'`` has the batches of the simulator. Only with ``evaluate`` it
+    measures models for others, the loss that Power-of-Choice asks for included. A server that makes up its models can
+    still read samples out of a few answers: noise (``mods=[LocalDpMod(…)]``) prevents it, and ``max_answers`` training
+    requests and evaluations in a run limit it.
     """
     task = parse_task(task) if isinstance(task, str) else task
     check_mods(mods)
@@ -100,6 +100,7 @@ def client(
         about: dict[str, Any] = {"client": who, "clients": of, "num-examples": len(data)}
         if "fedweave" in message.content.config_records and data.labels is not None:
             data = replace(data, classes=max(data.classes, read_setting(message.content, "classes", MOST_CLASSES)))
+            check_classes(context, data.classes)
             about["covered"] = float(covered(data, [np.arange(len(data))])[0])
         return Message(RecordDict({"hello": MetricRecord(about)}), reply_to=message)
 

@@ -18,6 +18,7 @@ from fedweave.fleet.wire.request import TrainRequest
 
 SECRET = "fedweave.secret"  # a record of Context.state, which never leaves the node
 ANSWERS = "fedweave.answers"  # another one: how many were given in this run
+CLASSES = "fedweave.classes"  # another one: for how many classes the client has said how its samples cover them
 OPEN = "secret-batches"  # in a node's configuration: false where the server may know which samples are in a batch
 NO_EVALUATION = "This client does not evaluate models for others: flower.client(…, evaluate=True) allows it."
 
@@ -73,6 +74,15 @@ class Floors:
         asked, smallest = min(asked, samples), max(self.min_batch, -(-self.min_samples // steps))
         sizes = (*range(asked, smallest - 1, -1), *range(asked + 1, samples + 1))
         return next((size for size in sizes if not 0 < samples % size < self.min_batch), samples)
+
+
+def check_classes(context: Context, classes: int) -> None:
+    """Refuse to say how the samples cover other numbers of classes than the first: together these count the labels."""
+    said = context.state.config_records.get(CLASSES, {}).get("classes")
+    if said is None:
+        context.state[CLASSES] = ConfigRecord({"classes": classes})
+    elif said != classes:
+        raise BadInput(f"This client has said how its samples cover {said} classes, and does not say it for {classes}.")
 
 
 def keeps_secret(context: Context) -> bool:
