@@ -10,11 +10,12 @@ from flwr.common.serde import recorddict_to_proto
 import fedweave as fw
 from fedweave import flower
 from fedweave.core.spec import describe
+from fedweave.fleet.client import digest
 from fedweave.fleet.floors import Floors, keeps_secret
 from fedweave.fleet.server.terms import Terms
 from fedweave.fleet.wire.request import TrainRequest, ask, ask_loss
 from fedweave.fleet.wire.tensors import packed
-from fedweave.local.solvers import SGD
+from fedweave.local.solvers import SGD, ControlVariate
 from flower.rehearsal import CLIENTS, app, experiment, run, share
 
 FEATURES, CLASSES, LABELS = 5, 3, np.array([0] * 7 + [1] * 4 + [2])
@@ -225,6 +226,37 @@ def test_the_same_question_gets_the_same_answer_and_any_other_another_order():
     for given in ({"round": 2}, {"seed": 1}, {"lr": 0.00100001}, {"share": 0.9}, {"arrays": biased}):
         assert np.abs(gradient(node, 1, 12, **given) - first).max() > 0.01, given
     assert np.abs(gradient(other, 1, 12) - first).max() > 0.01, "every node has a secret of its own"
+
+
+def vectors(value):
+    weight, bias = np.full((CLASSES, FEATURES), value, np.float32), np.full(CLASSES, value, np.float32)
+    return ArrayRecord({"fc1.weight": packed(weight), "fc1.bias": packed(bias)})
+
+
+def controlled(node, extras, memory=""):
+    """What a SCAFFOLD request gets: its gradient, once what the server sent beside the model is taken away."""
+    request = TrainRequest(1, 0, 0, 1, 12, 0.001, 1.0, {"solver": describe(ControlVariate())}, memory=memory)
+    return answer(node, ask(request, model(), extras))
+
+
+def test_a_vector_that_comes_with_the_model_is_part_of_the_question():
+    """Else two requests that differ in it alone have the same batch."""
+
+    def gradient_with(value):
+        update = controlled(real_node(24), {"sent": vectors(value)}).content["update"]
+        return update["fc1.weight"].numpy() / -0.001 - value
+
+    assert np.abs(gradient_with(0.5) - gradient_with(0.25)).max() > 0.01
+    np.testing.assert_array_equal(gradient_with(0.5), gradient_with(0.5))
+
+
+def test_a_memory_that_is_sent_must_be_the_one_that_the_request_names():
+    zeros, sent = vectors(0.0), vectors(0.5)
+    name = digest(np.full(CLASSES * (FEATURES + 1), 0.5, np.float32))
+    fine = controlled(real_node(24), {"sent": zeros, "memory": sent}, name)
+    assert not says(fine)
+    wrong = controlled(real_node(24), {"sent": zeros, "memory": vectors(0.25)}, name)
+    assert "another memory than its request names" in says(wrong)
 
 
 def test_the_secret_is_not_sent_and_a_node_may_do_without():

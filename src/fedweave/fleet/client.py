@@ -135,7 +135,7 @@ def client(
         trainer.seed = request.seed
         if keeps_secret(context):
             request = request._replace(batch_size=floors.own_batch(samples, request.steps, request.batch_size))
-            trainer.seed = secret_seed(context, request, x)
+            trainer.seed = secret_seed(context, request, x, extras.sent)
         upload = upload_of(request, tensors.layout)
         memory = _recall(context, request, extras, x.size) if solver.memory_kind else None
         kept = _kept(context, request) if upload.keeps else None
@@ -301,6 +301,8 @@ def _recall(context: Context, request: TrainRequest, extras: Extras, dim: int) -
     if not request.memory:
         return np.zeros(dim, np.float32)
     if extras.memory is not None:
+        if digest(extras.memory) != request.memory:
+            raise BadInput("The server sent another memory than its request names.")
         return extras.memory
     for name in (KEPT, LEARNED):
         record = context.state.array_records.get(name)

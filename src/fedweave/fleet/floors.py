@@ -93,15 +93,16 @@ def keeps_secret(context: Context) -> bool:
     return value
 
 
-def secret_seed(context: Context, request: TrainRequest, x: Array) -> int:
+def secret_seed(context: Context, request: TrainRequest, x: Array, sent: Array | None) -> int:
     """Return the seed of a training that only this node knows, another one for every question.
 
     The batches of two questions then have nothing in common, in whatever the server makes them differ; a question that
-    is repeated gets the same answer.
+    is repeated gets the same answer. ``sent`` is what comes with the model; a memory is named in the request.
     """
     record = context.state.config_records.get(SECRET)
     if record is None:
         record = context.state[SECRET] = ConfigRecord({"secret": secrets.token_bytes(32)})
     code = hmac.new(record["secret"], json.dumps(request).encode(), "sha256")  # pyright: ignore[reportArgumentType]
-    code.update(x.tobytes())
+    for vector in (x, sent):
+        code.update(b"" if vector is None else vector.tobytes())
     return int.from_bytes(code.digest()[:16], "big")
