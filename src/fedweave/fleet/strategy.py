@@ -40,6 +40,7 @@ from fedweave.method import Method
 from fedweave.pacing import Synchronous, ask_more
 from fedweave.round import absorb, first_state, plan
 from fedweave.round.growth import refuse_unknown, summing
+from fedweave.round.measures import of_aggregator
 from fedweave.round.rules import Rules
 from fedweave.schedule import Rate, Schedule, rate_at
 from fedweave.system.measured import Measured
@@ -304,7 +305,8 @@ class Strategy(FlowerStrategy):
         used = [answers[row] for row in np.flatnonzero(heard.received).tolist()]
         counts = {"asked": len(asked.messages), "received": int(heard.received.sum()), "refused": len(happened.refused)}
         self._given = self._current = self._tensors.record(state.x, self._remainder.first(used, asked.arrays))
-        measured = self._aggregated("train", used)
+        own = of_aggregator(self.method.aggregator, state, happened.view)
+        measured = {**self._aggregated("train", used), **{name: float(value) for name, value in own.items()}}
         return self._given, MetricRecord({**measured, **counts})
 
     def configure_evaluate(
