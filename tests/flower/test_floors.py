@@ -15,7 +15,7 @@ from fedweave.fleet.floors import Floors, keeps_secret
 from fedweave.fleet.server.terms import Terms
 from fedweave.fleet.wire.request import TrainRequest, ask, ask_loss
 from fedweave.fleet.wire.tensors import packed
-from fedweave.local.solvers import SGD, ControlVariate
+from fedweave.local.solvers import SGD, ControlVariate, Tracking
 from flower.rehearsal import CLIENTS, app, experiment, run, share
 
 FEATURES, CLASSES, LABELS = 5, 3, np.array([0] * 7 + [1] * 4 + [2])
@@ -78,6 +78,17 @@ def test_the_attack_works_on_a_client_without_floors():
     weight, bias = (update[name].numpy() for name in ("fc1.weight", "fc1.bias"))
     sample = weight[0] / bias[0]
     assert np.abs(partition().x - sample).max(axis=1).min() < 1e-5
+
+
+@pytest.mark.parametrize("solver", [SGD(decay=0.9999999), Tracking()], ids=["decay", "last step"])
+def test_what_is_sent_may_be_that_of_one_batch_which_min_batch_bounds(solver):
+    """A server can make all steps but one count for nothing: the update is then the gradient of four samples."""
+    asked = {"lr": 0.001, "method": {"solver": describe(solver)}}
+    update = answer(fleet(), work(3, 4, **asked)).content["update"]
+    counted = 4 * (update["fc1.bias"].numpy() / -0.001 - 1 / CLASSES)  # minus how often each label occurs in the batch
+    assert counted == pytest.approx(np.round(counted), abs=0.01)
+    assert counted.sum() == pytest.approx(-4, abs=0.01)
+    assert "min_batch=10" in says(answer(fleet(min_batch=10), work(3, 4, **asked)))
 
 
 def test_a_client_may_insist_on_more():
@@ -226,6 +237,20 @@ def test_the_same_question_gets_the_same_answer_and_any_other_another_order():
     for given in ({"round": 2}, {"seed": 1}, {"lr": 0.00100001}, {"share": 0.9}, {"arrays": biased}):
         assert np.abs(gradient(node, 1, 12, **given) - first).max() > 0.01, given
     assert np.abs(gradient(other, 1, 12) - first).max() > 0.01, "every node has a secret of its own"
+
+
+def test_a_run_of_its_own_has_a_secret_of_its_own_as_when_a_server_resumes():
+    """Flower empties the state for every run: the same question then has other batches, but on an open node."""
+    node, open_node = real_node(24, secret=None), fleet(24)
+    answers, secrets = [], []
+    for _ in range(2):
+        answers.append(gradient(open_node, 1, 12))
+        answer(node, work(1, 12))
+        secrets.append(state_of(node)["fedweave.secret"]["secret"])
+        node.forget()
+        open_node.forget()
+    assert secrets[0] != secrets[1]
+    np.testing.assert_array_equal(answers[0], answers[1])
 
 
 def vectors(value):
