@@ -10,11 +10,12 @@ from flwr.common.serde import recorddict_to_proto
 import fedweave as fw
 from fedweave import flower
 from fedweave.core.spec import describe
+from fedweave.fleet.client import digest
 from fedweave.fleet.floors import Floors, keeps_secret
 from fedweave.fleet.server.terms import Terms
 from fedweave.fleet.wire.request import TrainRequest, ask, ask_loss
 from fedweave.fleet.wire.tensors import packed
-from fedweave.local.solvers import SGD
+from fedweave.local.solvers import SGD, ControlVariate, Tracking
 from flower.rehearsal import CLIENTS, app, experiment, run, share
 
 FEATURES, CLASSES, LABELS = 5, 3, np.array([0] * 7 + [1] * 4 + [2])
@@ -77,6 +78,17 @@ def test_the_attack_works_on_a_client_without_floors():
     weight, bias = (update[name].numpy() for name in ("fc1.weight", "fc1.bias"))
     sample = weight[0] / bias[0]
     assert np.abs(partition().x - sample).max(axis=1).min() < 1e-5
+
+
+@pytest.mark.parametrize("solver", [SGD(decay=0.9999999), Tracking()], ids=["decay", "last step"])
+def test_what_is_sent_may_be_that_of_one_batch_which_min_batch_bounds(solver):
+    """A server can make all steps but one count for nothing: the update is then the gradient of four samples."""
+    asked = {"lr": 0.001, "method": {"solver": describe(solver)}}
+    update = answer(fleet(), work(3, 4, **asked)).content["update"]
+    counted = 4 * (update["fc1.bias"].numpy() / -0.001 - 1 / CLASSES)  # minus how often each label occurs in the batch
+    assert counted == pytest.approx(np.round(counted), abs=0.01)
+    assert counted.sum() == pytest.approx(-4, abs=0.01)
+    assert "min_batch=10" in says(answer(fleet(min_batch=10), work(3, 4, **asked)))
 
 
 def test_a_client_may_insist_on_more():
@@ -227,6 +239,51 @@ def test_the_same_question_gets_the_same_answer_and_any_other_another_order():
     assert np.abs(gradient(other, 1, 12) - first).max() > 0.01, "every node has a secret of its own"
 
 
+def test_a_run_of_its_own_has_a_secret_of_its_own_as_when_a_server_resumes():
+    """Flower empties the state for every run: the same question then has other batches, but on an open node."""
+    node, open_node = real_node(24, secret=None), fleet(24)
+    answers, secrets = [], []
+    for _ in range(2):
+        answers.append(gradient(open_node, 1, 12))
+        answer(node, work(1, 12))
+        secrets.append(state_of(node)["fedweave.secret"]["secret"])
+        node.forget()
+        open_node.forget()
+    assert secrets[0] != secrets[1]
+    np.testing.assert_array_equal(answers[0], answers[1])
+
+
+def vectors(value):
+    weight, bias = np.full((CLASSES, FEATURES), value, np.float32), np.full(CLASSES, value, np.float32)
+    return ArrayRecord({"fc1.weight": packed(weight), "fc1.bias": packed(bias)})
+
+
+def controlled(node, extras, memory=""):
+    """What a SCAFFOLD request gets: its gradient, once what the server sent beside the model is taken away."""
+    request = TrainRequest(1, 0, 0, 1, 12, 0.001, 1.0, {"solver": describe(ControlVariate())}, memory=memory)
+    return answer(node, ask(request, model(), extras))
+
+
+def test_a_vector_that_comes_with_the_model_is_part_of_the_question():
+    """Else two requests that differ in it alone have the same batch."""
+
+    def gradient_with(value):
+        update = controlled(real_node(24), {"sent": vectors(value)}).content["update"]
+        return update["fc1.weight"].numpy() / -0.001 - value
+
+    assert np.abs(gradient_with(0.5) - gradient_with(0.25)).max() > 0.01
+    np.testing.assert_array_equal(gradient_with(0.5), gradient_with(0.5))
+
+
+def test_a_memory_that_is_sent_must_be_the_one_that_the_request_names():
+    zeros, sent = vectors(0.0), vectors(0.5)
+    name = digest(np.full(CLASSES * (FEATURES + 1), 0.5, np.float32))
+    fine = controlled(real_node(24), {"sent": zeros, "memory": sent}, name)
+    assert not says(fine)
+    wrong = controlled(real_node(24), {"sent": zeros, "memory": vectors(0.25)}, name)
+    assert "another memory than its request names" in says(wrong)
+
+
 def test_the_secret_is_not_sent_and_a_node_may_do_without():
     assert keeps_secret(Context(1, 1, dict(NODE), RecordDict(), {})), "unless its operator says otherwise"
     nodes = [real_node(secret=None) for _ in range(2)]
@@ -242,6 +299,91 @@ def test_the_secret_is_not_sent_and_a_node_may_do_without():
         node_config=lambda i: NODE | {"secret-batches": "no"},
     )  # fmt: skip
     assert "secret-batches=true or false" in says(answer(wrong, work(3, 4)))
+
+
+def test_a_client_says_for_one_number_of_classes_how_its_samples_cover_them():
+    """Σ min(C · share of a class, 1) bends where C is 1 over a share: the bends are the shares of all labels."""
+
+    def covered(node, classes):
+        reply = answer(node, RecordDict({"fedweave": ConfigRecord({"classes": classes})}), MessageType.QUERY)
+        return says(reply) or reply.content["hello"]["covered"]
+
+    node = real_node()
+    assert covered(node, 0) == covered(node, CLASSES) == pytest.approx(1 + 1 + CLASSES / 12)
+    assert "has said how its samples cover 3 classes, and does not say it for 4" in covered(node, CLASSES + 1)
+    assert covered(node, CLASSES) == pytest.approx(2.25), "who is asked the same again says the same"
+    assert "covered" not in answer(node, RecordDict({}), MessageType.QUERY).content["hello"]
+    node.forget()
+    assert covered(node, 12) == 3, "a run of its own"
+
+
+# Models that are made to single samples out
+
+
+def singled_out(node, samples):
+    """The attack: a class for samples beyond a threshold t, which is moved until one sample is between two answers.
+
+    Every question is a step on all samples, so no floor refuses it and no order matters. Return the number of questions
+    and the sample that was read, None where a question was refused.
+    """
+    asked = 0
+
+    def beyond(t):
+        nonlocal asked
+        asked += 1
+        weight = np.zeros((CLASSES, FEATURES), np.float32)
+        weight[1, 0] = 1e6
+        bias = np.array([0, -1e6 * t, -1e9], np.float32)
+        arrays = ArrayRecord({"fc1.weight": packed(weight), "fc1.bias": packed(bias)})
+        reply = answer(node, work(1, samples, arrays=arrays, lr=1e6, round=asked))
+        if reply.has_error():
+            raise PermissionError(says(reply))
+        update = reply.content["update"]
+        found = *update["fc1.weight"].numpy()[1], update["fc1.bias"].numpy()[1]
+        return -samples * np.array(found, float) / 1e6
+
+    try:
+        low, high = (-5.0, beyond(-5.0)), (5.0, beyond(5.0))
+        while (few := low[1][-1] - high[1][-1]) > 1.5:
+            middle = (low[0] + high[0]) / 2
+            between = middle, beyond(middle)
+            low, high = (low, between) if low[1][-1] - between[1][-1] > 0.5 else (between, high)
+    except PermissionError:
+        return asked, None
+    return asked, (low[1] - high[1])[:-1] / few
+
+
+def is_one_of(read, samples):
+    return read is not None and np.abs(partition(samples).x - read).max(axis=1).min() < 0.01
+
+
+def test_made_up_models_read_a_sample_which_no_floor_prevents():
+    """What the documentation says plainly: who does not trust the server needs a limit, or noise."""
+    asked, read = singled_out(real_node(97), 97)
+    assert is_one_of(read, 97)
+    assert asked < 10
+
+
+def test_a_client_may_say_how_often_it_answers_in_a_run():
+    node = real_node(97, max_answers=3)
+    asked, read = singled_out(node, 97)
+    assert read is None
+    assert asked == 4
+    assert "has given the max_answers=3 answers of a run" in says(answer(node, work(3, 32)))
+    with pytest.raises(fw.BadInput, match="'max_answers' parameter"):
+        flower.client("logistic", lambda who, of: partition(), max_answers=0)
+
+
+def test_evaluations_count_among_the_answers():
+    node = real_node(evaluate=True, max_answers=2)
+    assert not says(answer(node, RecordDict({"arrays": model()}), MessageType.EVALUATE))
+    assert not says(answer(node, ask_loss(model(), 0), "query.loss"))
+    for kind, content in {
+        MessageType.TRAIN: work(3, 4),
+        MessageType.EVALUATE: RecordDict({"arrays": model()}),
+        "query.loss": ask_loss(model(), 0),
+    }.items():
+        assert "max_answers=2" in says(answer(node, content, kind))
 
 
 def test_a_request_that_leaves_the_work_to_the_client_meets_the_same_floors():

@@ -70,6 +70,8 @@ def test_private_aggregation_over_a_strategy_has_the_simulators_bits():
     assert np.array_equal(x, simulated.x)
     spent = np.bincount(simulated.clients["client"], minlength=CLIENTS)
     assert strategy._state.aggregator["spent"].tolist() == spent.tolist()
+    told = [result.train_metrics_clientapp[r]["epsilon"] for r in (1, 2, 3)]
+    assert told == simulated.rounds["epsilon"].tolist(), "what was spent can be read, as in a run"
 
 
 def test_no_client_of_a_fleet_moves_a_private_sum_by_more_than_its_clip():

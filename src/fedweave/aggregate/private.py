@@ -24,8 +24,8 @@ class Private(Aggregator):
     FedACS needs only the sum of the updates, and its law depends on links and work but not on data, so the Gaussian
     mechanism applies directly. One draw moves the sum by at most the clip C; z is the ``noise`` multiplier. The column
     ``epsilon`` holds at ``delta`` for the client received most often so far, against observers who know which clients
-    took part; ``privacy.epsilon`` is the smaller value against observers who do not. The noise follows from the run's
-    seed: privacy holds only against those who do not know it, so keep the seed of a real run secret and long.
+    took part; ``privacy.epsilon`` is the smaller value against observers who do not. In a simulation the noise follows
+    from the seed. The server of a real fleet draws it from a secret of its own, since clients know the seed.
     """
 
     clip: PositiveFloat = 1.0
@@ -40,7 +40,7 @@ class Private(Aggregator):
         draws = max(cohort.count.sum(), 1)
         total = weigh(cohort.count, replies._replace(updates=clip_rows(replies.updates, self.clip)))
         if cohort.ids.size:
-            rng = rng_for(view.seed, view.round, Stream.PRIVACY)
+            rng = rng_for(view.seed if view.secret is None else view.secret, view.round, Stream.PRIVACY)
             total = total + self.clip * self.noise * rng.standard_normal(total.size, total.dtype)
         spent = state["spent"].copy()
         spent[cohort.ids] += np.where(replies.received, cohort.count, 0) ** 2

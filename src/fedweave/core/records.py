@@ -237,7 +237,8 @@ class View:
     layout: Layout
     lr: float  # of the clients this round
     effort_of: Callable[[Array], Array]  # steps -> ‖a‖₁ of the solver, at the nominal lr
-    seed: int = 0  # for noise that a server stage adds at its own address
+    seed: int = 0  # for what a server stage draws at its own address; the clients of a real fleet know it
+    secret: int | None = field(default=None, repr=False)  # for noise that clients must not know; None: ``seed`` does
     probes: Probes = field(default=NoProbes(), repr=False, compare=False)
 
     def lr_of(self, replies: Replies) -> Array:

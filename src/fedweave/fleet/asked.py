@@ -17,8 +17,8 @@ from fedweave.method import Method
 class NoProbes:
     """What a strategy can offer to samplers while a round is planned: the model's layout, and no probes."""
 
-    def __init__(self, layout: Layout):
-        self.layout = layout
+    def __init__(self, layout: Layout, secret: int | None = None):
+        self.layout, self.secret = layout, secret
 
     def losses(self, *_: Any, **__: Any) -> NoReturn:
         raise BadInput(

@@ -24,7 +24,7 @@ from fedweave.data.checks import MOST_CLASSES
 from fedweave.data.columns import length, rows
 from fedweave.data.deal import covered
 from fedweave.data.partition import Partition
-from fedweave.fleet.floors import Floors, keeps_secret, secret_seed
+from fedweave.fleet.floors import Floors, check_classes, keeps_secret, secret_seed
 from fedweave.fleet.mods import check_mods, seal_last, with_model
 from fedweave.fleet.wire.answer import Answer, answer
 from fedweave.fleet.wire.request import (
@@ -67,6 +67,7 @@ def client(
     min_steps: int = 1,
     min_batch: int = 4,
     evaluate: bool = False,
+    max_answers: int | None = None,
     mods: Sequence[Mod] = (),
 ) -> ClientApp:
     """Return a ClientApp that trains ``model`` on the samples of ``load_partition(partition_id, num_partitions)``.
@@ -78,15 +79,17 @@ def client(
     ``Context.state``. ``mods`` are Flower's, around the training alone, the first one outermost.
     The node says who it is: ``--node-config 'partition-id=3 num-partitions=10'``.
 
-    The client does not trust the server either. It answers nothing if it has fewer than ``min_samples`` samples, and no
-    request that visits fewer, takes fewer than ``min_steps`` steps, or has batches of fewer than ``min_batch``: so no
-    answer by itself is that of a sample or two. Which samples are in which batch is the node's secret, so that two
-    answers do not differ by a sample either; ``--node-config '… secret-batches=false'`` has the batches of the
-    simulator. Only with ``evaluate`` it measures models for others, the loss that Power-of-Choice asks for included.
+    The client does not do all that a server asks. It answers nothing if it has fewer than ``min_samples`` samples, and
+    no request that visits fewer, takes fewer than ``min_steps`` steps, or has batches of fewer than ``min_batch``.
+    Which samples are in which batch is the node's secret, so that two answers do not differ by a sample through their
+    batches; ``--node-config '… secret-batches=false'`` has the batches of the simulator. Only with ``evaluate`` it
+    measures models for others, the loss that Power-of-Choice asks for included. A server that makes up its models can
+    still read samples out of a few answers: noise (``mods=[LocalDpMod(…)]``) prevents it, and ``max_answers`` training
+    requests and evaluations in a run limit it.
     """
     task = parse_task(task) if isinstance(task, str) else task
     check_mods(mods)
-    floors = Floors(min_samples, min_steps, min_batch, evaluate)
+    floors = Floors(min_samples, min_steps, min_batch, evaluate, max_answers)
     app, trainers = ClientApp(), _Trainers(model, load_partition, device, task, floors)
 
     @app.query()
@@ -97,6 +100,7 @@ def client(
         about: dict[str, Any] = {"client": who, "clients": of, "num-examples": len(data)}
         if "fedweave" in message.content.config_records and data.labels is not None:
             data = replace(data, classes=max(data.classes, read_setting(message.content, "classes", MOST_CLASSES)))
+            check_classes(context, data.classes)
             about["covered"] = float(covered(data, [np.arange(len(data))])[0])
         return Message(RecordDict({"hello": MetricRecord(about)}), reply_to=message)
 
@@ -104,6 +108,7 @@ def client(
     def query_loss(message: Message, context: Context) -> Message:
         """Report the mean loss of the model on this client's own training samples."""
         floors.check_evaluation()
+        floors.count_answer(context)
         who, of = identity(context)
         trainer = trainers.trainer(who, of, read_setting(message.content, "seed", 2**63), None)
         x, _ = read_vectors(message.content, Tensors.of_layout(trainer.layout))
@@ -119,6 +124,7 @@ def client(
         samples = len(trainers.data(who, of))
         request = _own_work(request, samples) if not request.steps else request
         floors.check_work(request)
+        floors.count_answer(context)
         request = request._replace(client=who) if request.client == ANYONE else request
         if request.client != who:
             raise BadInput(f"The server asked client {request.client}, but this node is client {who}.")
@@ -129,7 +135,7 @@ def client(
         trainer.seed = request.seed
         if keeps_secret(context):
             request = request._replace(batch_size=floors.own_batch(samples, request.steps, request.batch_size))
-            trainer.seed = secret_seed(context, request, x)
+            trainer.seed = secret_seed(context, request, x, extras.sent)
         upload = upload_of(request, tensors.layout)
         memory = _recall(context, request, extras, x.size) if solver.memory_kind else None
         kept = _kept(context, request) if upload.keeps else None
@@ -164,6 +170,7 @@ def client(
         x, _ = read_vectors(message.content, Tensors.of_layout(trainer.layout))
         n = trainer.test_size
         floors.check_size(n)
+        floors.count_answer(context)
         scores = trainer.task.finish(trainer.evaluate(x, 0, n))
         found: Any = {"num-examples": n} | {name: value for name, value in scores.items() if isinstance(value, float)}
         return Message(RecordDict({"metrics": MetricRecord(found)}), reply_to=message)
@@ -294,6 +301,8 @@ def _recall(context: Context, request: TrainRequest, extras: Extras, dim: int) -
     if not request.memory:
         return np.zeros(dim, np.float32)
     if extras.memory is not None:
+        if digest(extras.memory) != request.memory:
+            raise BadInput("The server sent another memory than its request names.")
         return extras.memory
     for name in (KEPT, LEARNED):
         record = context.state.array_records.get(name)

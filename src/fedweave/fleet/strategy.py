@@ -28,6 +28,7 @@ from fedweave.fleet.known import Known
 from fedweave.fleet.metrics import EXAMPLES, AggregateMetrics, aggregated
 from fedweave.fleet.options import StrategyOptions, needs
 from fedweave.fleet.refusals import other_array, refuse_foreign_state, refuse_other_model, refuse_wrapped
+from fedweave.fleet.server.around import noise_secret
 from fedweave.fleet.server.mail import PromptGrid
 from fedweave.fleet.server.places import Places
 from fedweave.fleet.server.pulls import whole_answers
@@ -39,6 +40,7 @@ from fedweave.method import Method
 from fedweave.pacing import Synchronous, ask_more
 from fedweave.round import absorb, first_state, plan
 from fedweave.round.growth import refuse_unknown, summing
+from fedweave.round.measures import of_aggregator
 from fedweave.round.rules import Rules
 from fedweave.schedule import Rate, Schedule, rate_at
 from fedweave.system.measured import Measured
@@ -243,7 +245,7 @@ class Strategy(FlowerStrategy):
         method = self.method if size is None else self.method.asking(size)
         state = self._state_before(number, method, arrays, population)
         with deterministic(self._blas):
-            prober = NoProbes(self._tensors.layout)
+            prober = NoProbes(self._tensors.layout, self._secret)
             question = Question(plan(method, state, population, prober, self._lr(number), self.local.seed))
         self._asker.whole = self._grid is None
         config = ConfigRecord({**config, "server-round": number})
@@ -303,7 +305,8 @@ class Strategy(FlowerStrategy):
         used = [answers[row] for row in np.flatnonzero(heard.received).tolist()]
         counts = {"asked": len(asked.messages), "received": int(heard.received.sum()), "refused": len(happened.refused)}
         self._given = self._current = self._tensors.record(state.x, self._remainder.first(used, asked.arrays))
-        measured = self._aggregated("train", used)
+        own = of_aggregator(self.method.aggregator, state, happened.view)
+        measured = {**self._aggregated("train", used), **{name: float(value) for name, value in own.items()}}
         return self._given, MetricRecord({**measured, **counts})
 
     def configure_evaluate(
@@ -335,6 +338,7 @@ class Strategy(FlowerStrategy):
         local, saved = self.local, self._saved
         self._tensors = Tensors.of_record(arrays)
         self._remainder = Remainder(self._tensors)
+        self._secret = noise_secret(grid)
         strangers = None if self._needs else (local.batch_size, local.epochs)
         solver, upload, wanted = self.method.solver, self.method.upload, local.connected(bool(strangers))
         if self._needs:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.core.records import Array, Population, Replies, ServerState
+from fedweave.core.records import Array, Population, Replies, ServerState, View
 from fedweave.core.roles import Aggregator, Engine
 from fedweave.core.settings import BadInput, brief
 from fedweave.core.vectors import squared_lengths, weighted_sum
@@ -54,9 +54,15 @@ def of_round(aggregator: Aggregator, after: ServerState, happened: Round) -> dic
         "direction_length": float(np.linalg.norm(happened.direction[:p])),
         "step_length": float(np.linalg.norm(after.x[:p] - view.x[:p])),
         **_staleness(replies),
-        **_checked(aggregator.measure(after.aggregator, view), aggregator),
     }
-    return {name: value for name, value in measured.items() if not np.isnan(value)}
+    measured = {name: value for name, value in measured.items() if not np.isnan(value)}
+    return measured | of_aggregator(aggregator, after, view)
+
+
+def of_aggregator(aggregator: Aggregator, after: ServerState, view: View) -> dict[str, float]:
+    """Return what an aggregator measures itself, such as the ε that was spent."""
+    found = _checked(aggregator.measure(after.aggregator, view), aggregator)
+    return {name: value for name, value in found.items() if not np.isnan(value)}
 
 
 def _staleness(replies: Replies) -> dict[str, float]:

@@ -81,6 +81,7 @@ def view_of(
         lr=lr,
         effort_of=partial(method.solver.effort, lr=lr),
         seed=seed,
+        secret=getattr(prober, "secret", None),
     )
     return make_view(probes=_RoundProbes(prober, context or client_context(method, state), make_view))
 

@@ -32,6 +32,8 @@ class LocalGrid(Grid):
     and train as simulated clients do, unless ``node_config`` says otherwise.
     """
 
+    in_process = True  # the server has no secrets from the clients
+
     def __init__(
         self,
         app: ClientApp | Mapping[int, ClientApp],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,6 +32,11 @@ class AroundGrid(Grid):
         """Say that nobody will ask for the answers to these messages again."""
         give_up(self._grid, message_ids)
 
+    @property
+    def in_process(self) -> bool:
+        """Whether the clients are in the server's own process."""
+        return in_process(self._grid)
+
     def get_nodes(self) -> Iterable[Any]:
         return self._grid.get_nodes()
 
@@ -45,6 +51,20 @@ class AroundGrid(Grid):
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+
+def in_process(grid: Grid) -> bool:
+    """Return whether a grid's clients are in this process; not if the grid does not say so."""
+    return getattr(grid, "in_process", False)
+
+
+def noise_secret(grid: Grid) -> int | None:
+    """Return a seed for noise that no client knows, another one each time; None where all are in one process.
+
+    It is kept nowhere: a server that comes back has other noise, and what it sends cannot be subtracted from what the
+    one before it sent in the same round.
+    """
+    return None if in_process(grid) else secrets.randbits(128)
 
 
 def give_up(grid: Grid, message_ids: Iterable[str]) -> None:

@@ -17,6 +17,7 @@ from fedweave.core.records import Array, Assignment, Layout, Population, Replies
 from fedweave.core.settings import BadInput, brief
 from fedweave.engine.links import participation_seconds
 from fedweave.fleet.floors import NO_EVALUATION
+from fedweave.fleet.server.around import noise_secret
 from fedweave.fleet.server.mail import at_once, collect
 from fedweave.fleet.server.posts import Come, Posts, fill, merge
 from fedweave.fleet.server.questions import LIFE, Asker, Box, Question, some_of, why_failed
@@ -56,7 +57,7 @@ class FlowerEngine:
         measured: Measured | None,
         clock: Clock,
     ):
-        self.layout, self._evaluate = layout, evaluate
+        self.layout, self.secret, self._evaluate = layout, noise_secret(grid), evaluate
         self._grid, self._roster, self._terms, self._clock = grid, roster, terms, clock
         self._method, self._seed = method, seed
         self._asker = Asker(Tensors.of_layout(layout), method.solver, seed, terms, None, method.upload)

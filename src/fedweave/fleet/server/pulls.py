@@ -11,8 +11,10 @@ from threading import Thread
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+from flwr.superlink.grid.http_grid import HttpGrid
 
 from fedweave.fleet.server.around import AroundGrid
+from fedweave.fleet.server.received import received
 from fedweave.fleet.wire.answer import size
 
 THREADS = 16  # that pull at the same time
@@ -100,12 +102,17 @@ class WholeAnswers(AroundGrid):
         came = {answer.metadata.reply_to_message_id: answer for answer in answers}
         self._found |= {name: answer for name, answer in came.items() if name not in unwanted}
 
+    def _pulled(self, names: list[str]) -> Iterable[Message]:
+        if isinstance(self._grid, HttpGrid):
+            return received(self._grid, names, self._largest)
+        return self._grid.pull_messages(names)
+
     def _pull(self, work: deque[list[str]]) -> None:
         """Pull what there is to pull: a thread's work."""
         with suppress(IndexError):
             while names := work.popleft():
                 try:
-                    self._come.put((names, list(self._grid.pull_messages(names)), None))
+                    self._come.put((names, list(self._pulled(names)), None))
                 except Exception as e:  # which is for the thread that looks
                     self._come.put((names, [], e))
         self._come.put(None)

@@ -13,6 +13,7 @@ from fedweave.core.records import Array, Assignment, Cohort, Failure, Failures, 
 from fedweave.core.roles import Solver, Upload
 from fedweave.core.settings import BadInput, brief
 from fedweave.fleet.client import digest
+from fedweave.fleet.server.received import UNREADABLE
 from fedweave.fleet.server.terms import Terms
 from fedweave.fleet.wire.answer import Answer, Expected, read_answer, size
 from fedweave.fleet.wire.request import ANYONE, TrainRequest, ask, client_half
@@ -221,6 +222,9 @@ class Box:
         """Take in one answer, good or bad."""
         client = int(self.ids[row])
         self.answered[row], self.seconds[row] = True, seconds
+        if reply.has_error() and reply.error.code == UNREADABLE:
+            self.refused.append(Failure(client, why_failed(reply)))
+            return
         if reply.has_error():
             trace = "" if reply.error.code == GONE else (reply.error.reason or "")[-MOST_TRACE:]
             self.failed.append(Failure(client, why_failed(reply), trace))
@@ -292,6 +296,8 @@ def why_failed(reply: Message) -> str:
     """Return what Flower says of a client that did not do its work, in one line."""
     if reply.error.code == GONE:
         return "its node is gone"
+    if reply.error.code == UNREADABLE:
+        return brief(reply.error.reason, 300)
     told: Sequence[str] = (reply.error.reason or "").strip().splitlines()
     lines = [line for line in told if not line.startswith(WHILE)]
     return (
