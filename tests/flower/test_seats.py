@@ -156,6 +156,37 @@ def test_one_node_that_claims_a_huge_fleet_locks_nobody_out(stated, huge):
     assert roster.gather().size == 3
 
 
+class Later(VirtualClock):
+    """A clock by which these come after five seconds."""
+
+    def __init__(self, fleet, *which):
+        super().__init__()
+        self._come = lambda: fleet.online.update(fleet.nodes[i] for i in which)
+
+    def sleep(self, seconds):
+        super().sleep(seconds)
+        if self.time > 5:
+            self._come()
+
+
+def test_one_node_that_comes_first_and_claims_a_small_fleet_locks_nobody_out():
+    """It is not the whole fleet because it says so: two nodes must agree how many there are."""
+    fleet = Fleet((0, 1), (0, 3), (1, 3), (2, 3))
+    fleet.bring(0)
+    roster = Roster(fleet, Terms(), Later(fleet, 1, 2, 3))
+    assert roster.gather().tolist() == [True] * 3
+    assert roster.node == {i: fleet.nodes[i + 1] for i in range(3)}
+    assert f"node {fleet.nodes[0]} says that it is client 0" in roster.news[-1]
+
+
+def test_a_node_that_stays_alone_begins_no_run_unless_the_size_was_stated():
+    fleet = Fleet((0, 1))
+    fleet.bring(0)
+    with pytest.raises(RuntimeError, match=r"Only one node says that there are 1 clients.*Terms\(clients=…\)"):
+        Roster(fleet, Terms(start_seconds=5), VirtualClock()).gather()
+    assert Roster(fleet, Terms(clients=1), VirtualClock()).gather().tolist() == [True]
+
+
 def test_a_node_that_answers_rubbish_does_not_end_a_run_of_others():
     """A method that needs our clients says so where nobody is one; one bad node is just left out."""
     good, bad = app(), plain()  # has no answer to the question who it is

@@ -21,6 +21,7 @@ from fedweave.round.admission import wrong_number
 
 MOST_CLIENTS, MOST_CLASSES = 10**7, 10**6
 MOST_CLAIMED = 10**5  # clients of a fleet whose size only its nodes tell; a larger one must be stated
+AGREED = 2  # nodes that must say the same size where it is not stated: one alone could shut the others out
 TRIES = 3  # how often a node is asked who it is before it is taken for something else
 HELLO_SECONDS = 60.0  # to answer the first question: Flower starts a process for it
 LATE = 30.0  # how long a question lives after it was waited for
@@ -42,7 +43,7 @@ class Roster(Seats):
 
     A node is asked once who it is, and waited for once: Flower lists a dead one for a minute, and rounds go on. It gets
     the seat of its ``partition-id`` if nobody else holds it. The fleet has as many seats as was stated, or as most
-    nodes say when the first round begins. With ``needs``, a sentence, nodes that all run another app than ours are an
+    nodes say, at least two of them, when the first round begins. With ``needs``, a sentence, nodes that all run another app than ours are an
     error at once. With ``classes`` clients are also asked how well their samples cover so many classes, or 0: as many
     as each one knows.
     """
@@ -61,6 +62,7 @@ class Roster(Seats):
         self._hello = {} if classes is None else {"fedweave": ConfigRecord({"classes": classes})}
         self._classes = classes or MOST_CLASSES
         self._covered: dict[int, float] = {}
+        self._agree = 0  # nodes that say the size that most say
         self._needs, self._tries = needs, Counter[int]()
         self._claims: dict[int, Claim | None] = {}  # node id -> what it says; None for a node that is no client
         self._silent: dict[int, tuple[str, float]] = {}  # node id -> the question it has not answered, and its end
@@ -82,12 +84,16 @@ class Roster(Seats):
         while True:
             there = self._look(deadline)
             wanted = self._wanted()
-            if self.size and there.sum() >= wanted:
+            if self.size and self._agreed and there.sum() >= wanted:
                 self.stated = self.size  # from now on nobody can change it
                 return there
             if self._clock.now() >= deadline:
                 raise RuntimeError(self._missing(there, wanted))
             self._clock.sleep(min(max(self._terms.poll_seconds, 0.5), self._terms.start_seconds))
+
+    @property
+    def _agreed(self) -> bool:
+        return self.stated is not None or self._agree >= AGREED
 
     def _wanted(self) -> int:
         return self.min_available or (self.size if self._incomplete else self._terms.min_answers)
@@ -100,6 +106,11 @@ class Roster(Seats):
     def _missing(self, there: Array, wanted: int) -> str:
         if not self.size:
             return f"No client has come within {self._terms.start_seconds:g} s. " + " ".join(self.news)
+        if not self._agreed:
+            return (
+                f"Only one node says that there are {self.size} clients (num-partitions), and no other agrees after "
+                f"{self._terms.start_seconds:g} s: Terms(clients=…) states how many there are. " + " ".join(self.news)
+            )
         absent = ", ".join(map(str, np.flatnonzero(~there)[:10]))
         return (
             f"{there.sum()} of {self.size} clients are there after {self._terms.start_seconds:g} s, {wanted} must be: "
@@ -123,7 +134,9 @@ class Roster(Seats):
         claims = {node: claim for node, claim in self._claims.items() if claim and node in nodes}
         if self.stated is None and claims:
             said = Counter(claim.clients for claim in claims.values())
-            if (size := min(said, key=lambda size: (-said[size], size))) != self.size:
+            size = min(said, key=lambda size: (-said[size], size))
+            self._agree = said[size]
+            if size != self.size:
                 self.samples, self.node, self.holder = np.zeros(size, np.int64), {}, {}
         for node, claim in claims.items():
             if self.node.get(claim.client) == node:
