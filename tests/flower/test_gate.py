@@ -81,8 +81,9 @@ def test_a_claim_at_the_door_counts_little_and_the_log_names_it(caplog):
     assert re.search(said, caplog.text)
 
 
-def test_no_number_is_capped_before_a_median_means_something():
-    assert capped(np.array([1, 900, 0, 0]), 10).tolist() == [1, 900, 0, 0]
+def test_of_two_numbers_the_smaller_is_the_measure():
+    assert capped(np.array([0, 900, 0, 0]), 10).tolist() == [0, 900, 0, 0], "one alone cannot be compared"
+    assert capped(np.array([1, 900, 0, 0]), 10).tolist() == [1, 10, 0, 0]
     assert capped(np.array([1, 900, 2, 0]), 10).tolist() == [1, 20, 2, 0]
     assert capped(np.array([1, 900, 2, 0]), None).tolist() == [1, 900, 2, 0]
 
@@ -119,6 +120,44 @@ def test_an_evaluation_with_ten_times_the_median_of_samples_counts_as_that():
     ).evaluate_metrics_clientapp[1]["accuracy"]
     weight = np.where(np.arange(N) == BAD, 400, SAMPLES)
     assert found == pytest.approx(weight @ (np.arange(N) / 10) / weight.sum())
+
+
+def pair(change, kind, **options):
+    """A run of two rounds with two clients, of whom client 2 lies."""
+    grid = tampered(change, kind)
+    grid.online = {grid.nodes[BAD], grid.nodes[4]}
+    return start(flower.Strategy(fw.methods.fedavg(2), clock=VirtualClock(), **options), grid, rounds=2)
+
+
+def test_of_two_answers_one_that_claims_too_much_has_not_all_the_weight():
+    told = pair(claims(HUGE), "train")
+    moved = 10 / 11 * pull(BAD) + 1 / 11 * pull(4)
+    assert told.arrays["b"].numpy() == pytest.approx(2 * moved)
+    told = pair(claims(HUGE), "evaluate")
+    assert told.evaluate_metrics_clientapp[1]["accuracy"] == pytest.approx(10 / 11 * 0.2 + 1 / 11 * 0.4)
+
+
+def test_of_two_answers_one_that_is_far_too_long_does_not_pass():
+    told = pair(far, "train")
+    assert [record["refused"] for record in told.train_metrics_clientapp.values()] == [1, 1]
+    assert told.arrays["b"].numpy() == pytest.approx(2 * pull(4))
+    assert pair(far, "train", max_length_ratio=None).arrays["b"].numpy() > 1e5
+
+
+def far(content):
+    content["arrays"]["b"] = packed(np.array(1e6, np.float32))
+
+
+def test_an_answer_that_comes_alone_is_compared_with_those_before_it():
+    """As where rounds overlap and each one ends a round; one length of each other client counts."""
+    grid = tampered(far, "train")
+    strategy = flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock(), min_train_nodes=1)
+    grid.online -= {grid.nodes[BAD]}
+    start(strategy, grid)
+    grid.online = {grid.nodes[BAD]}
+    told = start(strategy, grid)
+    assert told.train_metrics_clientapp[2]["refused"] == 1
+    assert told.arrays["b"].numpy() == 0, "the model that it began with"
 
 
 @pytest.mark.parametrize("loss", [float("nan"), [0.5, float("inf")]])

@@ -294,7 +294,7 @@ class Strategy(FlowerStrategy):
         now = replace(now, loss_rate=before.loss_rate, latency=before.latency)
         assignment = replace(assignment, view=replace(assignment.view, population=now))
         with deterministic(self._blas):
-            rules = Rules(max_length_ratio=local.max_length_ratio)
+            rules = Rules(max_length_ratio=local.max_length_ratio, remember_lengths=True)
             state, happened = absorb(asked.method, asked.state, assignment, received, rules)
         self._state, heard = state, happened.replies
         known.seen = local.system.visited(known.seen, ids, heard.received, heard.seconds, heard.bytes_up)

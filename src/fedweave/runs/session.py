@@ -200,7 +200,7 @@ def refuse_foreign_state(session: Session, state: ServerState) -> None:
     """Refuse a stored state that cannot be one of this experiment; the states of own parts may change their shapes."""
     names = zip(("sampler", "aggregator", "server", "upload"), session.method.stateful, strict=True)
     parts = {name for name, part in names if not is_foreign(part)}
-    counted = {"refused": np.zeros(session.base.size)} if state.refusals else {}
+    counted = {name: np.zeros(session.base.size) for name in ("refused", "length") if name in state.refusals}
     start, under_way = session.start._replace(refusals=counted), flights_of(state.flights)
     if start.flights:  # any number may be under way
         start = start._replace(flights={**start.flights, **under_way._asdict()})

@@ -224,7 +224,7 @@ def _rules(experiment: Experiment) -> Rules:
     """Return the rules of a fleet's rounds: an experiment that has the simulator's limit for lengths gets a fleet's."""
     rules, simulated = experiment.rules, Experiment.__dataclass_fields__["max_length_ratio"].default
     same = rules.max_length_ratio == simulated
-    return rules._replace(max_length_ratio=MAX_LENGTH_RATIO) if same else rules
+    return rules._replace(max_length_ratio=MAX_LENGTH_RATIO if same else rules.max_length_ratio, remember_lengths=True)
 
 
 def _test_only(data: Dataset) -> ClientData:

@@ -43,9 +43,9 @@ class Roster(Seats):
 
     A node is asked once who it is, and waited for once: Flower lists a dead one for a minute, and rounds go on. It gets
     the seat of its ``partition-id`` if nobody else holds it. The fleet has as many seats as was stated, or as most
-    nodes say, at least two of them, when the first round begins. With ``needs``, a sentence, nodes that all run another app than ours are an
-    error at once. With ``classes`` clients are also asked how well their samples cover so many classes, or 0: as many
-    as each one knows.
+    nodes say, at least two of them, when the first round begins. With ``needs``, a sentence, nodes that all run another
+    app than ours are an error at once. With ``classes`` clients are also asked how well their samples cover so many
+    classes, or 0: as many as each one knows.
     """
 
     def __init__(
