@@ -216,6 +216,7 @@ def prepare(experiment: Experiment, grid: Grid, terms: Terms, clock: Clock, know
         tested=np.zeros(0, int),
         every_round=True,
         fleet=roster.fleet,
+        learn=engine.learn,
         own_model=model if own else None,
     )
 
