@@ -197,6 +197,54 @@ def test_an_update_nine_hundred_times_as_long_as_the_median_does_not_pass(tmp_pa
     assert tried(max_length_ratio=None) == [], "whoever says otherwise is heard"
 
 
+LEFT_OUT = {
+    "not reported": lambda content: content["metrics"].pop("accuracy"),
+    "a list": lambda content: content["metrics"].update({"accuracy": [0.5, 0.5]}),
+}
+
+
+@pytest.mark.parametrize("kind", LEFT_OUT)
+def test_one_client_does_not_take_a_metric_from_all(kind, caplog):
+    grid = tampered(LEFT_OUT[kind], "evaluate")
+    strategy = flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock())
+    with caplog.at_level(logging.WARNING):
+        found = start(strategy, grid).evaluate_metrics_clientapp[1]["accuracy"]
+    others = np.arange(N) != BAD
+    assert found == pytest.approx(SAMPLES[others] @ (np.arange(N)[others] / 10) / SAMPLES[others].sum())
+    place = {node: client for client, node in strategy._places.node.items()}
+    who = f"client {place[grid.nodes[BAD]]} (node {grid.nodes[BAD]})"
+    assert f"'accuracy' is averaged without {who}, which does not report it as the others do" in caplog.text
+
+
+def test_a_metric_that_few_report_has_no_mean():
+    def invent(content):
+        content["metrics"]["invented"] = 1.0
+
+    told = start(flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock()), tampered(invent, "evaluate"))
+    assert set(told.evaluate_metrics_clientapp[1]) == {"accuracy"}
+
+
+def test_one_client_does_not_set_the_arrays_of_whole_numbers():
+    """Each entry is the median of those that were admitted: no client alone decides it, whoever is first."""
+    for liar in range(N):
+        grid = flower.LocalGrid(plain(), N)
+        honest = grid._answered
+
+        def answered(message, node, honest=honest, liar=grid.nodes[liar]):
+            reply = honest(message, node)
+            if node == liar and message.metadata.message_type == "train":
+                reply.content["arrays"]["num"] = packed(np.array([-999, 10**6], np.int64))
+                reply.content["arrays"]["num_one"] = packed(np.array(10**6, np.int64))
+            return reply
+
+        grid._answered = answered
+        model = initial()
+        model["num"], model["num_one"] = packed(np.array([3, 5], np.int64)), packed(np.array(7, np.int64))
+        strategy = flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock())
+        found = strategy.start(grid, model, num_rounds=1).arrays
+        assert [found[name].numpy().tolist() for name in ("num", "num_one")] == [[4, 6], 8]
+
+
 def test_a_silent_client_does_not_hold_a_round_for_an_hour():
     clock = VirtualClock()
     grid = flower.LocalGrid(plain(), N, fate=lambda client, m: "silent" if client == BAD and asked_in(m) else "")

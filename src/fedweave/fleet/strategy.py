@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO
 from pathlib import Path
@@ -300,9 +300,11 @@ class Strategy(FlowerStrategy):
         known.seen = local.system.visited(known.seen, ids, heard.received, heard.seconds, heard.bytes_up)
         for kind, failure in happened.failures():
             log(INFO, "\t> round %s %s, %s", self._before + server_round, kind, known.places.told(failure))
-        used = [answers[row] for row in np.flatnonzero(heard.received).tolist()]
+        used = {known.places.called(int(ids[row])): answers[row] for row in np.flatnonzero(heard.received).tolist()}
         counts = {"asked": len(asked.messages), "received": int(heard.received.sum()), "refused": len(happened.refused)}
-        self._given = self._current = self._tensors.record(state.x, self._remainder.first(used, asked.arrays))
+        self._given = self._current = self._tensors.record(
+            state.x, self._remainder.medians(used.values(), asked.arrays)
+        )
         measured = self._aggregated("train", used)
         return self._given, MetricRecord({**measured, **counts})
 
@@ -375,5 +377,5 @@ class Strategy(FlowerStrategy):
         same = all(name == own for own, name in names.items())
         return content if same else RecordDict({names.get(name, name): record for name, record in content.items()})
 
-    def _aggregated(self, kind: str, contents: Sequence[RecordDict]) -> dict[str, Any]:
+    def _aggregated(self, kind: str, contents: Mapping[str, RecordDict]) -> dict[str, Any]:
         return aggregated(contents, self.local.weighted_by_key, self.local.terms, self._metrics[kind])
