@@ -236,6 +236,21 @@ def test_what_was_not_saved_is_refused_in_one_sentence(harm, copy):
         load(copy)
 
 
+def test_a_save_removes_no_folder_but_its_own(copy):
+    """A user's round-1.5 beside it is not one of them."""
+    for name in ("round-1.5", "round-000001.5.bak", "round-000001x.5"):
+        (copy / name).mkdir()
+        (copy / name / "notes").touch()
+    strategy = load(copy)
+    strategy.save(copy)
+    assert {f.name for f in copy.iterdir() if f.is_dir() and (f / "notes").exists()} == {
+        "round-1.5",
+        "round-000001.5.bak",
+        "round-000001x.5",
+    }
+    assert len([f for f in copy.iterdir() if f.is_dir()]) == 4
+
+
 def test_other_models_and_other_folders_are_refused(copy, tmp_path):
     with pytest.raises(fw.BadInput, match="another model than initial_arrays: 'w' differs"):
         load(copy).start(flower.LocalGrid(plain(), N), ArrayRecord({"w": packed(np.zeros(3))}), num_rounds=1)

@@ -42,15 +42,19 @@ def test_new_writes_an_app_that_runs(monkeypatch, capsys, tmp_path):
     project = tomllib.loads((tmp_path / "my-fleet/pyproject.toml").read_text())
     app = project["tool"]["flwr"]["app"]
     assert app["config"]["method"] == "scaffold"
+    clients = app["config"]["clients"]
+    assert clients >= app["config"]["per-round"] >= 3, "the fleet's size is not for its nodes to say, and medians count"
+    readme = (tmp_path / "My fleet/README.md").read_text()
+    assert readme.count("flower-supernode") == readme.count(f"num-partitions={clients}") == clients
     assert app["components"] == {"serverapp": "my_fleet.server_app:app", "clientapp": "my_fleet.client_app:app"}
     monkeypatch.syspath_prepend(tmp_path / "my-fleet")
     from my_fleet import client_app, server_app
 
     config = {**app["config"], "rounds": 1}
-    grid = flower.LocalGrid(client_app.app, 3, bytes=True)
+    grid = flower.LocalGrid(client_app.app, clients, bytes=True)
     result = flower.run(server_app.experiment(config), grid, server_app.terms(config), clock=VirtualClock())
     assert result.summary["method"] == "scaffold"
-    assert result.rounds["received"].tolist() == [2]
+    assert result.rounds["received"].tolist() == [3]
 
 
 def test_the_server_app_takes_its_settings_from_the_run(tmp_path):

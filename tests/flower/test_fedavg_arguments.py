@@ -215,6 +215,28 @@ def test_doubles_are_cast_with_one_note(caplog):
     assert caplog.text.count("clients send w as float64, which is cast to the model's float32") == 1
 
 
+@pytest.mark.parametrize("as_bytes", [True, False])
+def test_a_client_that_changes_what_it_was_sent_changes_nothing_for_the_others(as_bytes):
+    """On a grid in this process as over a network: each node has its own arrays and its own config."""
+    app, rounds = ClientApp(), []
+
+    @app.train()
+    def train(message, context):
+        record, config = message.content["arrays"], message.content["config"]
+        for name in record:
+            record[name] = packed(record[name].numpy() + 1)
+        rounds.append(config["server-round"])
+        config["server-round"] = 99
+        metrics = MetricRecord({"num-examples": 3})
+        return Message(RecordDict({"arrays": record, "metrics": metrics}), reply_to=message)
+
+    model = initial()
+    result = ours(fraction_evaluate=0).start(flower.LocalGrid(app, N, bytes=as_bytes), model, num_rounds=1)
+    assert rounds == [1] * N
+    assert result.arrays["b"].numpy() == pytest.approx(1)
+    assert model["b"].numpy() == 0
+
+
 def test_apps_that_name_their_records_otherwise_are_served():
     app = ClientApp()
 

@@ -81,8 +81,9 @@ def test_a_claim_at_the_door_counts_little_and_the_log_names_it(caplog):
     assert re.search(said, caplog.text)
 
 
-def test_no_number_is_capped_before_a_median_means_something():
-    assert capped(np.array([1, 900, 0, 0]), 10).tolist() == [1, 900, 0, 0]
+def test_of_two_numbers_the_smaller_is_the_measure():
+    assert capped(np.array([0, 900, 0, 0]), 10).tolist() == [0, 900, 0, 0], "one alone cannot be compared"
+    assert capped(np.array([1, 900, 0, 0]), 10).tolist() == [1, 10, 0, 0]
     assert capped(np.array([1, 900, 2, 0]), 10).tolist() == [1, 20, 2, 0]
     assert capped(np.array([1, 900, 2, 0]), None).tolist() == [1, 900, 2, 0]
 
@@ -121,6 +122,44 @@ def test_an_evaluation_with_ten_times_the_median_of_samples_counts_as_that():
     assert found == pytest.approx(weight @ (np.arange(N) / 10) / weight.sum())
 
 
+def pair(change, kind, **options):
+    """A run of two rounds with two clients, of whom client 2 lies."""
+    grid = tampered(change, kind)
+    grid.online = {grid.nodes[BAD], grid.nodes[4]}
+    return start(flower.Strategy(fw.methods.fedavg(2), clock=VirtualClock(), **options), grid, rounds=2)
+
+
+def test_of_two_answers_one_that_claims_too_much_has_not_all_the_weight():
+    told = pair(claims(HUGE), "train")
+    moved = 10 / 11 * pull(BAD) + 1 / 11 * pull(4)
+    assert told.arrays["b"].numpy() == pytest.approx(2 * moved)
+    told = pair(claims(HUGE), "evaluate")
+    assert told.evaluate_metrics_clientapp[1]["accuracy"] == pytest.approx(10 / 11 * 0.2 + 1 / 11 * 0.4)
+
+
+def test_of_two_answers_one_that_is_far_too_long_does_not_pass():
+    told = pair(far, "train")
+    assert [record["refused"] for record in told.train_metrics_clientapp.values()] == [1, 1]
+    assert told.arrays["b"].numpy() == pytest.approx(2 * pull(4))
+    assert pair(far, "train", max_length_ratio=None).arrays["b"].numpy() > 1e5
+
+
+def far(content):
+    content["arrays"]["b"] = packed(np.array(1e6, np.float32))
+
+
+def test_an_answer_that_comes_alone_is_compared_with_those_before_it():
+    """As where rounds overlap and each one ends a round; one length of each other client counts."""
+    grid = tampered(far, "train")
+    strategy = flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock(), min_train_nodes=1)
+    grid.online -= {grid.nodes[BAD]}
+    start(strategy, grid)
+    grid.online = {grid.nodes[BAD]}
+    told = start(strategy, grid)
+    assert told.train_metrics_clientapp[2]["refused"] == 1
+    assert told.arrays["b"].numpy() == 0, "the model that it began with"
+
+
 @pytest.mark.parametrize("loss", [float("nan"), [0.5, float("inf")]])
 def test_a_loss_that_is_no_number_does_not_poison_the_metrics(loss):
     def change(content):
@@ -156,6 +195,54 @@ def test_an_update_nine_hundred_times_as_long_as_the_median_does_not_pass(tmp_pa
     (said,) = tried()
     assert re.search(rf"client {BAD}: its update is .* times as long as the median, more than 100", said)
     assert tried(max_length_ratio=None) == [], "whoever says otherwise is heard"
+
+
+LEFT_OUT = {
+    "not reported": lambda content: content["metrics"].pop("accuracy"),
+    "a list": lambda content: content["metrics"].update({"accuracy": [0.5, 0.5]}),
+}
+
+
+@pytest.mark.parametrize("kind", LEFT_OUT)
+def test_one_client_does_not_take_a_metric_from_all(kind, caplog):
+    grid = tampered(LEFT_OUT[kind], "evaluate")
+    strategy = flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock())
+    with caplog.at_level(logging.WARNING):
+        found = start(strategy, grid).evaluate_metrics_clientapp[1]["accuracy"]
+    others = np.arange(N) != BAD
+    assert found == pytest.approx(SAMPLES[others] @ (np.arange(N)[others] / 10) / SAMPLES[others].sum())
+    place = {node: client for client, node in strategy._places.node.items()}
+    who = f"client {place[grid.nodes[BAD]]} (node {grid.nodes[BAD]})"
+    assert f"'accuracy' is averaged without {who}, which does not report it as the others do" in caplog.text
+
+
+def test_a_metric_that_few_report_has_no_mean():
+    def invent(content):
+        content["metrics"]["invented"] = 1.0
+
+    told = start(flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock()), tampered(invent, "evaluate"))
+    assert set(told.evaluate_metrics_clientapp[1]) == {"accuracy"}
+
+
+def test_one_client_does_not_set_the_arrays_of_whole_numbers():
+    """Each entry is the median of those that were admitted: no client alone decides it, whoever is first."""
+    for liar in range(N):
+        grid = flower.LocalGrid(plain(), N)
+        honest = grid._answered
+
+        def answered(message, node, honest=honest, liar=grid.nodes[liar]):
+            reply = honest(message, node)
+            if node == liar and message.metadata.message_type == "train":
+                reply.content["arrays"]["num"] = packed(np.array([-999, 10**6], np.int64))
+                reply.content["arrays"]["num_one"] = packed(np.array(10**6, np.int64))
+            return reply
+
+        grid._answered = answered
+        model = initial()
+        model["num"], model["num_one"] = packed(np.array([3, 5], np.int64)), packed(np.array(7, np.int64))
+        strategy = flower.Strategy(fw.methods.fedavg(N), clock=VirtualClock())
+        found = strategy.start(grid, model, num_rounds=1).arrays
+        assert [found[name].numpy().tolist() for name in ("num", "num_one")] == [[4, 6], 8]
 
 
 def test_a_silent_client_does_not_hold_a_round_for_an_hour():

@@ -1,5 +1,7 @@
 """The engine on Flower's grid: the simulator's bits, deadlines, failures by client, memories, resume."""
 
+from itertools import islice
+
 import numpy as np
 import pytest
 from flwr.app import Error, Message, MetricRecord
@@ -13,16 +15,20 @@ from fedweave.fleet.client import KEPT, LEARNED
 from fedweave.fleet.server.app import _recall, prepare
 from fedweave.fleet.server.engine import FlowerEngine
 from fedweave.fleet.server.terms import Terms, VirtualClock
+from fedweave.fleet.wire.seal import sealed
+from fedweave.fleet.wire.tensors import packed
 from fedweave.pacing import ask_more
-from fedweave.round import run_round
+from fedweave.runs.loop import iterate
 from fedweave.runs.method_names import method_names, parse
 from fedweave.runs.session import prepare as simulated_session
 from fedweave.sample import Everyone, FirstEveryone, Uniform
 from fedweave.store.run_folder import RunFolder
 from flower.rehearsal import (
+    BAD,
     CLIENTS,
     LinkGrid,
     SlowGrid,
+    Tampered,
     app,
     asked_in,
     digits,
@@ -127,9 +133,8 @@ def test_failures_become_links_and_seconds_become_latencies():
     session = prepare(
         experiment(fw.methods.fedavg(CLIENTS), system=fw.system.Measured()), fleet, Terms(poll_seconds=1), clock
     )
-    state = session.start
-    for r in (1, 2):
-        state, _ = run_round(session.experiment.method, state, session.world(r), session.engine, 0.05, 0)
+    for _ in islice(iterate(session), 2):
+        pass
     seen = session.world(3)
     asked, heard = np.full(CLIENTS, 1.99), np.array([1.99, 0, 1.99, 1.99, 0.99, 1.99])
     common = (heard.sum() + 1) / (asked.sum() + 1)
@@ -171,15 +176,36 @@ def test_feddd_on_a_fleet_has_slow_links_send_less(tmp_path):
     clock = VirtualClock()
     fleet = LinkGrid(clock, lambda client: 1e3 if client == 2 else 1e4, app(), CLIENTS)
     session = prepare(whole, fleet, terms, clock)
-    state = session.start
-    for r in range(1, 7):
-        state, _ = run_round(session.experiment.method, state, session.world(r), session.engine, 0.05, 0)
+    for _ in iterate(session):
+        pass
     rates = session.world(7).up_rate
     assert rates[2] == pytest.approx(1e3, rel=0.05)
     assert (np.delete(rates, 2) > 4e3).all()  # they send about the same in every round, which cannot tell
     again = prepare(whole, fleet, terms, clock)
     _recall(again, RunFolder.open(tmp_path / "run", write=False))
     assert again.world(7).up_rate == pytest.approx(rates)  # a server that goes on knows them from the rows
+
+
+def test_a_server_that_goes_on_knows_the_links_that_it_knew_also_of_a_client_that_was_refused(tmp_path):
+    """An update that is refused for its length counts against the link, before and after."""
+
+    def longer(message, context):
+        reply = app()(message, context)
+        if asked_in(message):
+            record = reply.content["update"]
+            for name in record:
+                record[name] = packed(10_000 * record[name].numpy())
+            sealed(reply.content, asked_in(message), BAD)
+        return reply
+
+    whole = experiment(fw.methods.fedacs(5), rounds=3, system=fw.system.Measured())
+    assert run(whole, Tampered(longer), out=tmp_path / "run").rounds["refused"].sum() > 0
+    session, again = (prepare(whole, Tampered(longer), Terms(), VirtualClock()) for _ in range(2))
+    for _ in iterate(session):
+        pass
+    _recall(again, RunFolder.open(tmp_path / "run", write=False))
+    assert session.engine.seen["heard"][BAD] == again.engine.seen["heard"][BAD] == 0
+    assert all(np.array_equal(kept, again.engine.seen[name]) for name, kept in session.engine.seen.items())
 
 
 def test_over_selection_asks_more_and_closes_when_enough_have_answered(tmp_path):

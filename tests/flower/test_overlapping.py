@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from fedweave.fleet.server import mail, shelf
 from fedweave.fleet.server.app import prepare
 from fedweave.fleet.server.terms import Terms, VirtualClock
 from fedweave.pacing import Buffered, Synchronous
-from fedweave.round import run_round
+from fedweave.runs.loop import iterate
 from fedweave.runs.session import nominal_population
 from fedweave.store.run_folder import RunFolder
 from fedweave.tables import spool
@@ -348,11 +349,9 @@ def test_the_visits_of_an_overlapping_fleet_are_measured():
     fleet = SlowGrid(
         clock, lambda c: 1.0 + c, app(), CLIENTS, fate=lambda c, m: "raises" if asked_in(m) and c == 5 else ""
     )
-    same = experiment(paced(fw.methods.fedavg(6), Buffered(6, 2)), system=fw.system.Measured())
+    same = experiment(paced(fw.methods.fedavg(6), Buffered(6, 2)), rounds=6, system=fw.system.Measured())
     session = prepare(same, fleet, Terms(poll_seconds=1), clock)
-    state = session.start
-    for _ in range(6):
-        state, _ = run_round(session.method, state, session.world, session.engine, 0.05, 0)
+    *_, (state, _) = islice(iterate(session), 6)
     seen = session.world(int(state.flights["dispatches"]) + 1)
     assert seen.latency == pytest.approx(1.0 + np.arange(CLIENTS))
     assert seen.loss_rate[5] > 0.3 > seen.loss_rate[:5].max()

@@ -72,7 +72,7 @@ def test_strangers_get_nothing_and_a_run_outlives_its_nodes_and_its_server(tmp_p
     write_app(tmp_path / "trial", "fedavg", per_round=CLIENTS)
     own_task(tmp_path)
     folder = tmp_path / "run"
-    config = {"rounds": 2, "answer-seconds": 10.0, "start-seconds": 120.0, "out": str(folder)}
+    config = {"rounds": 2, "clients": CLIENTS, "answer-seconds": 10.0, "start-seconds": 120.0, "out": str(folder)}
     with Processes(CLIENTS) as fleet:
         config["keys"] = str(fleet.folder / "keys")
         alone = "--isolation", "process"  # without the process that would start its app: none gets that far

@@ -13,7 +13,7 @@ from fedweave.fleet.server.places import Places
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import Terms, VirtualClock
 from flower.plain_app import plain
-from flower.rehearsal import CLIENTS, app, experiment, run
+from flower.rehearsal import CLIENTS, app, experiment, run, share
 
 
 def greeter():
@@ -156,6 +156,37 @@ def test_one_node_that_claims_a_huge_fleet_locks_nobody_out(stated, huge):
     assert roster.gather().size == 3
 
 
+class Later(VirtualClock):
+    """A clock by which these come after five seconds."""
+
+    def __init__(self, fleet, *which):
+        super().__init__()
+        self._come = lambda: fleet.online.update(fleet.nodes[i] for i in which)
+
+    def sleep(self, seconds):
+        super().sleep(seconds)
+        if self.time > 5:
+            self._come()
+
+
+def test_one_node_that_comes_first_and_claims_a_small_fleet_locks_nobody_out():
+    """It is not the whole fleet because it says so: two nodes must agree how many there are."""
+    fleet = Fleet((0, 1), (0, 3), (1, 3), (2, 3))
+    fleet.bring(0)
+    roster = Roster(fleet, Terms(), Later(fleet, 1, 2, 3))
+    assert roster.gather().tolist() == [True] * 3
+    assert roster.node == {i: fleet.nodes[i + 1] for i in range(3)}
+    assert f"node {fleet.nodes[0]} says that it is client 0" in roster.news[-1]
+
+
+def test_a_node_that_stays_alone_begins_no_run_unless_the_size_was_stated():
+    fleet = Fleet((0, 1))
+    fleet.bring(0)
+    with pytest.raises(RuntimeError, match=r"Only one node says that there are 1 clients.*Terms\(clients=…\)"):
+        Roster(fleet, Terms(start_seconds=5), VirtualClock()).gather()
+    assert Roster(fleet, Terms(clients=1), VirtualClock()).gather().tolist() == [True]
+
+
 def test_a_node_that_answers_rubbish_does_not_end_a_run_of_others():
     """A method that needs our clients says so where nobody is one; one bad node is just left out."""
     good, bad = app(), plain()  # has no answer to the question who it is
@@ -166,6 +197,62 @@ def test_a_node_that_answers_rubbish_does_not_end_a_run_of_others():
     roster.gather()
     roster.gather()
     assert any(f"Node {fleet.nodes[2]} is no client" in said for said in roster.news)
+
+
+def test_a_node_of_another_app_that_comes_first_ends_no_run_before_the_deadline():
+    apps = {i: app() if i else plain() for i in range(CLIENTS)}
+    fleet = flower.LocalGrid(apps, CLIENTS)
+    fleet.online = {fleet.nodes[0]}
+    roster = Roster(
+        fleet, Terms(connected=CLIENTS - 1), Later(fleet, *range(CLIENTS)), needs="They must be ours.", clients=CLIENTS
+    )
+    assert roster.gather().tolist() == [False] + [True] * (CLIENTS - 1)
+    assert f"Node {fleet.nodes[0]} is no client" in roster.news[0]
+
+
+def test_where_nobody_is_a_client_of_ours_the_error_says_what_is_needed():
+    fleet, clock = flower.LocalGrid(plain(), 2), VirtualClock()
+    with pytest.raises(
+        fw.BadInput, match=r"They must be ours\. A node of this fleet is none: it did not say who it is"
+    ):
+        Roster(fleet, Terms(start_seconds=20), clock, needs="They must be ours.").gather()
+    assert clock.now() >= 20
+
+
+def test_a_node_that_was_mended_and_started_again_is_asked_again_who_it_is():
+    """With a key it has the id that it had when it was taken for no client, or for another one."""
+    broken = {2}
+
+    def load(client, clients):
+        if client in broken:
+            raise OSError("the disk is not mounted")
+        return share(client)
+
+    fleet = flower.LocalGrid(flower.client("auto", load), CLIENTS)
+    roster = Roster(fleet, Terms(connected=5, clients=CLIENTS), VirtualClock())
+    for _ in range(4):
+        assert not roster.gather()[2]
+    fleet.online.discard(fleet.nodes[2])
+    roster.gather()
+    broken.clear()
+    assert not roster.gather()[2]
+    fleet.online.add(fleet.nodes[2])
+    assert not roster.gather()[2], "it is asked, and nobody waits for it"
+    assert roster.gather().all()
+
+
+def test_a_node_that_comes_back_as_another_client_has_that_seat_alone():
+    fleet = Fleet((0, 3), (1, 3), (2, 3), keys=[b"a", b"b", b"c"])
+    fleet.bring(0, 1)
+    roster = Roster(fleet, Terms(clients=3, connected=1), VirtualClock())
+    assert roster.gather().tolist() == [True, True, False]
+    fleet.lose(1)
+    roster.gather()
+    fleet._contexts[fleet.nodes[1]].node_config["partition-id"] = 2
+    fleet.bring(1)
+    roster.gather()
+    assert roster.gather().tolist() == [True, False, True]
+    assert roster.node == {0: fleet.nodes[0], 2: fleet.nodes[1]}
 
 
 def test_a_server_that_goes_on_remembers_whose_seats_they_are(tmp_path):

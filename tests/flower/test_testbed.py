@@ -42,7 +42,8 @@ def test_who_is_not_root_is_told_so_and_gets_a_stand_in(nobody):
         Testbed(LINKS)
     study = papers.studies()["feddd/fig8/testbed/iid"]
     assert not is_real("laptop")
-    assert STAND_IN in study.settings("laptop")["transport"]
+    for scale in ("laptop", "paper"):
+        assert STAND_IN in study.settings(scale)["transport"]
     assert not any(trial.real for trial in study.arms("laptop").values())
 
 

@@ -148,7 +148,22 @@ def test_lengths_are_compared_at_any_scale(scale):
     assert admit(*lengths(*(scale * np.array([1, 1, 1, 1, 999]))), LAYOUT, max_length_ratio=1000)[1] == []
 
 
-def test_two_answers_cannot_tell_who_is_wrong_and_zeros_are_no_measure():
-    assert admit(*lengths(1, 1e9), LAYOUT, max_length_ratio=10)[1] == []
+def test_fewer_than_three_answers_are_compared_only_where_earlier_lengths_are_remembered():
+    """Of two the smaller is the measure: a short one does no harm. One that is alone has none."""
+
+    def refused(*values, earlier=None):
+        return [r.client for r in admit(*lengths(*values), LAYOUT, max_length_ratio=10, earlier=earlier)[1]]
+
+    assert refused(1, 1e9) == [], "the simulator"
+    assert refused(1, 1e9, earlier=[]) == [1]
+    assert refused(1, 9, earlier=[]) == []
+    assert refused(1e9, np.nan, earlier=[]) == []
+    assert refused(1e9, np.nan, earlier=[2.0]) == [0]
+    assert refused(1, 30, earlier=[9.0, 8.0, 7.0]) == []
+    assert refused(1, 90, earlier=[9.0, 8.0, 7.0]) == [1]
+    assert refused(1, 2, 3, earlier=[1e-9] * 9) == [], "three answers have a median of their own"
+
+
+def test_zeros_are_no_measure():
     assert admit(*lengths(0, 0, 0, 1), LAYOUT, max_length_ratio=10)[1] == []
     assert admit(*lengths(1, 1, 1, 1e9), LAYOUT)[1] == []  # no limit was asked for

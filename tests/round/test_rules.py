@@ -12,7 +12,7 @@ from fedweave.cli.options import experiments_of
 from fedweave.core.records import Failure, Failures
 from fedweave.engine.simulator import Simulator
 from fedweave.pacing import Synchronous, answers_needed, ask_more
-from fedweave.round.rules import NO_RULES, Rules, refusals_after, why_abandoned
+from fedweave.round.rules import NO_RULES, Rules, earlier_lengths, lengths_after, refusals_after, why_abandoned
 from fedweave.runs.loop import resume, run
 from fedweave.store.run_folder import RunFolder
 
@@ -113,6 +113,21 @@ def test_refusals_are_counted_only_where_they_matter():
     assert once["refused"].tolist() == [1, 0, 2, 0]
     assert refusals_after(once, bad[:1], 4, Rules(quarantine=3))["refused"].tolist() == [1, 0, 3, 0]
     assert once["refused"].tolist() == [1, 0, 2, 0]
+
+
+def test_lengths_of_others_are_remembered_where_the_rules_say_so():
+    rules = Rules(max_length_ratio=10, remember_lengths=True)
+    ids, heard = np.array([0, 2]), np.array([True, False])
+    after = lengths_after({"refused": np.arange(3)}, ids, np.array([4.0, 9.0]), heard, 3, rules)
+    assert after["length"].tolist() == [4, 0, 0]
+    assert after["refused"].tolist() == [0, 1, 2]
+    assert earlier_lengths(after, np.array([1, 2]), rules) == [4]
+    assert earlier_lengths(after, np.array([0]), rules) == []
+    assert earlier_lengths({}, ids, rules) == []
+    assert earlier_lengths(after, ids, NO_RULES) is None
+    assert lengths_after({}, ids, np.ones(2), heard, 3, NO_RULES) == {}
+    both = refusals_after(after, [Failure(1, "bad")], 3, rules._replace(quarantine=3))
+    assert both["length"].tolist() == [4, 0, 0]
 
 
 def test_a_straggler_is_late_and_not_dead(tiny, tmp_path):

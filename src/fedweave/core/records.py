@@ -302,7 +302,7 @@ class ServerState(NamedTuple):
     server: State
     clients: State = MappingProxyType({})  # what the simulated clients remember themselves
     upload: State = MappingProxyType({})
-    refusals: State = MappingProxyType({})  # how often each client's answer was refused, where that is counted
+    refusals: State = MappingProxyType({})  # where it is kept: each client's refused answers, and its last length
     flights: State = MappingProxyType({})  # who is under way, and the models they began with, where rounds overlap
     best: State = MappingProxyType({})  # the best evaluated model so far, as x, round and value; rounds do not see it
     fleet: State = MappingProxyType({})  # whose seat each client's is, and its samples, of a real fleet; likewise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from logging import WARNING
 
 import numpy as np
@@ -13,7 +13,7 @@ from fedweave.core.records import Array, Cohort, Failure, Replies
 from fedweave.core.settings import BadInput
 from fedweave.fleet.metrics import EXAMPLES, reported, wrong_weight
 from fedweave.fleet.options import WRAPPER
-from fedweave.fleet.wire.tensors import Tensors, fits, records_of
+from fedweave.fleet.wire.tensors import Tensors, fits, packed, records_of
 from fedweave.method import Method
 
 
@@ -36,13 +36,19 @@ class Remainder:
             arrays[key] = ArrayRecord({name: record[name] for name in self.names if name in record})
         return RecordDict({**arrays, **records_of(content, MetricRecord)})
 
-    def first(self, answers: Sequence[RecordDict], asked: ArrayRecord) -> ArrayRecord:
-        """Return the arrays that are not averaged: those of the first client that sent whole ones, or as they were."""
-        for answer in answers if self.names else ():
-            for record in records_of(answer, ArrayRecord).values():
-                if all(n in record and fits(n, record[n], asked[n]) for n in self.names):
-                    return record
-        return asked
+    def medians(self, answers: Iterable[RecordDict], asked: ArrayRecord) -> ArrayRecord:
+        """Return the arrays that are not averaged: the lower median of each entry that clients sent, or as it was."""
+        if not self.names:
+            return asked
+        whole = [record for answer in answers if (record := self._whole(answer, asked))]  # one of each client
+        if not whole:
+            return asked
+        stacks, middle = {n: np.stack([r[n].numpy() for r in whole]) for n in self.names}, (len(whole) - 1) // 2
+        return ArrayRecord({n: packed(np.sort(stack, axis=0)[middle]) for n, stack in stacks.items()})
+
+    def _whole(self, answer: RecordDict, asked: ArrayRecord) -> ArrayRecord | None:
+        records = records_of(answer, ArrayRecord).values()
+        return next((r for r in records if all(n in r and fits(n, r[n], asked[n]) for n in self.names)), None)
 
 
 def with_examples(content: RecordDict, key: str, most: float) -> RecordDict:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import fields
@@ -35,6 +36,7 @@ from fedweave.store.states import Tables, is_intact, pack, unpack
 from fedweave.tables.files import read_bytes, read_json, shown_path, writable, write_file
 
 FORMAT, FILE, STATE, FLEET = 1, "strategy.json", "state.safetensors", "fleet.safetensors"
+FOLDER = r"^round-\d{6,}\.\d+$"  # of one save
 Size = Annotated[int, Field(ge=0, lt=2**48)]
 
 
@@ -49,7 +51,7 @@ class About(Checked):
     """The content of strategy.json."""
 
     format: int
-    folder: Annotated[str, Field(pattern=r"^round-\d{6,}\.\d+$")]
+    folder: Annotated[str, Field(pattern=FOLDER)]
     sha256: dict[str, str]
     method: dict[str, Any]
     options: dict[str, Any]
@@ -103,7 +105,7 @@ def write(path: Path, about: Mapping[str, Any], state: ServerState, arrays: Mapp
 
 
 def _saves(path: Path) -> list[Path]:
-    return [folder for folder in path.glob("round-*.*") if folder.suffix[1:].isdigit() and folder.is_dir()]
+    return [folder for folder in path.iterdir() if re.fullmatch(FOLDER, folder.name) and folder.is_dir()]
 
 
 def read(path: Path) -> Saved:

@@ -35,20 +35,20 @@ def questions(
 
 def good_answers(
     options: StrategyOptions, places: Seats | None, asked: Sequence[Message], replies: Iterable[Message], number: int
-) -> list[RecordDict]:
-    """Return what the clients measured; bad answers are left out, and the log says why."""
-    good = list[RecordDict]()
+) -> dict[str, RecordDict]:
+    """Return what the clients measured, by their names; bad answers are left out, and the log says why."""
+    good = dict[str, RecordDict]()
     node_of = {message.metadata.message_id: message.metadata.dst_node_id for message in asked}
     client_at = {node: client for client, node in (places.node.items() if places else ())}
     once = {reply.metadata.reply_to_message_id: reply for reply in replies}  # it may come twice
     for reply in once.values():
+        node = node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
+        who = places.called(client_at[node]) if places and node in client_at else f"node {node}"
         try:
             if reply.has_error():
                 raise Unfit(why_failed(reply))
             check_evaluation(reply.content, options.terms.most_samples, options.weighted_by_key)
-            good.append(reply.content)
+            good[who] = reply.content
         except Unfit as e:
-            node = node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
-            who = places.called(client_at[node]) if places and node in client_at else f"node {node}"
             log(INFO, "\t> round %s, evaluation of %s: %s", number, who, e)
     return good

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO
 from pathlib import Path
@@ -296,15 +296,16 @@ class Strategy(FlowerStrategy):
         now = replace(now, loss_rate=before.loss_rate, latency=before.latency)
         assignment = replace(assignment, view=replace(assignment.view, population=now))
         with deterministic(self._blas):
-            rules = Rules(max_length_ratio=local.max_length_ratio)
+            rules = Rules(max_length_ratio=local.max_length_ratio, remember_lengths=True)
             state, happened = absorb(asked.method, asked.state, assignment, received, rules)
         self._state, heard = state, happened.replies
         known.seen = local.system.visited(known.seen, ids, heard.received, heard.seconds, heard.bytes_up)
         for kind, failure in happened.failures():
             log(INFO, "\t> round %s %s, %s", self._before + server_round, kind, known.places.told(failure))
-        used = [answers[row] for row in np.flatnonzero(heard.received).tolist()]
+        used = {known.places.called(int(ids[row])): answers[row] for row in np.flatnonzero(heard.received).tolist()}
         counts = {"asked": len(asked.messages), "received": int(heard.received.sum()), "refused": len(happened.refused)}
-        self._given = self._current = self._tensors.record(state.x, self._remainder.first(used, asked.arrays))
+        arrays = self._remainder.medians(used.values(), asked.arrays)
+        self._given = self._current = self._tensors.record(state.x, arrays)
         own = of_aggregator(self.method.aggregator, state, happened.view)
         measured = {**self._aggregated("train", used), **{name: float(value) for name, value in own.items()}}
         return self._given, MetricRecord({**measured, **counts})
@@ -379,5 +380,5 @@ class Strategy(FlowerStrategy):
         same = all(name == own for own, name in names.items())
         return content if same else RecordDict({names.get(name, name): record for name, record in content.items()})
 
-    def _aggregated(self, kind: str, contents: Sequence[RecordDict]) -> dict[str, Any]:
+    def _aggregated(self, kind: str, contents: Mapping[str, RecordDict]) -> dict[str, Any]:
         return aggregated(contents, self.local.weighted_by_key, self.local.terms, self._metrics[kind])

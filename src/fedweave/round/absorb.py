@@ -16,10 +16,10 @@ from fedweave.core.records import (
     View,
 )
 from fedweave.method import Method
-from fedweave.round.admission import admit, not_finite
+from fedweave.round.admission import admit, lengths, not_finite
 from fedweave.round.guard import guarded
 from fedweave.round.memories import NOBODY, commit_memories, total_bytes_down
-from fedweave.round.rules import NO_RULES, Rules, refusals_after, why_abandoned
+from fedweave.round.rules import NO_RULES, Rules, earlier_lengths, lengths_after, refusals_after, why_abandoned
 from fedweave.server import advance
 
 
@@ -62,7 +62,10 @@ def absorb(
     parts, cohort, view = guarded(method), assignment.cohort, assignment.view
     replies = parts.pacing.close(replies, cohort)
     crash_point("trained")
-    replies, refused = admit(replies, cohort, view.layout, rules.max_length_ratio)
+    length, earlier = None, earlier_lengths(state.refusals, cohort.ids, rules)
+    if rules.max_length_ratio is not None:
+        length = lengths(replies)
+    replies, refused = admit(replies, cohort, view.layout, rules.max_length_ratio, length, earlier)
     direction, aggregator = parts.aggregator.combine(state.aggregator, view, cohort, replies)
     crash_point("combined")
     x, server = advance(parts.server.step, state.server, view.x, direction, view.layout)
@@ -72,6 +75,8 @@ def absorb(
     clients = commit_memories(state.clients, cohort, replies, parts.upload.refreshes(view.round), busy)
     clock = state.clock + (float(replies.seconds.max()) if cohort.ids.size else 0.0)
     refusals = refusals_after(state.refusals, refused, view.population.size, rules)
+    if length is not None:
+        refusals = lengths_after(refusals, cohort.ids, length, replies.received, view.population.size, rules)
     why = why_abandoned(replies, refused, rules) or not_finite(x, direction, method)
     happened = Round(
         assignment=assignment,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,20 +14,30 @@ from fedweave.core.settings import brief
 from fedweave.core.vectors import all_finite, by_rows, release, squared_lengths
 from fedweave.method import Method
 
+FEW = 3  # answers from which the median of a round means something
+
 
 def admit(
-    replies: Replies, cohort: Cohort, layout: Layout, max_length_ratio: float | None = None
+    replies: Replies,
+    cohort: Cohort,
+    layout: Layout,
+    max_length_ratio: float | None = None,
+    length: Array | None = None,
+    earlier: Sequence[float] | None = None,
 ) -> tuple[Replies, list[Failure]]:
     """Return the replies with every bad update turned into a lost one, and why, for each of all that were refused.
 
-    Bad is what is not finite, and what is more than ``max_length_ratio`` times as long as the cohort's median. An
-    engine that gets answers as messages has already refused those that are no update at all (``misfit``).
+    Bad is what is not finite, and what is more than ``max_length_ratio`` times as long as the cohort's median; fewer
+    than three answers are compared only with ``earlier``, lengths of others. ``length`` has those of the updates, if
+    they are known. An engine that gets answers as messages has already refused those that are no update at all
+    (``misfit``).
     """
     vectors, refused = (
         [replies.updates] if replies.memory_change is None else [replies.updates, replies.memory_change],
         [],
     )
-    length = None if max_length_ratio is None else _lengths(replies)  # not finite where an entry is not
+    if length is None and max_length_ratio is not None:
+        length = lengths(replies)  # not finite where an entry is not
     looked = 0 if length is None or not np.isfinite(length).all() else 1
     if not all(all_finite(rows) for rows in vectors[looked:]):
         fine = np.all([by_rows(lambda some: np.isfinite(some).all(axis=1), rows) for rows in vectors], axis=0)
@@ -36,19 +46,17 @@ def admit(
             refused.append(_why(int(cohort.ids[i]), wrong, layout))
             release(replies.updates)
         replies = replies.keep_only(fine)
-    if length is not None and (times := _in_medians(length, replies.received)).max(initial=0) > max_length_ratio:
-        refused += [
-            Failure(
-                int(cohort.ids[i]),
-                f"its update is {times[i]:.4g} times as long as the median, more than {max_length_ratio:g}",
-            )
-            for i in np.flatnonzero(times > max_length_ratio)
-        ]
-        replies = replies.keep_only(times <= max_length_ratio)
+    if length is not None and max_length_ratio is not None:
+        times = _in_medians(length, replies.received, earlier)
+        for i in np.flatnonzero(times > max_length_ratio):
+            why = f"its update is {times[i]:.4g} times as long as the median, more than {max_length_ratio:g}"
+            refused.append(Failure(int(cohort.ids[i]), why))
+        if times.max(initial=0) > max_length_ratio:
+            replies = replies.keep_only(times <= max_length_ratio)
     return replies, [*replies.failures.refused, *refused]
 
 
-def _lengths(replies: Replies) -> Array:
+def lengths(replies: Replies) -> Array:
     """Return the length of every received update, zero for the others.
 
     In the updates' own precision, which takes a quarter of the time; in double where their squares may not fit.
@@ -62,10 +70,16 @@ def _lengths(replies: Replies) -> Array:
     return np.sqrt(square)
 
 
-def _in_medians(length: Array, received: Array) -> Array:
-    """Return each received update's length in units of the median one. All zeros with fewer than three answers."""
-    known = length[received].tolist()
-    median = statistics.median(known) if len(known) >= 3 else 0.0
+def _in_medians(length: Array, received: Array, earlier: Sequence[float] | None) -> Array:
+    """Return each received update's length in units of the median one; all zeros where nothing can be compared.
+
+    Fewer than three are compared together with earlier ones, by the lower median: of two the smaller.
+    """
+    known, median = length[received].tolist(), 0.0
+    if len(known) >= FEW:
+        median = statistics.median(known)
+    elif earlier is not None and len(known := [*known, *earlier]) > 1:
+        median = statistics.median_low(known)
     return np.where(received, length, 0.0) / median if median else np.zeros(length.size)
 
 

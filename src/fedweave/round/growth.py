@@ -31,7 +31,7 @@ def grown(method: Method, state: ServerState, population: Population, before: in
     }
     for part in _nested(method.aggregator):
         parts["aggregator"] = part.joined(parts["aggregator"], np.arange(before, n), state.round)
-    refusals = extended(state.refusals, {name: np.zeros(n, np.int64) for name in state.refusals})
+    refusals = extended(state.refusals, {name: np.zeros(n, kept.dtype) for name, kept in state.refusals.items()})
     return state._replace(**parts, refusals=refusals)
 
 

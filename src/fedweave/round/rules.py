@@ -17,6 +17,7 @@ class Rules(NamedTuple):
     max_length_ratio: float | None = None  # an update this many times as long as its round's median one is refused
     min_answers: int = 0  # with fewer usable answers the round is abandoned
     quarantine: int | None = None  # a client with so many refused answers is no longer asked
+    remember_lengths: bool = False  # whether fewer than three answers are compared too, with those of earlier rounds
 
 
 NO_RULES = Rules()
@@ -35,7 +36,24 @@ def refusals_after(refusals: State, refused: Sequence[Failure], clients: int, ru
         return refusals
     count: Array = refusals.get("refused", np.zeros(clients, np.int64)).copy()
     np.add.at(count, [failure.client for failure in refused], 1)
-    return {"refused": count}
+    return {**refusals, "refused": count}
+
+
+def earlier_lengths(refusals: State, ids: Array, rules: Rules) -> list[float] | None:
+    """Return how long the last updates of others than these clients were; None where that is not remembered."""
+    if not rules.remember_lengths:
+        return None
+    others = np.delete(refusals["length"], ids) if "length" in refusals else np.zeros(0)
+    return others[others > 0].tolist()
+
+
+def lengths_after(refusals: State, ids: Array, length: Array, admitted: Array, clients: int, rules: Rules) -> State:
+    """Return how long each client's last admitted update was, beside what else is counted."""
+    if not rules.remember_lengths:
+        return refusals
+    last: Array = refusals.get("length", np.zeros(clients)).copy()
+    last[ids[admitted]] = length[admitted]
+    return {**refusals, "length": last}
 
 
 def why_abandoned(replies: Replies, refused: Sequence[Failure], rules: Rules) -> str:

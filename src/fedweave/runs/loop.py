@@ -173,6 +173,8 @@ def iterate(session: Session, state: ServerState | None = None) -> Iterator[tupl
         state, happened = run_round(
             session.method, state, session.world, session.engine, lr, e.seed, e.calibrate, session.rules
         )
+        if session.learn is not None:
+            session.learn(happened)
         yield state, happened
         del happened  # its updates would stay in memory beside those of the next round
 

@@ -29,7 +29,7 @@ from fedweave.local.client_data import ClientData
 from fedweave.local.quadratic import Quadratics, QuadraticTrainer
 from fedweave.local.torch.device import choose_device
 from fedweave.method import Method
-from fedweave.round import first_state
+from fedweave.round import Round, first_state
 from fedweave.round.calibration import calibrated_lr
 from fedweave.round.plan import view_of
 from fedweave.round.read_only import read_only_record
@@ -61,6 +61,7 @@ class Session(NamedTuple):
     tested: Array  # (k,) the clients that have test samples of their own
     every_round: bool = False  # whether a round is too expensive to repeat: its state is saved at once
     fleet: Callable[[], State] = dict  # what to keep of a real fleet beside the state
+    learn: Callable[[Round], None] | None = None  # takes in what a finished round tells of a real fleet
     own_model: Callable[..., Any] | None = None  # makes the model, with its start values, if it is none of the library
 
 
@@ -200,7 +201,7 @@ def refuse_foreign_state(session: Session, state: ServerState) -> None:
     """Refuse a stored state that cannot be one of this experiment; the states of own parts may change their shapes."""
     names = zip(("sampler", "aggregator", "server", "upload"), session.method.stateful, strict=True)
     parts = {name for name, part in names if not is_foreign(part)}
-    counted = {"refused": np.zeros(session.base.size)} if state.refusals else {}
+    counted = {name: np.zeros(session.base.size) for name in ("refused", "length") if name in state.refusals}
     start, under_way = session.start._replace(refusals=counted), flights_of(state.flights)
     if start.flights:  # any number may be under way
         start = start._replace(flights={**start.flights, **under_way._asdict()})

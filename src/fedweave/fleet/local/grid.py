@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -91,8 +91,7 @@ class LocalGrid(Grid):
             if fate == "raises":
                 raise RuntimeError("no power")
             app = self._app if isinstance(self._app, ClientApp) else self._app[client]
-            if self._bytes:
-                message.content = send_as_bytes(message.content)
+            message.content = send_as_bytes(message.content) if self._bytes else _own(message.content)
             answer = app(message, self._contexts[node])
             if self._bytes:
                 answer.content = send_as_bytes(answer.content)
@@ -119,6 +118,11 @@ class LocalGrid(Grid):
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+
+def _own(content: RecordDict) -> RecordDict:
+    """Return a node's own records, with the same arrays: what it puts into them the other nodes do not see."""
+    return RecordDict({name: cast(Any, type(record))({**record}) for name, record in content.items()})
 
 
 def send_as_bytes(content: RecordDict) -> RecordDict:

@@ -42,13 +42,13 @@ clientapp = "$package.client_app:app"
 # `flwr run . -c "rounds=50"` changes any of these for one run.
 [tool.flwr.app.config]
 method = "$method"        # a name of `fedweave list methods`
-per-round = $per_round    # clients asked in a round
+per-round = $per_round    # clients asked in a round; from three on, one that claims too much stands out
 rounds = 20
 lr = 0.05
 epochs = 1                # local passes over a client's data in a round
 batch-size = 20
 seed = 0
-clients = 0               # how many there are; 0: as many as most nodes say
+clients = 3               # how many there are; 0: as many as most nodes say, so keep it where nodes may lie
 connected = 0             # how many must be there before a round begins; 0: all before the first
 keys = ""                 # a folder with node0.pub, node1.pub, …: each seat is then its key's alone; an absolute path
 start-seconds = 600       # how long to wait for the clients
@@ -119,13 +119,14 @@ app = flower.server(experiment, terms=terms)
 README = """\
 # $project
 
-`$method` of fedweave as a Flower app. On one machine, three terminals:
+`$method` of fedweave as a Flower app. On one machine, four terminals:
 
 ```
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 flower-superlink --insecure --disable-runtime-dependency-installation
-flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9094 --node-config 'partition-id=0 num-partitions=2'
-flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9095 --node-config 'partition-id=1 num-partitions=2'
+flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9094 --node-config 'partition-id=0 num-partitions=3'
+flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9095 --node-config 'partition-id=1 num-partitions=3'
+flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9096 --node-config 'partition-id=2 num-partitions=3'
 ```
 
 and in `~/.flwr/config.toml`
@@ -139,8 +140,9 @@ address = "127.0.0.1:8000"
 insecure = true
 ```
 
-Then `flwr run . --stream`. `fedweave flower demo` does all of this for you. Over a real network use certificates and
-node keys: `fedweave flower keys`, and docs/deploy.md of fedweave.
+Then `flwr run . --stream`. With another number of nodes change `clients` in pyproject.toml too. `fedweave flower demo`
+does all of this for you. Over a real network use certificates and node keys: `fedweave flower keys`, and docs/deploy.md
+of fedweave.
 
 `flwr build` packs the app into one file. To offer it to others on Flower's Hub, put the name of your account into
 `publisher` in pyproject.toml, then `flwr login` and `flwr app publish .`; they get it by `flwr new @account/$project`.
@@ -152,7 +154,7 @@ __pycache__/
 """
 
 
-def write_app(folder: Path, method: str, per_round: int = 2) -> list[Path]:
+def write_app(folder: Path, method: str, per_round: int = 3) -> list[Path]:
     """Write an app that ``flwr run`` and ``flwr build`` accept, and return its files."""
     from fedweave import __version__
 

@@ -216,6 +216,7 @@ def prepare(experiment: Experiment, grid: Grid, terms: Terms, clock: Clock, know
         tested=np.zeros(0, int),
         every_round=True,
         fleet=roster.fleet,
+        learn=engine.learn,
         own_model=model if own else None,
     )
 
@@ -224,7 +225,7 @@ def _rules(experiment: Experiment) -> Rules:
     """Return the rules of a fleet's rounds: an experiment that has the simulator's limit for lengths gets a fleet's."""
     rules, simulated = experiment.rules, Experiment.__dataclass_fields__["max_length_ratio"].default
     same = rules.max_length_ratio == simulated
-    return rules._replace(max_length_ratio=MAX_LENGTH_RATIO) if same else rules
+    return rules._replace(max_length_ratio=MAX_LENGTH_RATIO if same else rules.max_length_ratio, remember_lengths=True)
 
 
 def _test_only(data: Dataset) -> ClientData:

@@ -27,6 +27,7 @@ from fedweave.fleet.wire.answer import read_loss
 from fedweave.fleet.wire.request import QUERY_LOSS, ask_loss
 from fedweave.fleet.wire.tensors import Tensors, Unfit
 from fedweave.method import Method
+from fedweave.round import Round
 from fedweave.round.growth import summing
 from fedweave.system.measured import Measured
 from fedweave.upload.codec import ClientModel, ModelFleet
@@ -82,7 +83,7 @@ class FlowerEngine:
         for row, reply, seconds in collect(self._grid, messages, wait, needed, self._terms, self._clock, few):
             box.put(row, reply, seconds)
         box.close(wait, enough=int(box.received.sum()) >= needed)
-        replies = self._noted(assignment, self._replies(question, box))
+        replies = self._logged(assignment, self._replies(question, box))
         return replies if self._measured else replies._replace(seconds=self._world_seconds(question))
 
     def _replies(self, question: Question, box: Box) -> Replies:
@@ -91,14 +92,17 @@ class FlowerEngine:
         self._roster.renew(box.ids[replies.received], box.samples[replies.received])
         return replies
 
-    def _noted(self, assignment: Assignment, replies: Replies) -> Replies:
-        """Return the replies, once their failures are in the log and the visits remembered."""
+    def _logged(self, assignment: Assignment, replies: Replies) -> Replies:
+        """Return the replies, once their failures are in the log."""
         for failure in (*replies.failures.refused, *replies.failures.failed):
             log(INFO, "fedweave: round %s, %s", assignment.round, self._roster.told(failure))
-        if self._measured:
-            visit = replies.received, replies.seconds, replies.bytes_up
-            self.seen = self._measured.visited(self.seen, assignment.cohort.ids, *visit)
         return replies
+
+    def learn(self, happened: Round) -> None:
+        """Remember the visits of a finished round as its rows have them: an answer that was refused is a failure."""
+        if self._measured:
+            ids, r = happened.cohort.ids, happened.replies
+            self.seen = self._measured.visited(self.seen, ids, r.received, r.seconds, r.bytes_up)
 
     def send(self, assignment: Assignment) -> Sent:
         """Ask the cohort and wait for nobody; when its answers come is not known."""
@@ -164,7 +168,7 @@ class FlowerEngine:
             parts.append((rows, self._replies(question, box)))
         received = np.concatenate([replies.received for _, replies in parts])
         replies = merge(parts, self._asker.too_few(received, max(received.size, 1)))  # none landed: too few
-        return self._noted(assignment, replies._replace(bytes_down=landing.flights.bytes_down))
+        return self._logged(assignment, replies._replace(bytes_down=landing.flights.bytes_down))
 
     def _world_seconds(self, q: Question) -> Array:
         """Return the seconds (k,) of this round in the experiment's own world, whose links have rates for bytes."""

@@ -21,6 +21,7 @@ from fedweave.round.admission import wrong_number
 
 MOST_CLIENTS, MOST_CLASSES = 10**7, 10**6
 MOST_CLAIMED = 10**5  # clients of a fleet whose size only its nodes tell; a larger one must be stated
+AGREED = 2  # nodes that must say the same size where it is not stated: one alone could shut the others out
 TRIES = 3  # how often a node is asked who it is before it is taken for something else
 HELLO_SECONDS = 60.0  # to answer the first question: Flower starts a process for it
 LATE = 30.0  # how long a question lives after it was waited for
@@ -42,9 +43,10 @@ class Roster(Seats):
 
     A node is asked once who it is, and waited for once: Flower lists a dead one for a minute, and rounds go on. It gets
     the seat of its ``partition-id`` if nobody else holds it. The fleet has as many seats as was stated, or as most
-    nodes say when the first round begins. With ``needs``, a sentence, nodes that all run another app than ours are an
-    error at once. With ``classes`` clients are also asked how well their samples cover so many classes, or 0: as many
-    as each one knows.
+    nodes say, at least two of them, when the first round begins. With ``needs``, a sentence, it is an error if nodes
+    came and none of them runs our app. A node that was away is asked again, and not waited for: it may have been
+    mended, or be another client now. With ``classes`` clients are also asked how well their samples cover so many
+    classes, or 0: as many as each one knows.
     """
 
     def __init__(
@@ -61,8 +63,11 @@ class Roster(Seats):
         self._hello = {} if classes is None else {"fedweave": ConfigRecord({"classes": classes})}
         self._classes = classes or MOST_CLASSES
         self._covered: dict[int, float] = {}
+        self._agree = 0  # nodes that say the size that most say
         self._needs, self._tries = needs, Counter[int]()
+        self._stranger = ""  # what was wrong with the last one that is no client
         self._claims: dict[int, Claim | None] = {}  # node id -> what it says; None for a node that is no client
+        self._away: set[int] = set()  # nodes that were asked, and have gone since
         self._silent: dict[int, tuple[str, float]] = {}  # node id -> the question it has not answered, and its end
 
     @property
@@ -82,12 +87,18 @@ class Roster(Seats):
         while True:
             there = self._look(deadline)
             wanted = self._wanted()
-            if self.size and there.sum() >= wanted:
+            if self.size and self._agreed and there.sum() >= wanted:
                 self.stated = self.size  # from now on nobody can change it
                 return there
             if self._clock.now() >= deadline:
+                if self._needs and self._stranger and not self.holder:
+                    raise BadInput(f"{self._needs} A node of this fleet is none: {self._stranger}")
                 raise RuntimeError(self._missing(there, wanted))
             self._clock.sleep(min(max(self._terms.poll_seconds, 0.5), self._terms.start_seconds))
+
+    @property
+    def _agreed(self) -> bool:
+        return self.stated is not None or self._agree >= AGREED
 
     def _wanted(self) -> int:
         return self.min_available or (self.size if self._incomplete else self._terms.min_answers)
@@ -100,6 +111,11 @@ class Roster(Seats):
     def _missing(self, there: Array, wanted: int) -> str:
         if not self.size:
             return f"No client has come within {self._terms.start_seconds:g} s. " + " ".join(self.news)
+        if not self._agreed:
+            return (
+                f"Only one node says that there are {self.size} clients (num-partitions), and no other agrees after "
+                f"{self._terms.start_seconds:g} s: Terms(clients=…) states how many there are. " + " ".join(self.news)
+            )
         absent = ", ".join(map(str, np.flatnonzero(~there)[:10]))
         return (
             f"{there.sum()} of {self.size} clients are there after {self._terms.start_seconds:g} s, {wanted} must be: "
@@ -110,6 +126,7 @@ class Roster(Seats):
     def _look(self, deadline: float) -> Array:
         """Return who is there now, after asking those who came since."""
         nodes = self._listed()
+        self._forget_the_gone(nodes)
         self._hear_the_late(nodes)
         if new := [node for node in nodes if node not in self._claims and node not in self._silent]:
             # Nobody waits for newcomers longer than for answers, but all wait for the fleet to come together.
@@ -118,13 +135,27 @@ class Roster(Seats):
         self._seat(nodes)
         return self._there(nodes)
 
+    def _forget_the_gone(self, nodes: Collection[int]) -> None:
+        """Forget what nodes said that are not there any more, and have those asked again that are back."""
+        for node in [node for node in (*self._claims, *self._tries) if node not in nodes]:
+            self._claims.pop(node, None)
+            self._tries.pop(node, None)
+            self._away.add(node)
+        back = {node for node in self._away if node in nodes}
+        self._away -= back
+        self._silent |= dict.fromkeys(back, ("", self._clock.now()))
+
     def _seat(self, nodes: Mapping[int, bytes]) -> None:
         """Give those who are there the seats that they claim, if these are theirs; others try again next time."""
         claims = {node: claim for node, claim in self._claims.items() if claim and node in nodes}
         if self.stated is None and claims:
             said = Counter(claim.clients for claim in claims.values())
-            if (size := min(said, key=lambda size: (-said[size], size))) != self.size:
+            size = min(said, key=lambda size: (-said[size], size))
+            self._agree = said[size]
+            if size != self.size:
                 self.samples, self.node, self.holder = np.zeros(size, np.int64), {}, {}
+        for client in [c for c, node in self.node.items() if node in claims and claims[node].client != c]:
+            del self.node[client], self.holder[client]  # its node has come back as another one
         for node, claim in claims.items():
             if self.node.get(claim.client) == node:
                 continue
@@ -185,10 +216,8 @@ class Roster(Seats):
             self._tries[node] += 1
             if self._tries[node] < TRIES:  # it may have been an accident
                 return
-            if self._needs and not any(self._claims.values()):
-                raise BadInput(f"{self._needs} A node of this fleet is none: {e}") from None
-            self._claims[node] = None
-            self._note(f"Node {node} is no client: {e}")
+            self._claims[node], self._stranger = None, str(e)
+            self._note(f"Node {node} is no client: {e}", once=(node, str(e)))
 
     def _introduced(self, reply: Message) -> Claim:
         """Return what a node says of itself, once it makes sense."""

@@ -19,7 +19,6 @@ from fedweave.fleet.server.terms import Clock, Terms
 
 WHO = 32  # bytes that say who a node is
 MOST_NEWS = 20  # sentences that are kept: anyone can make some
-FEW = 3  # known numbers of samples from which a median means something
 
 
 class Seats:
@@ -124,11 +123,11 @@ class Seats:
 
 
 def capped(samples: Array, ratio: float | None) -> Array:
-    """Return the numbers, none of them more than ``ratio`` times the median of those above zero."""
+    """Return the numbers, none of them more than ``ratio`` times the median of those above zero, of two the smaller."""
     known = samples[samples > 0]
-    if ratio is None or known.size < FEW:
+    if ratio is None or known.size < 2:
         return samples
-    most = ratio * float(np.median(known))
+    most = ratio * float(np.median(known) if known.size > 2 else known.min())
     return np.minimum(samples, max(int(most), 1) if samples.dtype.kind in "iu" else most).astype(samples.dtype)
 
 

@@ -27,8 +27,9 @@ class Terms:
     and the model stays as it is.
 
     *Who*: ``clients`` is the size of the fleet, and ``keys`` a folder with the public keys node0.pub, node1.pub, … of
-    its nodes: the seat of client 3 is then node3's alone. Without ``clients`` the fleet is as large as most nodes say,
-    or grows. Whoever claims more than ``max_samples_ratio`` times as many samples as the median counts as that.
+    its nodes: the seat of client 3 is then node3's alone. Without ``clients`` the fleet is as large as most nodes say
+    (two at least), or grows. Whoever claims more than ``max_samples_ratio`` times as many samples as the median counts
+    as that.
 
     Where rounds overlap the method's pacing says how many are asked and when a round ends, and ``answer_seconds`` is
     how long one answer may take, unless the pacing has a time-out.

@@ -192,7 +192,7 @@ def _experiment(split: str, scale: Scale) -> Experiment:
 
 def _settings(split: str, scale: Scale) -> Mapping[str, Any]:
     published = Setting("cifar10", split, testbed=True).settings("paper")
-    transport = f"ours: {REAL if scale == 'paper' or is_real(scale) else STAND_IN}"
+    transport = f"ours: {REAL if is_real(scale) else STAND_IN}"
     if scale == "paper":
         return {**published, "transport": transport}
     used, factor = _experiment(split, scale), 1000 / SLOWER
