@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from fedweave import report
+from fedweave.report import units
 from fedweave.report.repeat import flatten, split_settings
 from fedweave.report.summary import by_method
 from fedweave.runs.results import Result, summarise
@@ -157,10 +158,17 @@ def test_the_uneven_and_the_forgotten_come_first_then_results_then_mechanics():
 
 
 def test_where_all_had_the_same_time_it_is_the_first_axis_and_in_the_title():
-    runs = [dataclasses.replace(run, experiment={**run.experiment, "stop_after": 400.0}) for run in comparison()]
-    text = report.page(runs)
-    assert "6 min 40 s of simulated time" in text
+    def page(*seconds: float | None) -> str:
+        runs = zip(comparison(), seconds * 8, strict=False)
+        return report.page([dataclasses.replace(r, experiment={**r.experiment, "stop_after": s}) for r, s in runs])
+
+    least = min(run.summary["simulated_seconds"] for run in comparison())
+    text = page(least)
+    assert f"{units.seconds(least)} of simulated time</span>" in text
     assert 'id="axis-clock" checked' in text
+    for text in (page(least + 0.1), page(least, None)):  # one ended before its time; half had no limit
+        assert "2 seeds, 40 rounds</span>" in text
+        assert 'id="axis-round" checked' in text
 
 
 def test_the_page_says_how_to_repeat_it(page: str):

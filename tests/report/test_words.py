@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedweave.report import client_table, compare_rows, cost_table, terminal_table, units
 from fedweave.report.headline import headline
+from fedweave.report.terminal import caption
 from fedweave.runs.results import Result, stalled_since
 from report.fabricate import comparison, tiny, with_scores
 
@@ -214,3 +215,19 @@ def test_what_the_same_time_gained_and_cost_is_said_only_as_far_as_the_seeds_sho
     for others in (timed("fedbuff", [0.60, 0.62, 0.64], seconds=None), timed("fedbuff", [0.60, 0.62, 0.64], 30.0)):
         assert "gained" not in words(*base, *others), "other times"
     assert "gained" not in words(base[0], up[0]), "one seed"
+
+
+def test_no_time_is_named_that_some_run_did_not_have():
+    """Runs that had done all their rounds before, were interrupted, or ended at the target had less time."""
+    base, up = timed("fedavg", [0.50, 0.52, 0.54]), timed("fedbuff", [0.60, 0.62, 0.64])
+    less = [
+        timed("fedbuff", [0.60, 0.62, 0.64], seconds=20.1),
+        [*up[:2], replace(up[2], experiment={**up[2].experiment, "rounds": 3})],
+        [*up[:2], replace(up[2], summary={**up[2].summary, "ended_early": "target"})],
+    ]
+    for others in less:
+        same = timed("fedavg", [0.50, 0.52, 0.54], others[0].experiment["stop_after"])
+        assert "same" not in words(*same, *others)
+        assert "fedbuff (62.0 % ± 2.0) has the highest final test accuracy" in words(*same, *others)
+    text = caption(compare_rows([*base, *less[0]]))
+    assert "3 of 6 runs had done all their rounds before the time was over: give more rounds" in text

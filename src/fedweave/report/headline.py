@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedweave.report import units
-from fedweave.report.summary import Row, best, clearly_better
+from fedweave.report.summary import Row, best, clearly_better, shared_time
 
 
 def headline(rows: Sequence[Row]) -> list[str]:
@@ -51,19 +51,18 @@ def _single(row: Row) -> list[str]:
 def _several(rows: Sequence[Row]) -> list[str]:
     ended = _gain(rows) or _quality(rows, "value") or _quality(rows, "objective")
     race = _race(rows)
-    return [ended, race, _missed(rows)] if rows[0]["stop_after"] else [race, ended, _missed(rows)]
+    return [ended, race, _missed(rows)] if shared_time(rows) else [race, ended, _missed(rows)]
 
 
 def _gain(rows: Sequence[Row]) -> str:
     """Say what the same simulated time gained or lost beside the first method, as far as the seeds show it, for what.
 
-    Empty where runs had different times, or a difference cannot be judged.
+    Empty where runs ended at different times, or a difference cannot be judged.
     """
-    base, others = rows[0], rows[1:]
-    same = all(row["stop_after"] == base["stop_after"] for row in rows)
-    if not base["stop_after"] or not same or any(not row["paired"] or row["paired"]["low"] is None for row in others):
+    (base, *others), time = rows, shared_time(rows)
+    if not time or any(not row["paired"] or row["paired"]["low"] is None for row in others):
         return ""
-    time, what = units.seconds(base["stop_after"]), f"test {base['metric']}"
+    what = f"test {base['metric']}"
 
     def parts(verdict: str, verb: str) -> str:
         found = sorted((row for row in others if row["paired"]["verdict"] == verdict), key=_gap, reverse=True)
@@ -78,7 +77,7 @@ def _gain(rows: Sequence[Row]) -> str:
 
     gained = parts("better", "gained") or f"no method was shown to gain {what} over {base['method']}"
     lost = parts("worse", "lost")
-    return f"In the same {time} of simulated time {gained}{f'; {lost}' if lost else ''}."
+    return f"In the same {units.seconds(time)} of simulated time {gained}{f'; {lost}' if lost else ''}."
 
 
 def _gap(row: Row) -> float:
