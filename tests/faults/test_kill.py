@@ -89,7 +89,9 @@ def test_one_writer_and_the_lock_of_a_dead_one(zygote, whole, tmp_path):
         assert held != left
         code, _, err = zygote.command("resume", "run", cwd=tmp_path)
         assert code == 2
-        assert err == f"error: The run 'run' is being written by {held.splitlines()[0]}. Wait for it, or stop it first.\n"
+        assert (
+            err == f"error: The run 'run' is being written by {held.splitlines()[0]}. Wait for it, or stop it first.\n"
+        )
         assert (folder / ".lock").read_text() == held
     assert zygote("scaffold", folder) == 0
     assert_same(folder, whole["scaffold"])

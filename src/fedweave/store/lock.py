@@ -13,7 +13,6 @@ from typing import IO, Literal
 from fedweave.core.settings import BadInput, brief
 from fedweave.tables.files import open_inside, storing
 
-
 # Of a run: a process has it open; nobody has; its process died before it closed it; or that cannot be known from here.
 Writer = Literal["writing", "closed", "killed", "unknown"]
 

@@ -55,7 +55,9 @@ def _summary(contents: Contents) -> str:
     run = sum(j.verdict != "not run" for j in judged)
     found = ", ".join(f"{sum(j.verdict == outcome for j in judged)} {outcome}" for outcome in OUTCOMES)
     costs = [record.cost.processor_seconds for record in contents.records if record.cost]
-    spent = f" Summed over items, the runs with a known cost took {seconds(sum(costs))} of processor time." if costs else ""
+    spent = (
+        f" Summed over items, the runs with a known cost took {seconds(sum(costs))} of processor time." if costs else ""
+    )
     return (
         f'<p class="lede">{len(judged):,} claims, {run} of them run: {found}.</p>'
         '<p class="more">Each claim of the papers, with section and sentence, judged by paired runs of one library.'
