@@ -262,7 +262,7 @@ def test_write_replaces_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "oort" not in path.read_text(encoding="utf-8")
 
 
-TASKS = {"perplexity": False, "iou": True}
+TASKS = {"perplexity": False, "iou": True, "AUC": True}
 
 
 def judged(method: str, values: list[float], metric: str, seed: int = 0, target: float | None = None) -> Result:
@@ -292,6 +292,14 @@ def test_a_lower_metric_of_ones_own_leads_the_page():
     assert "Test accuracy" not in text
     assert text.count("target") > 3
     assert "%" not in read.text.partition("Learning curves")[0], "a perplexity is not a share"
+
+
+def test_the_name_of_a_metric_stays_as_it_is():
+    runs = [judged(method, [0.2, 0.4 + 0.1 * seed], "AUC", seed) for method in ("a", "b") for seed in (0, 1)]
+    text = report.page([with_scores(run, [0.5, 0.9]) for run in runs])
+    assert "AUC on each client" in text
+    assert "AUC: difference to a" in text
+    assert "Auc" not in text
 
 
 def test_a_higher_metric_of_ones_own_leads_the_page():

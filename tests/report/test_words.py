@@ -217,6 +217,28 @@ def test_what_the_same_time_gained_and_cost_is_said_only_as_far_as_the_seeds_sho
     assert "gained" not in words(base[0], up[0]), "one seed"
 
 
+def test_a_metric_that_should_be_low_is_lowered_and_not_gained():
+    def lower(method: str, values: Sequence[float]) -> list[Result]:
+        about = {"metric": "loss", "higher_is_better": False}
+        return [
+            replace(r, summary={**r.summary, **about, "value": v})
+            for r, v in zip(timed(method, values), values, strict=True)
+        ]
+
+    base, down, more = (
+        lower("fedavg", [5.0, 5.2, 5.4]),
+        lower("fedbuff", [1.4, 1.6, 1.8]),
+        lower("feddd", [4, 4.2, 4.4]),
+    )
+    lead = headline(compare_rows([*base, *lower("oort", [6.0, 6.2, 6.4]), *down, *more]))[0]
+    assert lead == (
+        "In the same 20.0 s of simulated time fedbuff lowered test loss by 3.6 compared with fedavg at 1.00× its bytes "
+        "and feddd by 1 at 1.00×; oort raised it by 1 at 1.00×."
+    )
+    lead = headline(compare_rows([*base, *lower("wild", [1.0, 9.0, 5.0])]))[0]
+    assert lead.endswith("no method was shown to lower test loss compared with fedavg.")
+
+
 def test_no_time_is_named_that_some_run_did_not_have():
     """Runs that had done all their rounds before, were interrupted, or ended at the target had less time."""
     base, up = timed("fedavg", [0.50, 0.52, 0.54]), timed("fedbuff", [0.60, 0.62, 0.64])

@@ -36,7 +36,7 @@ def page(results: Sequence[Result], title: str | None = None) -> str:
         ("Who is forgotten: accuracy per class", _classes(groups, colors)),
         ("Who is forgotten: the global model on each client's own test data", _client_scores(groups, colors)),
         ("Comparison" if len(rows) > 1 else "Numbers", comparison(rows, colors) if rows else ""),
-        (f"{rows[0]['metric'].capitalize() if rows else ''}: {against}", paired_differences(rows, colors)),
+        (f"{units.heading(rows[0]['metric']) if rows else ''}: {against}", paired_differences(rows, colors)),
         (f"Worst tenth of clients: {against}", paired_differences(rows, colors, "paired_clients")),
         (_costs_title(rows), paired_costs(rows, colors)),
         ("Learning curves", _curves(groups, colors, shared_time(rows) is not None)),
@@ -191,8 +191,8 @@ def _labels(results: Sequence[Result]) -> str:
         note += " " + _unevenness(uneven)
         if np.nanmax(uneven.steps) > np.nanmin(uneven.steps):
             above["Local steps a round, mean"] = uneven.steps
-        if np.nanmax(uneven.lost) > 0:
-            above["Answers lost, %"] = 100 * uneven.lost
+        if np.nanmax(uneven.unanswered) > 0:
+            above["Requests without a usable answer, %"] = 100 * uneven.unanswered
     if not same or above:
         note += f" This is seed {'one' if seed is None else seed}"
         note += "; the other seeds partition the data differently." if not same else "."
@@ -200,16 +200,18 @@ def _labels(results: Sequence[Result]) -> str:
 
 
 def _unevenness(uneven: Unevenness) -> str:
-    """Say how far clients differ in work, simulated time and lost answers."""
+    """Say how far clients differ in work, simulated time and answers."""
     low, high = units.seconds(uneven.fastest), units.seconds(uneven.slowest)
     time = (
         f"every participation takes {low} of simulated time"
         if low == high
         else (f"a participation takes {low} to {high} of simulated time")
     )
-    lost = 100 * np.nanmin(uneven.lost), 100 * np.nanmax(uneven.lost)
-    links = f"clients lose {lost[0]:.0f} to {lost[1]:.0f} % of their answers" if lost[1] else "no answer is lost"
-    return f"{time.capitalize()}; {links}."
+    low, high = f"{100 * np.nanmin(uneven.unanswered):.0f}", f"{100 * np.nanmax(uneven.unanswered):.0f}"
+    share = high if low == high else f"{low} to {high}"
+    answers = f"{share} % of a client's requests in these runs brought no usable answer"
+    answers = answers if np.nanmax(uneven.unanswered) else "every request brought a usable answer"
+    return f"{units.heading(time)}; {answers}."
 
 
 def _classes(groups: Groups, colors: dict[str, Ink]) -> str:
