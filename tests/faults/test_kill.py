@@ -83,13 +83,15 @@ def test_one_writer_and_the_lock_of_a_dead_one(zygote, whole, tmp_path):
     folder = tmp_path / "run"
     assert zygote("scaffold", folder, strike={"point": "recorded", "nth": 3, "how": "SIGKILL"}) == KILLED
     left = (folder / ".lock").read_text()
-    assert re.fullmatch(rf"process \d+ on {re.escape(platform.node())} since [-\d]+ [:\d]+\+00:00", left)
+    assert re.fullmatch(rf"process \d+ on {re.escape(platform.node())} since [-\d]+ [:\d]+\+00:00\nopen\n", left)
     with closing(RunFolder.open(folder)):
         held = (folder / ".lock").read_text()
         assert held != left
         code, _, err = zygote.command("resume", "run", cwd=tmp_path)
         assert code == 2
-        assert err == f"error: The run 'run' is being written by {held}. Wait for it, or stop it first.\n"
+        assert (
+            err == f"error: The run 'run' is being written by {held.splitlines()[0]}. Wait for it, or stop it first.\n"
+        )
         assert (folder / ".lock").read_text() == held
     assert zygote("scaffold", folder) == 0
     assert_same(folder, whole["scaffold"])

@@ -5,11 +5,13 @@ import io
 import json
 import re
 import shutil
+import subprocess
 import tarfile
 from collections import Counter
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,7 +23,7 @@ from fedweave.papers.atlas import pages
 from fedweave.papers.atlas.archive import build_archive
 from fedweave.papers.atlas.contents import read_about, read_contents
 from fedweave.papers.atlas.recipes import recipe
-from fedweave.papers.common import parallel
+from fedweave.papers.common import parallel, reproduction
 from fedweave.papers.common.ledger import PAPERS, claims
 from fedweave.papers.common.recorded import file_name, read_recorded
 
@@ -206,7 +208,12 @@ def test_items_are_run_recorded_and_shown_in_one_command(tmp_path):
         (["delta/fig3", "--page", "x"], "Give --record"),
         (["--random", "0"], "at least 1"),
         (["--random", "1", "--all"], "Leave out items"),
-        (["--random", "1000"], "recorded outcomes"),
+        (["--random", "1000"], r"recorded outcomes\."),
+        (["--random", "1000", "--scale", "paper"], r"recorded outcomes at scale paper\."),
+        (["--random", "1", "--tune"], "Leave out --tune"),
+        (["--random", "1", "--html", "x"], "Leave out --tune"),
+        (["--random", "1", "--accept-earlier-versions"], "Leave out --tune"),
+        (["--random", "1", "--budget", "soon"], "must be a time"),
         ([], "Name the items"),
     ],
 )
@@ -224,6 +231,30 @@ def random_items(folder, capfd, *more):
     with pytest.raises(SystemExit) as ended:
         app(["reproduce", "--random", "1", "--seed", "3", "--record", str(folder), "--json", "--quiet", *more])
     return ended.value.code, next(iter(json.loads(capfd.readouterr().out).items()))
+
+
+def test_repeated_items_stop_with_their_budget_and_continue(folder, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("FEDWEAVE_CACHE", str(tmp_path / "cache"))
+    with monkeypatch.context() as patch:
+        patch.setattr(reproduction, "time", SimpleNamespace(monotonic=lambda: 1e12))
+        code, (_, found) = random_items(folder, capfd, "--budget", "1d", "--scale", "smoke")
+    assert (code, found["agreement"]) == (0, "left")
+    assert re.fullmatch(r"the budget is used up: 0 of \d+ runs are done, and kept", found["why"])
+    assert random_items(folder, capfd)[1][1]["agreement"] == "to the bit"
+
+
+def test_claims_belong_to_the_record_that_they_are_by(folder, tmp_path):
+    """Two records of one item, of the same day and fidelity."""
+    shutil.copytree(folder, tmp_path / "r")
+    first = tmp_path / "r" / f"{file_name('latency/fig3', 'smoke')}.json"
+    content = json.loads(first.read_text(encoding="utf-8")) | {"scale": "laptop"}
+    for entry in content["claims"]:
+        entry["seeds"] = 1000
+    first.with_name(f"{file_name('latency/fig3', 'laptop')}.json").write_text(json.dumps(content), encoding="utf-8")
+    contents = read_contents(tmp_path / "r")
+    listed = {r.scale: contents.of_record(r) for r in contents.records if r.item == "latency/fig3"}
+    assert listed["laptop"]
+    assert not listed["smoke"]
 
 
 def test_repeated_items_agree_to_the_bit_or_by_verdict(folder, tmp_path, monkeypatch, capfd):
@@ -285,6 +316,8 @@ def test_the_archive_has_all_of_it_and_the_same_bytes_every_time():
         "CITATION.cff",
     ):
         assert files[name] == (ROOT / name).read_bytes()
+    listed = ["git", "-C", str(ROOT), "ls-files", "src/fedweave"]
+    assert {*subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()} <= files.keys()
     assert not [name for name in files if "__pycache__" in name]
 
 

@@ -105,8 +105,11 @@ def two_arms():
 
 
 def test_runs_of_an_earlier_version_are_left_alone(earlier, tmp_path, monkeypatch, capfd):
+    said = "delta/x: 2 runs of an earlier version of the code are not used (--accept-earlier-versions).\n"
+    assert sitting(monkeypatch, earlier, tmp_path / "none", 0, "delta/x") == 0
+    assert capfd.readouterr().err.count(said) == 1, "before anything is computed again"
     assert sitting(monkeypatch, earlier, tmp_path / "second", 1000, "delta/x") == 4
-    assert "2 runs of an earlier version of the code were not used" in capfd.readouterr().err
+    assert capfd.readouterr().err.count(said) == 1
     assert [origin["seeds"] for origin in content_of(earlier, "delta-x.smoke")["origins"]] == [[0, 1]]
 
 
@@ -150,6 +153,22 @@ def test_damage_is_named_and_what_is_removed_is_computed_again(damage, undisturb
         shutil.rmtree(path.parent)
     papers.record(papers.reproduce(ITEM, unfinished=papers.unfinished(ITEM, "smoke", folder)), folder)
     assert content_of(folder) == undisturbed
+
+
+def test_tuning_runs_stay_when_the_item_is_finished_without_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(papers, "studies", lambda: {"delta/x": two_arms()})
+    monkeypatch.setenv("FEDWEAVE_CACHE", str(tmp_path / "cache"))
+    left, study = papers.unfinished("delta/x", "smoke", tmp_path), two_arms()
+    for arm, column in enumerate(("tune", "tuned", "paper")):
+        facts = cache.run_facts(study.work, arm, 0)
+        left.add({(column, str(arm), 0): facts}, {facts.name: drawn(arm, 0)})
+    left.save()
+    papers.record(papers.reproduce("delta/x"), tmp_path)
+    again = papers.unfinished("delta/x", "smoke", tmp_path)
+    assert sorted(entry.column for entry in again.entries.values()) == ["tune", "tuned"]
+    assert {path.stem for path in again.folder.glob("*.run")} == set(again.entries)
+    again.remove()
+    assert not (tmp_path / "unfinished").exists()
 
 
 def test_what_is_interrupted_is_kept_too(tmp_path, monkeypatch):

@@ -209,10 +209,18 @@ def test_unevenness_by_hand():
     found = unevenness([replace(run, clients=table)], 3)
     assert found is not None
     np.testing.assert_equal(found.steps, [3, 10, np.nan])
-    np.testing.assert_equal(found.lost, [0, 1, np.nan])
-    assert (found.fastest, found.slowest) == (1.0, 5.0)
+    np.testing.assert_equal(found.unanswered, [0, 1, np.nan])
+    assert (found.fastest, found.slowest) == (1.0, 2.0), "of those whose answer came"
     page = report.page([replace(run, clients=table)])
-    assert "A participation takes 1.0 s to 5.0 s of simulated time; clients lose 0 to 100 % of their answers." in page
+    assert (
+        "A participation takes 1.0 s to 2.0 s of simulated time; 0 to 100 % of a client&#x27;s requests in these runs "
+        "brought no usable answer." in page
+    )
+    assert "Requests without a usable answer, %" in page
+    all_heard = {**table, "received": np.ones(4, bool)}
+    assert "1.0 s to 5.0 s of simulated time; every request brought a usable answer." in report.page(
+        [replace(run, clients=all_heard)]
+    )
     assert unevenness([run], 3) is None, "a run that does not say"
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from fedweave import report
+from fedweave.report import units
 from fedweave.report.repeat import flatten, split_settings
 from fedweave.report.summary import by_method
 from fedweave.runs.results import Result, summarise
@@ -157,10 +158,17 @@ def test_the_uneven_and_the_forgotten_come_first_then_results_then_mechanics():
 
 
 def test_where_all_had_the_same_time_it_is_the_first_axis_and_in_the_title():
-    runs = [dataclasses.replace(run, experiment={**run.experiment, "stop_after": 400.0}) for run in comparison()]
-    text = report.page(runs)
-    assert "6 min 40 s of simulated time" in text
+    def page(*seconds: float | None) -> str:
+        runs = zip(comparison(), seconds * 8, strict=False)
+        return report.page([dataclasses.replace(r, experiment={**r.experiment, "stop_after": s}) for r, s in runs])
+
+    least = min(run.summary["simulated_seconds"] for run in comparison())
+    text = page(least)
+    assert f"{units.seconds(least)} of simulated time</span>" in text
     assert 'id="axis-clock" checked' in text
+    for text in (page(least + 0.1), page(least, None)):  # one ended before its time; half had no limit
+        assert "2 seeds, 40 rounds</span>" in text
+        assert 'id="axis-round" checked' in text
 
 
 def test_the_page_says_how_to_repeat_it(page: str):
@@ -254,7 +262,7 @@ def test_write_replaces_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "oort" not in path.read_text(encoding="utf-8")
 
 
-TASKS = {"perplexity": False, "iou": True}
+TASKS = {"perplexity": False, "iou": True, "AUC": True}
 
 
 def judged(method: str, values: list[float], metric: str, seed: int = 0, target: float | None = None) -> Result:
@@ -284,6 +292,14 @@ def test_a_lower_metric_of_ones_own_leads_the_page():
     assert "Test accuracy" not in text
     assert text.count("target") > 3
     assert "%" not in read.text.partition("Learning curves")[0], "a perplexity is not a share"
+
+
+def test_the_name_of_a_metric_stays_as_it_is():
+    runs = [judged(method, [0.2, 0.4 + 0.1 * seed], "AUC", seed) for method in ("a", "b") for seed in (0, 1)]
+    text = report.page([with_scores(run, [0.5, 0.9]) for run in runs])
+    assert "AUC on each client" in text
+    assert "AUC: difference to a" in text
+    assert "Auc" not in text
 
 
 def test_a_higher_metric_of_ones_own_leads_the_page():

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedweave.report import client_table, compare_rows, cost_table, terminal_table, units
 from fedweave.report.headline import headline
+from fedweave.report.terminal import caption
 from fedweave.runs.results import Result, stalled_since
 from report.fabricate import comparison, tiny, with_scores
 
@@ -214,3 +215,41 @@ def test_what_the_same_time_gained_and_cost_is_said_only_as_far_as_the_seeds_sho
     for others in (timed("fedbuff", [0.60, 0.62, 0.64], seconds=None), timed("fedbuff", [0.60, 0.62, 0.64], 30.0)):
         assert "gained" not in words(*base, *others), "other times"
     assert "gained" not in words(base[0], up[0]), "one seed"
+
+
+def test_a_metric_that_should_be_low_is_lowered_and_not_gained():
+    def lower(method: str, values: Sequence[float]) -> list[Result]:
+        about = {"metric": "loss", "higher_is_better": False}
+        return [
+            replace(r, summary={**r.summary, **about, "value": v})
+            for r, v in zip(timed(method, values), values, strict=True)
+        ]
+
+    base, down, more = (
+        lower("fedavg", [5.0, 5.2, 5.4]),
+        lower("fedbuff", [1.4, 1.6, 1.8]),
+        lower("feddd", [4, 4.2, 4.4]),
+    )
+    lead = headline(compare_rows([*base, *lower("oort", [6.0, 6.2, 6.4]), *down, *more]))[0]
+    assert lead == (
+        "In the same 20.0 s of simulated time fedbuff lowered test loss by 3.6 compared with fedavg at 1.00× its bytes "
+        "and feddd by 1 at 1.00×; oort raised it by 1 at 1.00×."
+    )
+    lead = headline(compare_rows([*base, *lower("wild", [1.0, 9.0, 5.0])]))[0]
+    assert lead.endswith("no method was shown to lower test loss compared with fedavg.")
+
+
+def test_no_time_is_named_that_some_run_did_not_have():
+    """Runs that had done all their rounds before, were interrupted, or ended at the target had less time."""
+    base, up = timed("fedavg", [0.50, 0.52, 0.54]), timed("fedbuff", [0.60, 0.62, 0.64])
+    less = [
+        timed("fedbuff", [0.60, 0.62, 0.64], seconds=20.1),
+        [*up[:2], replace(up[2], experiment={**up[2].experiment, "rounds": 3})],
+        [*up[:2], replace(up[2], summary={**up[2].summary, "ended_early": "target"})],
+    ]
+    for others in less:
+        same = timed("fedavg", [0.50, 0.52, 0.54], others[0].experiment["stop_after"])
+        assert "same" not in words(*same, *others)
+        assert "fedbuff (62.0 % ± 2.0) has the highest final test accuracy" in words(*same, *others)
+    text = caption(compare_rows([*base, *less[0]]))
+    assert "3 of 6 runs had done all their rounds before the time was over: give more rounds" in text

@@ -39,11 +39,11 @@ def test_a_run_under_way_is_seen_as_it_was_saved_last_and_goes_on_undisturbed(tm
         with closing(observe(writer.folder)) as db:  # open while the run goes on, and saves
             assert db.execute("SELECT COUNT(*) FROM rounds").fetchone() == (2,)
             assert contents(tmp_path) == before
-            assert lock.is_held(writer.folder) is True
+            assert lock.writer(writer.folder) == "writing"
             writer("save", "add 1", "save")
         assert count(writer.folder) == 4
         writer("close")
-        assert lock.is_held(writer.folder) is False
+        assert lock.writer(writer.folder) == "closed"
         assert count(writer.folder) == 4
     assert not (tmp_path / "run/run.sqlite-wal").exists(), "the writer was the last to close, and cleaned up"
 
@@ -53,7 +53,7 @@ def test_what_a_killed_run_left_is_read_from_its_log(tmp_path):
         writer("add 3", "save", "add 1")
     before = contents(tmp_path)
     assert before["run/run.sqlite-wal"][2] > 0
-    assert lock.is_held(tmp_path / "run") is False
+    assert lock.writer(tmp_path / "run") == "killed"
     assert count(tmp_path / "run") == 3
     assert contents(tmp_path) == before
     (tmp_path / "run/run.sqlite-shm").unlink()  # as where a folder was copied without it
@@ -67,21 +67,41 @@ def test_what_a_killed_run_left_is_read_from_its_log(tmp_path):
 def test_a_run_can_begin_while_somebody_looks_whether_it_is_held(tmp_path):
     """Nobody takes the lock to find out: a number that belongs to another process, or text, is no holder."""
     folder = made(tmp_path / "run")
-    assert lock.is_held(folder) is False
+    assert lock.writer(folder) == "closed"
     with closing(lock.take(folder)):
-        assert lock.is_held(folder) is True
-        with pytest.raises(BadInput, match="is being written"):
+        assert lock.writer(folder) == "writing"
+        with pytest.raises(BadInput, match=r"is being written by process \d+ on \S+ since [-\d]+ [+:\d]+\. Wait"):
             lock.take(folder)
     text = (folder / ".lock").read_text()
-    assert lock.is_held(folder) is False, "this process lives, but has closed the file"
-    (folder / ".lock").write_text(text.replace("process ", "process 9"))
-    assert lock.is_held(folder) is False
-    for unknown in (text.replace(" on ", " on another-"), "\x00", ""):
-        (folder / ".lock").write_text(unknown)
-        assert lock.is_held(folder) is None
+    assert lock.writer(folder) == "killed", "this process lives, but has the file no more, and has not released it"
+    older, elsewhere = text.removesuffix("\nopen\n"), text.replace(" on ", " on another-")
+    for said, state in {
+        text.replace("process ", "process 9"): "killed",
+        text.replace("open", "closed"): "closed",
+        elsewhere.replace("open", "closed"): "closed",
+        older: "closed",  # did not mark what it closed
+        elsewhere: "unknown",
+        older.replace(" on ", " on another-"): "unknown",
+        f"{text}open\n": "unknown",
+        "\x00": "unknown",
+        "": "unknown",
+    }.items():
+        (folder / ".lock").write_text(said)
+        assert lock.writer(folder) == state, said
+    lock.release(file := lock.take(folder))
+    lock.release(file)
+    assert lock.writer(folder) == "closed"
     (folder / ".lock").unlink()
     (folder / ".lock").symlink_to("/dev/zero")
-    assert lock.is_held(folder) is None
+    assert lock.writer(folder) == "unknown"
+
+
+def test_a_folder_that_cannot_be_opened_is_released(tmp_path):
+    folder = made(tmp_path / "run")
+    (folder / "run.sqlite").write_bytes(b"noise" * 5000)
+    with pytest.raises(BadInput, match="cannot be read"):
+        RunFolder.open(folder)
+    assert lock.writer(folder) == "closed"
 
 
 def test_links_and_forged_journals_are_refused(tmp_path):

@@ -1,6 +1,7 @@
 """The page in a real browser, while a run is under way: list, curves, clients, keyboard; wide, narrow and dark."""
 
 import json
+import shutil
 
 import pytest
 
@@ -48,6 +49,9 @@ def test_a_run_under_way_is_seen_as_it_goes_on(serve, tmp_path, browser):
     assert browser.get(f"{cell('live', 4)}") == "9.0 ssimulated"
     browser.get("document.getElementById('axis-clock').click()")
     browser.wait("[...document.querySelectorAll('#chart text')].some(t => t.textContent === 'simulated time, s')")
+    steps = "document.querySelectorAll('#chart path')[1].getAttribute('d')"
+    assert browser.get(f"{steps}.split('H').length") == browser.get(f"{steps}.split('V').length") == 6
+    assert "L" not in browser.get(steps), "a run keeps its value until the next one"
     browser.get("document.getElementById('axis-bytes_total').click()")
     browser.wait(
         "[...document.querySelectorAll('#chart text')].some(t => t.textContent.startsWith('upload and download'))"
@@ -119,3 +123,34 @@ def test_two_hundred_runs_are_listed_filtered_and_chosen(serve, tmp_path, browse
     inks = f"[...document.querySelectorAll('#chart path')].map({ink})"
     assert len(set(browser.get(inks))) == 10, "no two look alike, though all have the same values"
     assert "#runs=" in browser.get("location.href"), "the choice survives a reload"
+    browser.get("document.getElementById('filter').value = ''")
+    browser.get("document.getElementById('filter').dispatchEvent(new Event('input'))")
+    browser.get("[...document.querySelectorAll('#rows input:not(:checked)')].slice(0, 21).forEach(box => box.click())")
+    assert browser.get(CHOSEN) == 28
+    said = "document.getElementById('count').textContent"
+    assert browser.get(said) == "28 runs chosen; more than 28 do not fit into one figure"
+    browser.get("document.querySelector('#rows input:checked').click()")
+    assert browser.get(said) == "27 runs chosen"
+    for name in ("run-110", "run-111"):
+        shutil.rmtree(tmp_path / name)
+    browser.wait(f"{said} === '25 runs chosen'")
+    assert browser.problems == []
+
+
+def test_a_page_that_is_not_seen_holds_no_connection(serve, tmp_path, browser):
+    made(tmp_path / "a", rounds=3)
+    server = serve(tmp_path)
+    browser.open(server.url)
+    browser.wait("document.querySelectorAll('#rows tr').length === 1")
+    hide = "Object.defineProperty(document, 'hidden', {value: %s, configurable: true})"
+    changed = "document.dispatchEvent(new Event('visibilitychange'))"
+    before = browser.requests.count(f"{server.url}events")
+    browser.get(hide % "true")
+    browser.get(changed)
+    assert browser.get("events") is None
+    made(tmp_path / "b", rounds=3)
+    browser.get(hide % "false")
+    browser.get(changed)
+    browser.wait("document.querySelectorAll('#rows tr').length === 2")
+    assert browser.requests.count(f"{server.url}events") == before + 1
+    assert browser.problems == []

@@ -1,11 +1,15 @@
 """What the list says of a run: by its rows, its lock and its plan; and that reading follows what changes."""
 
 import json
+import os
 import sqlite3
+import time
 from contextlib import closing
 
 import pytest
 
+from fedweave.store import lock
+from fedweave.store.database import observe
 from fedweave.watch.catalog import Catalog
 from watch.folders import Writer, accuracy, contents, made
 
@@ -47,6 +51,54 @@ def test_states_of_a_run_under_way(tmp_path):
     (row,), seen, _ = catalog.changes(seen)
     assert row["state"] == "failed"
     assert "killed" in row["note"]
+
+
+def test_a_run_that_was_closed_while_somebody_read_it_was_not_killed(tmp_path):
+    """SQLite then leaves the log behind."""
+    with Writer(tmp_path / "run", rounds=4) as writer:
+        writer("add 2", "save")
+        with closing(observe(tmp_path / "run")) as db:
+            db.execute("BEGIN")
+            db.execute("SELECT COUNT(*) FROM rounds").fetchone()
+            writer("close")
+        assert (tmp_path / "run/run.sqlite-wal").stat().st_size > 0
+        assert (rows(tmp_path)["run"]["state"], rows(tmp_path)["run"]["note"]) == ("stopped", "")
+    assert rows(tmp_path)["run"]["state"] == "stopped"
+
+
+def test_a_run_whose_process_cannot_be_seen_is_not_called_killed(tmp_path):
+    catalog = Catalog([tmp_path], seconds=0)
+    with Writer(tmp_path / "run", rounds=4) as writer:
+        writer("add 2", "save")
+        text = (tmp_path / "run/.lock").read_text()
+        (tmp_path / "run/.lock").write_text(text.replace(" on ", " on another-"))
+        (row,), seen, _ = catalog.changes({})
+        assert row["state"] == "running"
+        for name in ("run.sqlite", "run.sqlite-wal"):
+            os.utime(tmp_path / "run" / name, (1e9, 1e9))
+        (row,), seen, _ = catalog.changes(seen)
+        assert row["state"] == "stopped"
+        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(1e9))
+        assert row["note"] == f"It last wrote at {day}. Whether its process still runs cannot be seen from here."
+        assert catalog.changes(seen)[0] == []
+        writer("add 1", "save")
+        (row,), _, _ = catalog.changes(seen)
+        assert (row["state"], row["round"]) == ("running", 3)
+
+
+def test_what_does_not_change_is_not_looked_at_again(tmp_path, monkeypatch):
+    made(tmp_path / "a", planned=9)
+    catalog = Catalog([tmp_path], seconds=0)
+    seen = catalog.changes({})[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(lock, "writer", lambda _: pytest.fail("looked"))
+        assert catalog.changes(seen)[0] == []
+    held = lock.take(tmp_path / "a")  # continued
+    (row,), seen, _ = catalog.changes(seen)
+    assert row["state"] == "running"
+    lock.release(held)
+    (row,), _, _ = catalog.changes(seen)
+    assert row["state"] == "stopped"
 
 
 @pytest.mark.parametrize(("more", "state"), [("add 0", "stopped"), ("add 1", "finished")])

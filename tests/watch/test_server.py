@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from contextlib import closing
 
 import pytest
@@ -77,8 +79,8 @@ def test_the_page_and_its_files_come_from_here_alone(serve, tmp_path):
         assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
         assert headers["X-Content-Type-Options"] == "nosniff"
         assert "Access-Control-Allow-Origin" not in headers
-        text = content.decode().replace("http://www.w3.org/2000/svg", "")
-        assert "//" not in text.replace("// ", "").replace("://", "//") or "http" not in text
+        text = content.decode()
+        assert not re.search(r"""(src|href|url\()\s*=?\s*["']?(https?:)?//""", text)
         assert "innerHTML" not in text
         assert "<script>" not in text
 
@@ -129,6 +131,41 @@ def test_only_those_who_name_this_machine_are_answered(serve, tmp_path):
     with closing(http.client.HTTPConnection("127.0.0.1", server.port)) as connection:
         connection.request("POST", "/runs.json")
         assert connection.getresponse().status == 501
+
+
+def test_the_usual_port_is_left_out_by_browsers():
+    assert server_module.hosts(80) == {"127.0.0.1:80", "localhost:80", "127.0.0.1", "localhost"}
+    assert server_module.hosts(8377) == {"127.0.0.1:8377", "localhost:8377"}
+
+
+def test_an_address_that_is_none_is_a_sentence(serve, tmp_path, capfd):
+    server = serve(tmp_path)
+    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=60)) as connection:
+        connection.sendall(f"GET http://[ HTTP/1.1\r\nHost: localhost:{server.port}\r\n\r\n".encode())
+        with connection.makefile("rb") as answer:
+            assert answer.readline().startswith(b"HTTP/1.1 400")
+    assert capfd.readouterr().err == ""
+
+
+def test_a_browser_that_waits_for_the_page_gets_it(tmp_path, monkeypatch):
+    servers, found = [], []
+
+    class Kept(Server):
+        def __init__(self, *words):
+            super().__init__(*words)
+            servers.append(self)
+
+    def browse(url):
+        try:
+            with urllib.request.urlopen(url, timeout=20) as page:
+                found.append(page.status)
+        finally:
+            threading.Thread(target=servers[0].shutdown).start()
+
+    monkeypatch.setattr(command, "Server", Kept)
+    monkeypatch.setattr(command.webbrowser, "open", browse)
+    command.watch(tmp_path, port=0, open_=True)
+    assert found == [200]
 
 
 def test_events_say_what_is_new(serve, tmp_path):

@@ -25,6 +25,18 @@ def test_short_curves_are_kept_whole(n):
     assert thinned([points(n)]) == points(n)
 
 
+def test_repeated_values_are_kept_too():
+    values = [0.1, 0.1, 0.9, 0.9, 0.9, 0.9, 0.2]
+    curve = [Point(r, 0.5 * r, 10 * r, 30 * r, value) for r, value in enumerate(values, 1)]
+    assert thinned([curve]) == curve
+
+
+def test_a_level_stretch_keeps_its_ends():
+    """4,096 points in 8 stretches of 512, each of one value."""
+    stairs = [p._replace(value=(p.round - 1) // 512) for p in points(4_096)]
+    assert [p.round for p in thinned([stairs], most=20)] == [r for i in range(8) for r in (512 * i + 1, 512 * i + 512)]
+
+
 @pytest.mark.parametrize("n", [997, 1500, 12_345, 100_000])
 def test_long_curves_keep_their_ends_and_extremes(n):
     whole = points(n)

@@ -36,9 +36,7 @@ def list_(
     Without a kind: a line or two about each. With --json everything is printed, also without a kind.
     """
     if what == "claims":
-        from fedweave.cli.reproduce import print_claims
-
-        print_claims(json)
+        _print_claims(json)
     elif what or json:
         _print_all({kind: plugins.info(kind, _known(kind)) for kind in ([what] if what else KINDS)}, json)
     else:
@@ -110,3 +108,26 @@ def _kind(kind: str, count: int, shown: Sequence[str], width: int) -> list[str]:
         break_on_hyphens=False, max_lines=LINES, placeholder=" …",
     )  # fmt: skip
     return wrap.wrap(" ".join(shown) + more)
+
+
+def _print_claims(json: bool) -> None:
+    """Print every claim of the ledger with the verdict of its recorded run."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedweave import papers
+
+    found = papers.list_claims()
+    if json:
+        print(json_text.dumps(found, allow_nan=False))
+        return
+    table = Table("paper", "claim", "where", "published", "verdict", "evidence", title="claims", title_justify="left")
+    for entry in found:
+        verdict = entry["verdict"] + (f", {entry['fidelity']}" if entry["verdict"] != "not run" else "")
+        mark = " (primary)" if entry["primary"] else " (beyond the paper)" if entry["beyond"] else " (exploratory)"
+        cells = (entry["claim"] + mark, entry["where"], entry["published"] or "—", verdict, entry["evidence"] or "—")
+        table.add_row(entry["paper"], *cells)
+    screen = Console()
+    Console(width=max(screen.width, 150) if not screen.is_terminal else None).print(table)
+    done = sum(entry["verdict"] != "not run" for entry in found)
+    print(f"{len(found)} claims, {done} of them run. `fedweave reproduce ITEM` runs one; docs/reproduce.md explains.")

@@ -34,9 +34,9 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 def reproduce(
     *items: Annotated[str, Parameter(metavar="ITEM")],
     scale: Annotated[
-        Literal["smoke", "laptop", "paper"],
+        Literal["smoke", "laptop", "paper"] | None,
         help_text("smoke: seconds; laptop: smaller than published, but faithful; paper: as published. [smoke]"),
-    ] = "smoke",
+    ] = None,
     all_: Annotated[
         bool, Parameter("--all", negative="", show_default=False, help="Every item of all papers.")
     ] = False,
@@ -65,7 +65,7 @@ def reproduce(
         help_text("Write the atlas: pages of all claims, from the outcomes in the --record folder.", "FOLDER"),
     ] = None,
     random: Annotated[
-        int | None, help_text("Repeat so many recorded items and compare with their records.", "N")
+        int | None, help_text("Repeat so many recorded items, of --scale if given; compare with their records.", "N")
     ] = None,
     seed: Annotated[int, help_text("Which items --random chooses. [0]")] = 0,
     talk: Talk = NORMAL,
@@ -79,20 +79,21 @@ def reproduce(
     """
     _check_choice(items, all_, random, page, record)
     check(talk)
+    deadline = time.monotonic() + parse_time(budget) if budget else float("inf")
     if random is not None:
-        _repeat(record or papers.RECORDED, random, seed, json, talk.quiet)
+        if tune or html or accept_earlier_versions:
+            raise BadInput("--random repeats items as they were recorded. Leave out --tune, --html and the like.")
+        _repeat(record or papers.RECORDED, random, seed, _How(scale, deadline, json=json, quiet=talk.quiet))
         return
     if not items and not all_:
         _write_pages(record or papers.RECORDED, page)
         return
-    deadline = time.monotonic() + parse_time(budget) if budget else float("inf")
-    for path in filter(None, (html,)):
-        if os.path.isdir(path) or not os.access(path.parent, os.W_OK):
-            raise BadInput(f"--html: {str(path)!r} cannot be written. Give a file in a folder that exists.")
+    if html is not None and (os.path.isdir(html) or not os.access(html.parent, os.W_OK)):
+        raise BadInput(f"--html: {str(html)!r} cannot be written. Give a file in a folder that exists.")
     if record is not None and record.exists() and not record.is_dir():
         raise BadInput(f"--record: {str(record)!r} is a file. Give a folder.")
     chosen = papers.select(list(papers.studies()) if all_ else list(items))
-    how = _How(scale, deadline, tune, record, accept_earlier_versions, json, talk.quiet)
+    how = _How(scale or "smoke", deadline, tune, record, accept_earlier_versions, json, talk.quiet)
     outcomes, left = _run(chosen, how)
     crash_point("reproduce: judged")
     judged = _judge(outcomes)
@@ -143,22 +144,33 @@ def _write_pages(records: Path | None, page: Path | None) -> None:
         write_pages(records, page)
 
 
-def _repeat(folder: Path, count: int, seed: int, json: bool, quiet: bool) -> None:
+def _repeat(folder: Path, count: int, seed: int, how: _How) -> None:
     """Repeat recorded items chosen at random; exit with 1 if one differs from its record."""
     from fedweave.papers.common.recorded import to_recorded
     from fedweave.papers.common.repeat import choose, compare, without_kept_runs
+    from fedweave.papers.common.reproduction import OutOfTime
 
-    found = {}
-    with without_kept_runs(seed):
-        for recorded in choose(folder, count, seed):
-            how = _How(recorded.scale, tune=recorded.tuned, quiet=quiet)
-            again = compare(recorded, to_recorded(_reproduce(papers.studies()[recorded.item], how)))
-            found[f"{recorded.item}, {recorded.scale}"] = again
-            if not json:
-                why = f" ({again.why})" if again.why else ""
-                print(f"{recorded.item}, scale {recorded.scale}: {again.agreement}{why}")
-    if json:
-        print(json_text.dumps({name: again._asdict() for name, again in found.items()}))
+    chosen = {f"{r.item}, {r.scale}": r for r in choose(folder, count, seed, how.scale)}
+    if not how.quiet:
+        for name, r in chosen.items():
+            cost = f"{_duration(r.cost.processor_seconds)} of processor time" if r.cost else "an unknown time"
+            print(f"{name}: took {cost} when it was recorded", file=sys.stderr)
+    found, left = {}, ""
+    try:
+        with without_kept_runs(seed):
+            for name, r in chosen.items():
+                each = how._replace(scale=r.scale, tune=r.tuned)
+                again = found[name] = compare(r, to_recorded(_reproduce(papers.studies()[r.item], each)))
+                if not how.json:
+                    print(f"{name}: {again.agreement}{f' ({again.why})' if again.why else ''}")
+    except OutOfTime as e:
+        left = f"the budget is used up: {e}, and kept"
+    if how.json:
+        plain = {name: again._asdict() for name, again in found.items()}
+        print(json_text.dumps({name: plain.get(name, {"agreement": "left", "why": left}) for name in chosen}))
+    else:
+        for name in (name for name in chosen if name not in found):
+            print(f"left: {name}: {left}")
     if any(again.agreement == "different" for again in found.values()):
         sys.exit(1)
 
@@ -210,11 +222,17 @@ def _reproduce(study: Study, how: _How) -> Outcome:
     if how.scale != "smoke" and not how.quiet:
         _announce(study, how.scale)
     with nullcontext() if how.quiet else Count(f"{study.name}, scale {how.scale}") as on_progress:
-        outcome = papers.reproduce(study.name, how.scale, on_progress, how.deadline, how.tune, before)
-    if before and before.ignored:
-        n = len(before.ignored)
-        print(f"{n} runs of an earlier version of the code were not used (--accept-earlier-versions).", file=sys.stderr)
-    return outcome
+        said = set[str]()
+
+        def hear(done: int, total: int) -> None:  # first before anything is run
+            if before and (new := before.ignored - said):
+                said.update(new)
+                what = f"{study.name}: {len(new)} runs of an earlier version of the code are not used"
+                print(f"{what} (--accept-earlier-versions).", file=sys.stderr)
+            if on_progress:
+                on_progress(done, total)
+
+        return papers.reproduce(study.name, how.scale, hear, how.deadline, how.tune, before)
 
 
 def _announce(study: Study, scale: Any) -> None:
@@ -268,24 +286,6 @@ def _print(outcome: Outcome, alone: bool) -> None:
     if alone:
         _print_claims(study.name, _judge([outcome])[study.name])
     print("\n".join(study.notes))
-
-
-def print_claims(json: bool) -> None:
-    """Print every claim of the ledger with the verdict of its recorded run."""
-    found = papers.list_claims()
-    if json:
-        print(json_text.dumps(found, allow_nan=False))
-        return
-    table = Table("paper", "claim", "where", "published", "verdict", "evidence", title="claims", title_justify="left")
-    for entry in found:
-        verdict = entry["verdict"] + (f", {entry['fidelity']}" if entry["verdict"] != "not run" else "")
-        mark = " (primary)" if entry["primary"] else " (beyond the paper)" if entry["beyond"] else " (exploratory)"
-        cells = (entry["claim"] + mark, entry["where"], entry["published"] or "—", verdict, entry["evidence"] or "—")
-        table.add_row(entry["paper"], *cells)
-    screen = Console()
-    Console(width=max(screen.width, 150) if not screen.is_terminal else None).print(table)
-    done = sum(entry["verdict"] != "not run" for entry in found)
-    print(f"{len(found)} claims, {done} of them run. `fedweave reproduce ITEM` runs one; docs/reproduce.md explains.")
 
 
 def _print_claims(item: str, judged: Sequence[Judged]) -> None:

@@ -6,6 +6,7 @@ import json as json_text
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -38,6 +39,6 @@ def watch(
         else:
             print(f"Watching {', '.join(map(str, folders)) or 'runs'} at {server.url}  (Ctrl-C ends it)", flush=True)
         if open_:
-            webbrowser.open(server.url)
+            Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()  # some wait for the page
         with suppress(KeyboardInterrupt):
             server.serve_forever()

@@ -16,6 +16,7 @@ from fedweave.papers.common.ledger import SECTIONS, claims
 if TYPE_CHECKING:
     from fedweave.papers.common.judge import Judged
     from fedweave.papers.common.parallel import Progress
+    from fedweave.papers.common.recorded import Recorded
     from fedweave.papers.common.scale import Scale
     from fedweave.papers.common.study import Outcome, Study
     from fedweave.papers.common.unfinished import Unfinished
@@ -107,17 +108,18 @@ def record(outcome: Outcome, folder: Path) -> Path:
     path = folder / f"{file_name(outcome.study.name, outcome.scale)}.json"
     folder.mkdir(parents=True, exist_ok=True)
     write_file(path, to_json(content))
-    unfinished(outcome.study.name, outcome.scale, folder).remove()
+    left = unfinished(outcome.study.name, outcome.scale, folder)
+    left.remove(() if "tuned" in outcome.records else ("tune", "tuned"))
     return path
 
 
 def list_claims(folder: Path = RECORDED) -> list[dict[str, Any]]:
     """Return every claim of the ledger with its verdict, as ``fedweave list claims --json`` prints it."""
-    return [{**judged.plain(), "date": day or None} for judged, day in judged_claims(folder)]
+    return [{**judged.plain(), "date": (by and by.date) or None} for judged, by in judged_claims(folder)]
 
 
-def judged_claims(folder: Path = RECORDED) -> list[tuple[Judged, str]]:
-    """Return every claim of the ledger with its verdict and the day of its run, from the recorded outcomes.
+def judged_claims(folder: Path = RECORDED) -> list[tuple[Judged, Recorded | None]]:
+    """Return every claim of the ledger with its verdict and the recorded outcome that it is by, if there is one.
 
     Of several records of a claim the most faithful with all its seeds counts, and the latest of equals. One recorded
     under another wording of the claim does not.
@@ -126,7 +128,7 @@ def judged_claims(folder: Path = RECORDED) -> list[tuple[Judged, str]]:
     from fedweave.papers.common.recorded import all_recorded
 
     rank = ("toy", "faithful", "published", "exact")
-    best: dict[str, tuple[tuple[bool, int, str], Judged, str]] = {}
+    best: dict[str, tuple[tuple[bool, int, str], Judged, Recorded]] = {}
     for content in all_recorded(folder):
         for entry in content.claims:
             claim = claims().get(entry["id"])
@@ -136,9 +138,9 @@ def judged_claims(folder: Path = RECORDED) -> list[tuple[Judged, str]]:
             whole = judged.seeds >= claim.seeds or judged.fidelity == "exact"
             weight = whole, rank.index(judged.fidelity), content.date
             if claim.id not in best or weight >= best[claim.id][0]:
-                best[claim.id] = weight, judged, content.date
-    found = [best[c.id][1:] if c.id in best else (Judged(c, "toy"), "") for c in claims().values()]
-    return list(zip(settle([judged for judged, _ in found]), (day for _, day in found), strict=True))
+                best[claim.id] = weight, judged, content
+    found = [best[c.id][1:] if c.id in best else (Judged(c, "toy"), None) for c in claims().values()]
+    return list(zip(settle([judged for judged, _ in found]), (by for _, by in found), strict=True))
 
 
 def shown() -> dict[str, str]:

@@ -85,11 +85,11 @@ def _last_scores(run: Result) -> Array | None:
 
 @dataclass(frozen=True)
 class Unevenness:
-    """What the clients of one seed did in all its runs: mean local steps and share of lost answers; nan: not asked."""
+    """What the clients of one seed did in all its runs; nan: not asked."""
 
-    steps: Array
-    lost: Array
-    fastest: float  # simulated seconds of a participation
+    steps: Array  # mean of the local steps
+    unanswered: Array  # share of requests without a usable answer: lost, too late, refused or not waited for
+    fastest: float  # simulated seconds of a participation whose answer was used
     slowest: float
 
 
@@ -107,7 +107,7 @@ def unevenness(runs: Sequence[Result], clients: int) -> Unevenness | None:
     def mean(values: Array) -> Array:
         return np.where(asked > 0, np.bincount(ids, values, clients) / np.maximum(asked, 1), np.nan)
 
-    known = seconds[np.isfinite(seconds)]
+    known = seconds[np.isfinite(seconds) & (received > 0)]
     if not known.size or ids.max() >= clients:
         return None
     return Unevenness(mean(steps), mean(1.0 - (received > 0)), float(known.min()), float(known.max()))

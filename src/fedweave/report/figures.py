@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
+from fedweave.report import units
 from fedweave.report.clients import Participation, Ranked
 from fedweave.report.curves import TOTAL_BYTES, Band, band, coincide, curve
 from fedweave.report.summary import Groups
@@ -154,9 +155,9 @@ def client_scores(scores: dict[str, Ranked], colors: dict[str, Ink], metric: str
         axes.set_xlim(0, 100)
         axes.axvline(10, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)
         axes.text(10, 1.015, " worst tenth", transform=axes.get_xaxis_transform(), ha="left", fontsize=8)
-        axes.set_title(f"{metric.capitalize()} on each client's own test data{unit}", pad=16)
+        axes.set_title(f"{units.heading(metric)} on each client's own test data{unit}", pad=16)
         axes.set_xlabel("clients, from the worst to the best, %")
-        label = f"{metric.capitalize()} of the global model on each client's own test data: {', '.join(scores)}"
+        label = f"{units.heading(metric)} of the global model on each client's own test data: {', '.join(scores)}"
         return to_svg(figure, "client-scores", label)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedweave.report import units
-from fedweave.report.summary import Row, best, clearly_better
+from fedweave.report.summary import Row, best, clearly_better, shared_time
 
 
 def headline(rows: Sequence[Row]) -> list[str]:
@@ -51,34 +51,38 @@ def _single(row: Row) -> list[str]:
 def _several(rows: Sequence[Row]) -> list[str]:
     ended = _gain(rows) or _quality(rows, "value") or _quality(rows, "objective")
     race = _race(rows)
-    return [ended, race, _missed(rows)] if rows[0]["stop_after"] else [race, ended, _missed(rows)]
+    return [ended, race, _missed(rows)] if shared_time(rows) else [race, ended, _missed(rows)]
 
 
 def _gain(rows: Sequence[Row]) -> str:
     """Say what the same simulated time gained or lost beside the first method, as far as the seeds show it, for what.
 
-    Empty where runs had different times, or a difference cannot be judged.
+    Empty where runs ended at different times, or a difference cannot be judged.
     """
-    base, others = rows[0], rows[1:]
-    same = all(row["stop_after"] == base["stop_after"] for row in rows)
-    if not base["stop_after"] or not same or any(not row["paired"] or row["paired"]["low"] is None for row in others):
+    (base, *others), time = rows, shared_time(rows)
+    if not time or any(not row["paired"] or row["paired"]["low"] is None for row in others):
         return ""
-    time, what = units.seconds(base["stop_after"]), f"test {base['metric']}"
+    up, what, write = base["higher_is_better"], f"test {base['metric']}", units.difference(base["metric"])
+    over = f"over {base['method']}" if up else f"compared with {base['method']}"
 
-    def parts(verdict: str, verb: str) -> str:
-        found = sorted((row for row in others if row["paired"]["verdict"] == verdict), key=_gap, reverse=True)
-        if not found:
-            return ""
-        write, (first, *more) = units.difference(base["metric"]), found
-        texts = [f"{write(_gap(row)).lstrip('+')} at {units.ratio(_bytes(row) / _bytes(base))}" for row in found]
-        by, _, at = texts[0].rpartition(" at ")
-        lead = f"{first['method']} {verb} {by} in {what} over {base['method']} at {at} its bytes"
-        lead = lead if verb == "gained" else f"{first['method']} {verb} {texts[0]}"
-        return _and([lead, *(f"{row['method']} {text}" for row, text in zip(more, texts[1:], strict=True))])
+    def found(verdict: str) -> list[tuple[str, str, str]]:
+        """Return method, difference and times the bytes, the largest difference first."""
+        rows = sorted((row for row in others if row["paired"]["verdict"] == verdict), key=_gap, reverse=True)
+        ratios = (units.ratio(_bytes(row) / _bytes(base)) for row in rows)
+        return [(row["method"], write(_gap(row)).lstrip("+"), at) for row, at in zip(rows, ratios, strict=True)]
 
-    gained = parts("better", "gained") or f"no method was shown to gain {what} over {base['method']}"
-    lost = parts("worse", "lost")
-    return f"In the same {time} of simulated time {gained}{f'; {lost}' if lost else ''}."
+    def more(others: Sequence[tuple[str, str, str]]) -> list[str]:
+        return [f"{method} {'' if up else 'by '}{gap} at {at}" for method, gap, at in others]
+
+    gained, lost = f"no method was shown to {'gain' if up else 'lower'} {what} {over}", ""
+    if better := found("better"):
+        method, gap, at = better[0]
+        how = f"gained {gap} in {what}" if up else f"lowered {what} by {gap}"
+        gained = _and([f"{method} {how} {over} at {at} its bytes", *more(better[1:])])
+    if worse := found("worse"):
+        method, gap, at = worse[0]
+        lost = "; " + _and([f"{method} {'lost' if up else 'raised it by'} {gap} at {at}", *more(worse[1:])])
+    return f"In the same {units.seconds(time)} of simulated time {gained}{lost}."
 
 
 def _gap(row: Row) -> float:

@@ -13,7 +13,7 @@ from fedweave.report.curves import TOTAL_BYTES
 from fedweave.report.headline import headline, whose
 from fedweave.report.repeat import repeat
 from fedweave.report.style import CSS
-from fedweave.report.summary import Groups, Row, by_method, compare_rows, final_class_accuracy, judged_by
+from fedweave.report.summary import Groups, Row, by_method, compare_rows, final_class_accuracy, judged_by, shared_time
 from fedweave.report.svg import Ink, inks
 from fedweave.report.tables import comparison, legend, paired_costs, paired_differences, swatch
 from fedweave.round.measures import LABELS as MEASURES
@@ -36,10 +36,10 @@ def page(results: Sequence[Result], title: str | None = None) -> str:
         ("Who is forgotten: accuracy per class", _classes(groups, colors)),
         ("Who is forgotten: the global model on each client's own test data", _client_scores(groups, colors)),
         ("Comparison" if len(rows) > 1 else "Numbers", comparison(rows, colors) if rows else ""),
-        (f"{rows[0]['metric'].capitalize() if rows else ''}: {against}", paired_differences(rows, colors)),
+        (f"{units.heading(rows[0]['metric']) if rows else ''}: {against}", paired_differences(rows, colors)),
         (f"Worst tenth of clients: {against}", paired_differences(rows, colors, "paired_clients")),
         (_costs_title(rows), paired_costs(rows, colors)),
-        ("Learning curves", _curves(groups, colors)),
+        ("Learning curves", _curves(groups, colors, shared_time(rows) is not None)),
         ("Which clients take part", _participation(groups, colors)),
         ("How clients disagree and the server moves", _measures(groups, colors)),
         ("How to repeat it", repeat(groups) if rows else ""),
@@ -89,18 +89,20 @@ def _costs_title(rows: Sequence[Row]) -> str:
 def _scope(rows: Sequence[Row]) -> str:
     """Return the extent of the runs: 2 seeds, 40 rounds."""
     seeds, longest = max(row["seeds"] for row in rows), max(row["rounds_max"] for row in rows)
-    budgets = {row["stop_after"] for row in rows}
-    if len(budgets) == 1 and (seconds := budgets.pop()):
+    if seconds := shared_time(rows):
         return f"{count(seeds, 'seed')}, {units.seconds(seconds)} of simulated time"
     return f"{count(seeds, 'seed')}, {count(longest, 'round')}"
 
 
-def _curves(groups: Groups, colors: dict[str, Ink]) -> str:
-    """Return tabs made of radio buttons, one for each axis: they need no script, and the arrow keys work."""
+def _curves(groups: Groups, colors: dict[str, Ink], timed: bool) -> str:
+    """Return tabs made of radio buttons, one for each axis: they need no script, and the arrow keys work.
+
+    Where all runs had the same simulated time (``timed``), their rounds say little and come last.
+    """
     (metric, *others), target = judged_by(groups)
     shown_metrics = dict.fromkeys((metric, *others, "accuracy", "loss", "objective"))
     buttons, panels = "", ""
-    axes = dict(sorted(_AXES.items(), key=lambda axis: axis[0] == "round")) if _timed(groups) else _AXES
+    axes = dict(sorted(_AXES.items(), key=lambda axis: axis[0] == "round")) if timed else _AXES
     for x, name in axes.items():
         drawn = [figures.curves(groups, colors, y, x, target if y == metric else None) for y in shown_metrics]
         shown = [card(svg) for svg in drawn if svg]
@@ -116,11 +118,6 @@ def _curves(groups: Groups, colors: dict[str, Ink]) -> str:
     key = legend(colors) if len(groups) > 1 else ""
     tabs = f'<div class="tabs" role="group" aria-label="Horizontal axis">{buttons}{panels}</div>'
     return f'<p class="note">{_reading(groups, metric)}</p>{key}{tabs}'
-
-
-def _timed(groups: Groups) -> bool:
-    """Return whether all runs had the same simulated time, so that their rounds say little."""
-    return len({run.experiment.get("stop_after") for runs in groups.values() for run in runs} - {None}) == 1
 
 
 def _measures(groups: Groups, colors: dict[str, Ink]) -> str:
@@ -194,8 +191,8 @@ def _labels(results: Sequence[Result]) -> str:
         note += " " + _unevenness(uneven)
         if np.nanmax(uneven.steps) > np.nanmin(uneven.steps):
             above["Local steps a round, mean"] = uneven.steps
-        if np.nanmax(uneven.lost) > 0:
-            above["Answers lost, %"] = 100 * uneven.lost
+        if np.nanmax(uneven.unanswered) > 0:
+            above["Requests without a usable answer, %"] = 100 * uneven.unanswered
     if not same or above:
         note += f" This is seed {'one' if seed is None else seed}"
         note += "; the other seeds partition the data differently." if not same else "."
@@ -203,16 +200,18 @@ def _labels(results: Sequence[Result]) -> str:
 
 
 def _unevenness(uneven: Unevenness) -> str:
-    """Say how far clients differ in work, simulated time and lost answers."""
+    """Say how far clients differ in work, simulated time and answers."""
     low, high = units.seconds(uneven.fastest), units.seconds(uneven.slowest)
     time = (
         f"every participation takes {low} of simulated time"
         if low == high
         else (f"a participation takes {low} to {high} of simulated time")
     )
-    lost = 100 * np.nanmin(uneven.lost), 100 * np.nanmax(uneven.lost)
-    links = f"clients lose {lost[0]:.0f} to {lost[1]:.0f} % of their answers" if lost[1] else "no answer is lost"
-    return f"{time.capitalize()}; {links}."
+    low, high = f"{100 * np.nanmin(uneven.unanswered):.0f}", f"{100 * np.nanmax(uneven.unanswered):.0f}"
+    share = high if low == high else f"{low} to {high}"
+    answers = f"{share} % of a client's requests in these runs brought no usable answer"
+    answers = answers if np.nanmax(uneven.unanswered) else "every request brought a usable answer"
+    return f"{units.heading(time)}; {answers}."
 
 
 def _classes(groups: Groups, colors: dict[str, Ink]) -> str:

@@ -79,6 +79,13 @@ def target_of(results: Iterable[Result]) -> float | None:
     return found.pop() if len(found) == 1 else None
 
 
+def shared_time(rows: Sequence[Row]) -> float | None:
+    """Return the simulated time that all runs were given and have used up; None if any ended at another time."""
+    times = {row["stop_after"] for row in rows}
+    elsewhere = any(row[why] for row in rows for why in ("short", "unfinished", "ended_early"))
+    return times.pop() if len(times) == 1 and not elsewhere else None
+
+
 def clearly_better(a: Row, b: Row, quantity: str, lower: bool = False) -> bool:
     """Return whether ``a`` beats ``b``: the 95 % t interval of their differences, seed by seed, excludes zero."""
     missing = None in (*a["by_seed"][quantity].values(), *b["by_seed"][quantity].values())
@@ -167,7 +174,7 @@ def _row(method: str, runs: Sequence[Result]) -> Row:
     for quantity in QUANTITIES:
         row |= _mean_std(quantity, [_value(run, quantity) for run in runs])
     row["by_seed"] = {quantity: {_seed(run): _value(run, quantity) for run in runs} for quantity in COMPARED}
-    lengths = [int(run.summary["rounds"]) for run in runs]
+    lengths, times = [int(run.summary["rounds"]) for run in runs], {run.experiment.get("stop_after") for run in runs}
     hit = sum(run.summary.get("rounds_to_target") is not None for run in runs)
     aims = hit > 0 or any(_target(run) is not None for run in runs)
     return row | {
@@ -179,7 +186,7 @@ def _row(method: str, runs: Sequence[Result]) -> Row:
         "calibrated": any(run.experiment.get("calibrate") for run in runs),
         "validation": max((run.experiment.get("validation") or 0.0) for run in runs),
         "ended_early": sum(run.summary.get("ended_early") in ("target", "patience") for run in runs),
-        "stop_after": runs[0].experiment.get("stop_after"),
+        "stop_after": times.pop() if len(times) == 1 else None,
         "short": sum(
             n == run.experiment.get("rounds")
             and run.summary["simulated_seconds"] < (run.experiment.get("stop_after") or 0)

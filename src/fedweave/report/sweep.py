@@ -89,7 +89,7 @@ def _note(sweep: Sweep) -> str:
     metric = sweep.results[0].summary["metric"]
     if not sweep.validation:
         return (
-            f"{metric.capitalize()} is that of the global model on the common test set. Points were chosen by it, so "
+            f"{units.heading(metric)} is that of the global model on the common test set. Points were chosen by it, so "
             "that its value at the best point is optimistic."
         )
     how = (

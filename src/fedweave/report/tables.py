@@ -59,7 +59,7 @@ def comparison(rows: Sequence[Row], colors: Mapping[str, Ink]) -> str:
     end = (Column(metric, "value", units.score(metric)), Column("best", "best", units.score(metric)))
     end = (*end, _LOSS) if metric != "loss" else end
     groups = [("At the end", _known((*end, _OBJECTIVE), rows)), ("Whole run", _known(_WHOLE, rows))]
-    groups.insert(1, (f"{metric.capitalize()} on each client's own test data", _known(_clients(metric), rows)))
+    groups.insert(1, (f"{units.heading(metric)} on each client's own test data", _known(_clients(metric), rows)))
     if has_target:
         goal = units.goal(next((row["target"] for row in rows if row["target"] is not None), None), metric)
         groups.insert(-1, (f"Until {goal}", _known(_UNTIL, rows)))

@@ -137,6 +137,9 @@ def caption(rows: Sequence[Row]) -> str:
         parts.append(
             f"{ended} of {sum(row['seeds'] for row in rows)} runs ended at the target or by patience, as asked"
         )
+    if short := sum(row["short"] for row in rows):
+        all_ = sum(row["seeds"] for row in rows)
+        parts.append(f"{short} of {all_} runs had done all their rounds before the time was over: give more rounds")
     unfinished = sum(row["unfinished"] for row in rows)
     if unfinished:
         parts.append(f"{unfinished} of {sum(row['seeds'] for row in rows)} runs stopped early")

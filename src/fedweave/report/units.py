@@ -98,6 +98,11 @@ def goal(target: float | None, metric: str = "accuracy") -> str:
     return f"{100 * target:g} %" if metric == "accuracy" else f"{metric} {target:g}"
 
 
+def heading(name: str) -> str:
+    """Return a name with a capital first letter, and else as it is: AUC stays AUC."""
+    return name[:1].upper() + name[1:]
+
+
 def _plus(std: float | None, form: str) -> str:
     return "" if std is None else f" ± {std:{form}}"
 

@@ -42,10 +42,14 @@ class RunFolder:
     def __init__(self, folder: Path | None, write: bool = True):
         self.folder = folder
         self._lock = lock.take(folder) if folder is not None and write else None
-        self._db = connect(folder, write)
-        schema.create_tables(self._db, write)
-        self._tables = Tables(folder)
-        self._audit = Audit(folder) if folder else None
+        try:
+            self._db = connect(folder, write)
+            schema.create_tables(self._db, write)
+            self._tables = Tables(folder)
+            self._audit = Audit(folder) if folder else None
+        except BaseException:
+            lock.release(self._lock)
+            raise
         self._next_save, self._saved = time.monotonic() + SAVE_SECONDS, -1
 
     @classmethod
@@ -293,8 +297,7 @@ class RunFolder:
     def close(self) -> None:
         """Close the database and drop rows added after the last saved state."""
         self._db.close()
-        if self._lock is not None:
-            self._lock.close()
+        lock.release(self._lock)
 
 
 def state_file(round: int) -> str:

@@ -62,10 +62,9 @@ class Catalog:
         if time.monotonic() - self._looked < self._seconds:
             return
         places, self._more = self._find()
-        before, self._runs = self._runs, {}
+        before, self._runs = {run.place.folder: run for run in self._runs.values()}, {}
         for place in places:
-            run = Run(place)
-            run = before.get(run.key, run)
+            run = before.get(place.folder) or Run(place)
             run.place = place
             self._runs[run.key] = run
             if run.refresh():

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedweave.core.records import Array
 from fedweave.report.clients import Participation
-from fedweave.store.database import read_blocks
+from fedweave.store.database import BLOCK, read_blocks
 from fedweave.watch.read import COLUMNS, Mark, is_there, last_round, values_of
 from fedweave.watch.thin import Point, Thinned
 
@@ -60,12 +60,14 @@ class Takers:
             self.__init__()
         since, self._mark = self._mark[0] if self._mark else -1, last_round(db)
         query = "SELECT client, COUNT(*), SUM(received > 0) FROM clients WHERE round > ? GROUP BY client"
-        for client, asked, answered in db.execute(query, (since,)):
-            if not isinstance(client, int) or not 0 <= client < MOST_CLIENTS:
+        cursor = db.execute(query, (since,))
+        while rows := cursor.fetchmany(BLOCK):
+            if not all(isinstance(client, int) and 0 <= client < MOST_CLIENTS for client, *_ in rows):
                 raise ValueError(f"the column 'client' of 'clients' must be below {MOST_CLIENTS:,} to be shown")
-            self._make_room(client + 1)
-            self._asked[client] += asked
-            self._answered[client] += answered or 0
+            self._make_room(max(client for client, *_ in rows) + 1)
+            for client, asked, answered in rows:
+                self._asked[client] += asked
+                self._answered[client] += answered or 0
 
     def shares(self, clients: int) -> dict[str, Any]:
         """Return the shares of rounds per client, most asked first; of many clients the means of equal groups."""

@@ -13,7 +13,7 @@ const $ = (id) => document.getElementById(id);
 const runs = new Map(); // key -> its row
 const shown = new Map(); // key -> its table row, as it was last drawn
 const chosen = new Map(); // key -> the place of its colour
-const state = { axis: "round", metric: null, sort: "state", down: false, auto: true, curves: {}, clients: {}, cursor: null };
+const state = { axis: "round", metric: null, sort: "state", down: false, auto: true, full: false, curves: {}, clients: {}, cursor: null };
 
 // --- small tools
 
@@ -80,11 +80,16 @@ function swatch(ink) {
 // --- the choice of runs
 
 function choose(key, on) {
-  if (!on) return chosen.delete(key);
   const taken = new Set(chosen.values());
-  for (let place = 0; place < MOST; place++) if (!taken.has(place)) return chosen.set(key, place);
-  $("count").textContent = `At most ${MOST} runs fit into one figure.`;
-  return false;
+  state.full = on && taken.size === MOST;
+  if (!on) chosen.delete(key);
+  else if (!state.full) chosen.set(key, [...Array(MOST).keys()].find((place) => !taken.has(place)));
+}
+
+function forgetGone() {
+  const gone = [...chosen.keys()].filter((key) => !runs.has(key));
+  for (const key of gone) chosen.delete(key);
+  if (gone.length) remember();
 }
 
 function chooseFirst() {
@@ -119,6 +124,7 @@ function cells(run) {
   box.addEventListener("change", () => {
     state.auto = false;
     choose(run.key, box.checked);
+    box.checked = chosen.has(run.key);
     remember();
     drawAll();
     fetchChosen();
@@ -171,7 +177,7 @@ function drawList() {
   if (wanted.length !== body.children.length || wanted.some((row, i) => row !== body.children[i])) body.replaceChildren(...wanted);
   if (focused?.startsWith("box-") && document.activeElement?.id !== focused) $(focused)?.focus();
   const hidden = runs.size - rows.length;
-  $("count").textContent = `${count(chosen.size, "run")} chosen${hidden ? `, ${hidden} filtered out` : ""}`;
+  $("count").textContent = `${count(chosen.size, "run")} chosen${hidden ? `, ${hidden} filtered out` : ""}${state.full ? `; more than ${MOST} do not fit into one figure` : ""}`;
   for (const head of document.querySelectorAll("thead th")) {
     const now = head.firstElementChild.dataset.sort === state.sort;
     if (now) head.setAttribute("aria-sort", state.down ? "descending" : "ascending");
@@ -230,6 +236,11 @@ function frame(holder, label) {
   return { width, svg: (height) => make("svg:svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }) };
 }
 
+function path(points, steps) { // against time and bytes a run keeps its last value until the next one
+  const [first, ...rest] = points.map((point) => point.map((at) => at.toFixed(1)));
+  return `M${first}${rest.map(([x, y]) => (steps ? `H${x}V${y}` : `L${x},${y}`)).join("")}`;
+}
+
 function drawChart() {
   const lines = series(), holder = $("chart"), metric = metricNow();
   const axis = state.axis, top = Math.max(1e-9, ...lines.map((line) => line.x.at(-1)));
@@ -264,7 +275,7 @@ function drawChart() {
   for (const line of lines) {
     const ink = inkOf(line.key), points = line.x.map((x, i) => [px(x), py(line.y[i])]), place = lines.indexOf(line);
     const hides = lines.slice(0, place).some((other) => `${other.x}` === `${line.x}` && `${other.y}` === `${line.y}`);
-    image.append(make("svg:path", { d: `M${points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join("L")}`, fill: "none",
+    image.append(make("svg:path", { d: path(points, axis !== "round"), fill: "none",
       stroke: ink.color, "stroke-width": 2, "stroke-dasharray": ink.dash || (hides ? "9 9" : null), "stroke-dashoffset": hides ? 5 * place : null, "stroke-linejoin": "round", "data-run": line.key }));
     const marks = [0, 1, 2, 3].map((n) => ((n + (place + 1) / lines.length) * (points.length - 1)) / 4); // where others have none
     for (const i of new Set(marks.map(Math.round))) image.append(mark(ink, ...points[i]));
@@ -391,6 +402,7 @@ function heard(event) {
   for (const run of news.runs) runs.set(run.key, { round: 0, ...run });
   $("more").hidden = !news.more;
   live(true);
+  forgetGone();
   chooseFirst();
   drawLede();
   drawList();
@@ -403,6 +415,19 @@ function live(yes) {
   $("live").classList.toggle("lost", !yes);
 }
 
+let events = null;
+
+function listen() { // only where the page is seen: a browser has few connections to one host, for all its tabs
+  if (document.hidden) {
+    events?.close();
+    events = null;
+  } else if (!events) {
+    events = new EventSource("events");
+    events.addEventListener("message", heard);
+    events.addEventListener("error", () => live(false));
+  }
+}
+
 function start() {
   recall();
   for (const [axis, text] of Object.entries(AXES)) {
@@ -413,7 +438,7 @@ function start() {
   }
   $("metric").addEventListener("change", (event) => { state.metric = event.target.value; state.curves = {}; remember(); fetchChosen(); });
   $("filter").addEventListener("input", drawList);
-  $("clear").addEventListener("click", () => { state.auto = false; chosen.clear(); remember(); drawAll(); fetchChosen(); });
+  $("clear").addEventListener("click", () => { state.auto = state.full = false; chosen.clear(); remember(); drawAll(); fetchChosen(); });
   for (const button of document.querySelectorAll("[data-sort]")) button.addEventListener("click", () => {
     const name = button.dataset.sort;
     state.down = state.sort === name ? !state.down : ["value", "round"].includes(name);
@@ -425,9 +450,8 @@ function start() {
   $("chart").addEventListener("keydown", pressed);
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; drawChart(); drawClients(); } });
-  const events = new EventSource("events");
-  events.addEventListener("message", heard);
-  events.addEventListener("error", () => live(false));
+  document.addEventListener("visibilitychange", listen);
+  listen();
   drawMetrics();
 }
 

@@ -25,13 +25,14 @@ from fedweave.watch.find import Place, Stamp, bounded_json, stamp
 FILES = ("run.sqlite", "run.sqlite-wal", "experiment.json", "manifest.json", ".lock")
 COLUMNS = ("accuracy", "loss", "train_loss")  # metrics that are columns of every run
 MOST_METRICS, RECENT_ROUNDS = 60, 1000  # names of measures, and the rounds in which they are looked for at first
-RECENT_SECONDS = 600  # a run on another host that wrote within these is taken to be under way
+RECENT_SECONDS = 600  # a run whose process cannot be seen from here counts as under way for so long after it wrote
 LAST = {c: ROUNDS[c] for c in ("round", "clock", "wall_seconds", "bytes_up", "bytes_down")}
 NOTES = {
     "target": "It ended early: it reached its target.",
     "patience": "It ended early: its metric got no better.",
     "time": "It ended early: its simulated time was over.",
     "killed": "Its process was killed or crashed. `fedweave resume` continues the run.",
+    "unknown": "It last wrote at {}. Whether its process still runs cannot be seen from here.",
 }
 
 Row = dict[str, Any]
@@ -103,13 +104,14 @@ class Run:
     def refresh(self) -> bool:
         """Read what has changed; return whether anything did."""
         stamps = tuple(stamp(self.place.folder / name) for name in FILES)
-        writing = self.place.planned is None and self._is_written(stamps)
-        now = (self.place, stamps, writing)
-        if now == self._seen and not writing:  # a commit need not change a file after its rows are in the log
+        if self._seen == (self.place, stamps):  # nobody was writing it, and whoever begins changes the lock
             return False
-        self._seen, before = now, self.row
+        writer = lock.writer(self.place.folder) if self.place.planned is None else "closed"
+        writing = writer == "writing" or (writer == "unknown" and time.time() - _written(stamps) < RECENT_SECONDS)
+        # of one that is written, a commit need not change a file after its rows are in the log
+        self._seen, before = None if writing else (self.place, stamps), self.row
         try:
-            self.row = self._identity() | self._read(stamps, writing)
+            self.row = self._identity() | self._read(stamps, "writing" if writing else writer)
         except BadInput as e:
             if before and (writing or stamps != tuple(stamp(self.place.folder / name) for name in FILES)):
                 self._seen = None  # it is being written: look again
@@ -120,13 +122,7 @@ class Run:
     def _identity(self) -> Row:
         return {"key": self.key, "name": self.place.name, "folder": str(self.place.folder)}
 
-    def _is_written(self, stamps: tuple[Stamp, ...]) -> bool:
-        held = lock.is_held(self.place.folder)
-        if held is not None:
-            return held
-        return any(s and time.time() - s[1] / 1e9 < RECENT_SECONDS for s in stamps[:2])
-
-    def _read(self, stamps: tuple[Stamp, ...], writing: bool) -> Row:
+    def _read(self, stamps: tuple[Stamp, ...], writer: lock.Writer) -> Row:
         if self.place.problem is not None:
             raise BadInput(self.place.problem)
         if (planned := self.place.planned) is not None:
@@ -138,13 +134,13 @@ class Run:
             last = last_round(db)
             metric, higher = self._follow(db, last, about.task)
             end = self._end(db, experiment, about.task, last, metric, higher)
-        killed = not (end or writing) and stamps[1] and stamps[1][-1]  # whoever closes a run leaves no log
-        state = "finished" if end else "running" if writing else "failed" if killed else "stopped"
+        state = "finished" if end else {"writing": "running", "killed": "failed"}.get(writer, "stopped")
+        last_wrote = time.strftime("%Y-%m-%d %H:%M", time.localtime(_written(stamps)))
         row = dict(zip(LAST, last, strict=True)) if last else dict.fromkeys(LAST, 0)
         value, seconds = self._value[1], _finite(row["clock"])
         return _described(experiment, about.data) | {
             "state": state,
-            "note": NOTES.get("killed" if killed else end or "", ""),
+            "note": NOTES.get(end or writer, "").format(last_wrote),
             "round": row["round"],
             "metric": metric,
             "value": value,
@@ -235,6 +231,11 @@ class Run:
         value = value if at == last[0] and value is not None else math.nan
         row = {**dict(zip(LAST, last, strict=True)), metric: value}
         return reason_to_end(rules, task, row, best[0][0] if best else 0)
+
+
+def _written(stamps: tuple[Stamp, ...]) -> float:
+    """Return when a run last wrote its database; a file may claim any time, but none after now."""
+    return min(max([0.0, *(s[1] / 1e9 for s in stamps[:2] if s)]), time.time())
 
 
 def _described(experiment: Mapping[str, Any], data: str) -> Row:

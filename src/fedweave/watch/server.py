@@ -53,7 +53,7 @@ class Server(ThreadingHTTPServer):
                 f"Port {port} cannot be used: {e.strerror}. Choose another with --port; 0 takes one that is free."
             ) from None
         self.port: int = self.server_address[1]
-        self.hosts = {f"{name}:{self.port}" for name in (ADDRESS, "localhost")}
+        self.hosts = hosts(self.port)
 
     @property
     def url(self) -> str:
@@ -88,8 +88,11 @@ class Handler(BaseHTTPRequestHandler):
         """Answer a request for the page, its data or its events."""
         if self.headers.get("Host") not in self.server.hosts:  # another site's name may lead to this address
             return self._refuse(HTTPStatus.FORBIDDEN, f"This page is at {self.server.url} alone.")
-        url = urlsplit(self.path)
-        query = parse_qs(url.query)
+        try:
+            url = urlsplit(self.path)
+            query = parse_qs(url.query)
+        except ValueError:
+            return self._refuse(HTTPStatus.BAD_REQUEST, "This address cannot be read.")
         if url.path == "/events":
             return self._stream()
         if url.path in ("/", "/page.js", "/page.css"):
@@ -157,6 +160,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: the terminal belongs to the user."""
+
+
+def hosts(port: int) -> set[str]:
+    """Return the names under which a browser may ask for the page; browsers leave out the usual port."""
+    return {f"{name}{end}" for name in (ADDRESS, "localhost") for end in (f":{port}", *([""] if port == 80 else []))}
 
 
 def _chosen(query: dict[str, list[str]]) -> list[str]:

@@ -55,7 +55,8 @@ class Thinned:
 
 
 def _both(one: tuple[Point, Point], other: tuple[Point, Point]) -> tuple[Point, Point]:
-    return min(one[0], other[0], key=_value), max(one[1], other[1], key=_value)
+    """Return the lowest and the highest; of equals the first and the last, so that a level stretch keeps its ends."""
+    return min(one[0], other[0], key=_value), max(other[1], one[1], key=_value)
 
 
 def _value(point: Point) -> float:

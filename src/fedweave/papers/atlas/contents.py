@@ -60,7 +60,7 @@ class Notes(Checked):
 class Contents:
     """Everything that the pages show."""
 
-    judged: Sequence[tuple[Judged, str]]  # every claim of the ledger, and the day of its run
+    judged: Sequence[tuple[Judged, Recorded | None]]  # every claim of the ledger, and the outcome that it is by
     records: Sequence[Recorded]
     notes: Notes
     about: Mapping[str, About]
@@ -76,8 +76,8 @@ class Contents:
 
     def of_record(self, record: Recorded) -> list[Judged]:
         """Return the claims that were judged by a record."""
-        facts = record.item, record.fidelity, record.date
-        return [j for j, day in self.judged if j.verdict != "not run" and (j.claim.item, j.fidelity, day) == facts]
+        file = record.item, record.scale
+        return [j for j, by in self.judged if j.verdict != "not run" and by and (by.item, by.scale) == file]
 
     def records_of(self, paper: str) -> list[Recorded]:
         """Return the records of a paper's items, those of its most important claims first."""

@@ -27,7 +27,7 @@ TITLE = "Do five federated-learning papers hold?"
 WORDS = """<p>An outcome is <b>confirmed</b>, <b>contradicted</b>, <b>undecided</b> or <b>not run</b>. Fidelity says how
 close the setting was to the paper's: <b>published</b> (its own data, network, sizes and rounds), <b>faithful</b>
 (smaller, with the same steps per epoch, spread of client sizes, participation and tuning), <b>toy</b> (less) and
-<b>exact</b> (arithmetic). Contradicted is said at published or faithful fidelity only.</p>
+<b>exact</b> (arithmetic). Contradicted is never said at toy fidelity.</p>
 <p>Claims were written down and frozen before they were run. Each seed redraws partition, first model, world and
 cohorts; differences are taken seed by seed, with t intervals. Each paper has one <b>primary</b> claim, corrected by
 Holm's method over the five; its other claims are <b>exploratory</b>, corrected by Benjamini and Hochberg's method;
@@ -55,7 +55,9 @@ def _summary(contents: Contents) -> str:
     run = sum(j.verdict != "not run" for j in judged)
     found = ", ".join(f"{sum(j.verdict == outcome for j in judged)} {outcome}" for outcome in OUTCOMES)
     costs = [record.cost.processor_seconds for record in contents.records if record.cost]
-    spent = f" The runs with a known cost took {seconds(sum(costs))} of processor time." if costs else ""
+    spent = (
+        f" Summed over items, the runs with a known cost took {seconds(sum(costs))} of processor time." if costs else ""
+    )
     return (
         f'<p class="lede">{len(judged):,} claims, {run} of them run: {found}.</p>'
         '<p class="more">Each claim of the papers, with section and sentence, judged by paired runs of one library.'

@@ -28,11 +28,13 @@ class Repeated(NamedTuple):
     why: str  # what differs
 
 
-def choose(folder: Path, count: int, seed: int) -> list[Recorded]:
-    """Return so many recorded outcomes, the same for the same records and seed."""
+def choose(folder: Path, count: int, seed: int, scale: str | None = None) -> list[Recorded]:
+    """Return so many recorded outcomes, of one scale if it is given; the same for the same records and seed."""
     known = [record for record in all_recorded(folder) if record.item in papers.studies()]
+    known = [record for record in known if scale in (None, record.scale)]
     if len(known) < count:
-        raise BadInput(f"--random {count}: {str(folder)!r} has {len(known)} recorded outcomes.")
+        at = f" at scale {scale}" if scale else ""
+        raise BadInput(f"--random {count}: {str(folder)!r} has {len(known)} recorded outcomes{at}.")
     return random.Random(seed).sample(known, count)
 
 

@@ -11,7 +11,7 @@ import shutil
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -142,11 +142,20 @@ class Unfinished:
                     processor=dict(facts.processor),
                     content=hashlib.sha256(content).hexdigest(),
                 )
-            plain = {name: entry.model_dump() for name, entry in sorted(self.entries.items())}
-            write_file(self.folder / "index.json", to_json(plain))
+            self._write_index(self.entries)
 
-    def remove(self) -> None:
-        """Remove the folder: the item is finished."""
+    def _write_index(self, entries: Mapping[str, Entry]) -> None:
+        plain = {name: entry.model_dump() for name, entry in sorted(entries.items())}
+        write_file(self.folder / "index.json", to_json(plain))
+
+    def remove(self, kept: Collection[str] = ()) -> None:
+        """Remove the runs of a finished item, but for those of columns that were not part of it."""
+        left = {name: entry for name, entry in self.entries.items() if entry.column in kept}
+        if left:
+            self._write_index(left)
+            for name in self.entries.keys() - left:
+                (self.folder / f"{name}.run").unlink(missing_ok=True)
+            return
         shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):  # other items are not finished, or there was none
             self.folder.parent.rmdir()
