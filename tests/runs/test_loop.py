@@ -198,6 +198,7 @@ def test_rows_add_up(tiny):
     assert rounds["bytes_down"].tolist() == rounds["bytes_up"].tolist()
     assert np.isnan(clients["loss"]).tolist() == (clients["received"] == 0).tolist()
     assert (clients["expected"] == 0.5).all()
+    assert clients["client"][clients["received"]].size == rounds["received"].sum(), "a mask, as replies.received is"
 
 
 def test_evaluation_is_due_every_so_often_and_at_the_end(tiny):

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
+import numpy as np
+
 from fedweave.core.crash_points import crash_point
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
@@ -30,7 +32,7 @@ def write_tables(
     for name, columns in tables.items():
         files.append(folder / f"{name}.{to}")
         with replacing(files[-1]) as file:
-            write(file, columns)
+            write(file, {n: c.astype(np.int64) if c.dtype == bool else c for n, c in columns.items()})
         crash_point("export: table written")
     return files
 
