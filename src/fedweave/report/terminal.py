@@ -137,6 +137,8 @@ def caption(rows: Sequence[Row]) -> str:
         parts.append(
             f"{ended} of {sum(row['seeds'] for row in rows)} runs ended at the target or by patience, as asked"
         )
+    if abandoned := sum(row["abandoned"] for row in rows):
+        parts.append(f"{abandoned} of {sum(row['abandoned_of'] for row in rows)} rounds were abandoned")
     unfinished = sum(row["unfinished"] for row in rows)
     if unfinished:
         parts.append(f"{unfinished} of {sum(row['seeds'] for row in rows)} runs stopped early")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -215,6 +216,8 @@ def go_on(session: Session, state: ServerState, store: RunFolder, callbacks: Seq
     try:  # whatever happened, the finished rounds are kept
         store.save(record.state, always=True)
         result = _result(store, to_plain(session.experiment), session.manifest, record.state, session.own_model)
+        abandoned = result.summary["abandoned"]
+        why = [f.why for _, kind, f in store.failures() if kind == "abandoned"] if abandoned else ()
     finally:
         store.close()
     for callback in begun:  # each of them, whatever the others do
@@ -226,6 +229,9 @@ def go_on(session: Session, state: ServerState, store: RunFolder, callbacks: Seq
         raise Interrupted(store.folder, record.state.round, result) from None
     if error is not None:
         raise error
+    if why:
+        said = f"{abandoned} of {result.summary['rounds']} rounds were abandoned and changed nothing"
+        warnings.warn(f"{run.label}: {said}; the last: {why[-1]}.", stacklevel=2)
     return result
 
 
