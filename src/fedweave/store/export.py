@@ -37,18 +37,17 @@ def write_tables(
     return files
 
 
-def write_model(folder: Path, tensors: Mapping[str, Tensor], to: Literal["safetensors", "pt"]) -> Path:
-    """Write a state dict into a run folder and return the file."""
+def write_model(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
+    """Write a state dict to a .pt or .safetensors file; the latter has ``facts`` as metadata."""
     import torch
     from safetensors.torch import save
 
-    path, kept = folder / f"model.{to}", {name: tensor.contiguous() for name, tensor in tensors.items()}
+    kept = {name: tensor.contiguous() for name, tensor in tensors.items()}
     with replacing(path) as file:
-        if to == "pt":
+        if path.suffix == ".pt":
             torch.save(kept, file)
         else:
-            file.write(save(kept, metadata={"format": "pt"}))
-    return path
+            file.write(save(kept, metadata={"format": "pt", **facts}))
 
 
 def _flat(columns: Columns) -> dict[str, Array]:
