@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from fedweave.core.determinism import deterministic
@@ -252,6 +253,9 @@ def _result(
         "digest": hashlib.sha256(state.x.tobytes()).hexdigest(),
     }
     clients, scores = store.columns("clients"), store.columns("client_scores")
+    for name, source in (("name", "client_names"), ("test_samples", "test_samples")):
+        if scores["client"].size and manifest.get(source):
+            scores[name] = np.array(manifest[source])[scores["client"]]
     return Result(
         experiment=plain,
         manifest=manifest,

@@ -37,7 +37,8 @@ class Result:
     ``received`` (a mask), ``steps``, ``loss``, ``seconds``, ``bytes_up``, ``first_gradient`` (norm of the first
     stochastic gradient, at the global model) and ``first_loss`` (of the same batch).
     ``client_scores`` columns, where clients were evaluated one by one: ``round``, ``client`` and ``value``, the task's
-    primary metric of the global model on the client's own test samples.
+    primary metric of the global model on the client's own test samples; then ``test_samples``, their number, and
+    ``name``, where the data names its natural clients.
     """
 
     experiment: Mapping[str, Any]  # the resolved experiment as plain data
