@@ -1,11 +1,13 @@
 """Data sets from pandas, Hugging Face and Shakespeare's plays."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import fedweave as fw
 from fedweave.core.settings import BadInput
 from fedweave.data import from_frame, from_huggingface, load
 
@@ -32,6 +34,22 @@ def test_a_frame_of_classes_with_groups():
     assert data.classes == 2
     assert np.bincount(data.group).tolist() == [10, 10]
     assert (data.group[0], data.test_group.tolist()) == (1, [1, 1, 0, 0])
+    assert (data.client_names, data.class_names) == (("a", "b"), ("cat", "dog"))
+
+
+def test_clients_and_classes_keep_their_names_in_a_run(tmp_path):
+    towns = frame(town=np.repeat(["oslo", "bonn\x1b[31m"], 10))
+    data = from_frame(towns, "kind", group="town", inputs=["age", "height"])
+    natural = fw.Experiment(fw.methods.fedavg(2), data, model="logistic", rounds=2, client_eval=1, workers=1)
+    run = fw.run(natural, tmp_path / "run")
+    found = fw.load_result(tmp_path / "run")
+    assert found.manifest["client_names"] == ["bonn?[31m", "oslo"], "what a terminal would obey is replaced"
+    assert found.manifest["class_names"] == ["cat", "dog"]
+    assert found.client_scores["name"].tolist() == ["bonn?[31m", "oslo"] * 2
+    assert found.client_scores["test_samples"].tolist() == run.manifest["test_samples"] * 2 == [2, 2] * 2
+    dealt = fw.run(replace(natural, partition=fw.partition.IID(2)))
+    assert "client_names" not in dealt.manifest, "a mixture of towns is none of them"
+    assert "name" not in dealt.client_scores
 
 
 @pytest.mark.parametrize("kind", ["category", "string", "bool", object])

@@ -221,7 +221,7 @@ def test_scores_are_exported(small, tmp_path):
     files = write_tables(tmp_path, result.rounds, result.clients, "csv", result.client_scores)
     assert [file.name for file in files] == ["rounds.csv", "clients.csv", "client_scores.csv"]
     lines = files[2].read_text().split()
-    assert lines[0] == "round,client,value"
+    assert lines[0] == "round,client,value,test_samples"
     assert [float(line.split(",")[2]) for line in lines[1:]] == result.client_scores["value"].tolist()
     plain = fw.run(small())
     assert len(write_tables(tmp_path, plain.rounds, plain.clients, "csv", plain.client_scores)) == 2

@@ -19,6 +19,7 @@ from torch import nn
 import fedweave as fw
 from fedweave import methods
 from fedweave.engine.machine import processor, processor_name
+from fedweave.report import terminal_table
 from fedweave.runs import session
 from fedweave.runs.compare import resume_comparison
 from fedweave.runs.method_names import method_names
@@ -198,6 +199,7 @@ def test_rows_add_up(tiny):
     assert rounds["bytes_down"].tolist() == rounds["bytes_up"].tolist()
     assert np.isnan(clients["loss"]).tolist() == (clients["received"] == 0).tolist()
     assert (clients["expected"] == 0.5).all()
+    assert clients["client"][clients["received"]].size == rounds["received"].sum(), "a mask, as replies.received is"
 
 
 def test_evaluation_is_due_every_so_often_and_at_the_end(tiny):
@@ -535,7 +537,9 @@ def test_a_round_in_which_all_answers_are_refused_is_abandoned(tiny, monkeypatch
         return replies._replace(updates=replies.updates * np.float32(np.nan)) if assignment.round in (3, 4) else replies
 
     monkeypatch.setattr(Simulator, "train", spoilt)
-    result = fw.run(tiny(methods.fedavgm(3), rounds=5))
+    with pytest.warns(UserWarning, match="^fedavgm-seed0: 2 of 5 rounds were abandoned and changed nothing; the last"):
+        result = fw.run(tiny(methods.fedavgm(3), rounds=5))
+    assert "2 of 5 rounds were abandoned" in str(terminal_table([result]).caption)
     heard = result.rounds["received"]
     assert heard[[2, 3]].tolist() == [0, 0]
     assert result.rounds["loss"][2] == result.rounds["loss"][1]

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from torch import nn
 
 import fedweave as fw
@@ -55,14 +56,22 @@ def test_a_batch_norm_model_loaded_into_plain_torch_has_exactly_the_accuracy_of_
 def test_an_exported_batch_norm_model_too(to, which, normed, digits, capsys, monkeypatch):
     code, said = export(monkeypatch, capsys, normed.folder, "--to", to, "--which", which)
     assert code == 0
-    assert said.out == f"{normed.folder / f'model.{to}'}\n"
+    path = normed.folder / f"model{'' if which == 'last' else '-best'}.{to}"  # each in a file of its own
+    assert said.out == f"{path}\n"
     assert "Frozen parameters, counters and second names of shared tensors are not in it" in said.err
     plain = norm()
-    missing, unexpected = plain.load_state_dict(read(normed.folder / f"model.{to}"), strict=False)
+    missing, unexpected = plain.load_state_dict(read(path), strict=False)
     assert all(name.endswith("num_batches_tracked") for name in missing)
     assert unexpected == []
     scores = normed.rounds["accuracy"]
     assert accuracy(plain, digits) == (scores[-1] if which == "last" else scores.max())
+    round = 6 if which == "last" else int(normed.rounds["round"][scores.argmax()])
+    said = export(monkeypatch, capsys, normed.folder, "--to", to, "--which", which, "--json")[1]
+    model = {"file": str(path), "which": which, "round": round}
+    assert json.loads(said.out) == {"files": [str(path)], "models": [model]}
+    if to == "safetensors":
+        with safe_open(path, "pt") as file:
+            assert file.metadata() == {"format": "pt", "which": which, "round": str(round)}
 
 
 def export(monkeypatch, capsys, *words):
@@ -94,7 +103,7 @@ def test_a_model_of_the_library_comes_out_of_its_folder_alone(model, tmp_path, c
     for to in ("safetensors", "pt"):
         code, said = export(monkeypatch, capsys, tmp_path / "run", "--to", to, "--json")
         assert (code, said.err) == (0, "")
-        assert json.loads(said.out) == {"files": [str(tmp_path / "run" / f"model.{to}")]}
+        assert json.loads(said.out)["files"] == [str(tmp_path / "run" / f"model.{to}")]
         found = read(tmp_path / "run" / f"model.{to}")
         assert list(found) == (sorted(state) if to == "safetensors" else list(state))
         assert all(torch.equal(found[name], tensor) for name, tensor in state.items())

@@ -18,7 +18,12 @@ ROUNDS = {
     "accuracy": np.array([np.nan, 0.75]),
     "class_accuracy": np.array([[np.nan, np.nan], [1.0, 0.5]]),
 }
-CLIENTS = {"round": np.array([1, 1, 2]), "client": np.array([0, 7, 3]), "expected": np.array([0.5, np.nan, 1.5])}
+CLIENTS = {
+    "round": np.array([1, 1, 2]),
+    "client": np.array([0, 7, 3]),
+    "expected": np.array([0.5, np.nan, 1.5]),
+    "received": np.array([True, False, True]),  # 0 and 1 in a file
+}
 FLAT = {
     "round": [1, 2],
     "clock": [0.1 + 0.2, 1 / 3],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -177,38 +177,43 @@ def export(
     """Write tables or the trained model into the run folder.
 
     csv and parquet are the rows per round and per client; safetensors and pt are a state dict, model.safetensors or
-    model.pt. Of a model that was given in Python it has the trained tensors and the buffers that travel, without frozen
-    parameters and counters.
+    model.pt, and model-best.safetensors or model-best.pt with --which best. Of a model that was given in Python it has
+    the trained tensors and the buffers that travel, without frozen parameters and counters.
     """
     if which == "best" and to in ("csv", "parquet"):
         raise BadInput("--which is for a model: use it with --to safetensors or --to pt.")
     running, _ = training()
-    files: list[str] = []
+    files, models = list[str](), list[dict[str, Any]]()
     for run in begun_in(folder):
         result = running.load_result(run)
         with writable(run):
             if to in ("csv", "parquet"):
                 files += map(str, write_tables(run, result.rounds, result.clients, to, result.client_scores))
             else:
-                files.append(_export_model(result, run, to, which))
+                models.append(_export_model(result, run, to, which))
+    files += [model["file"] for model in models]
     if json:
-        print_json({"files": files})
+        print_json({"files": files} | ({"models": models} if models else {}))
     else:
         print("\n".join(files))
 
 
-def _export_model(result: Result, run: Path, to: Literal["safetensors", "pt"], which: Literal["last", "best"]) -> str:
+def _export_model(
+    result: Result, run: Path, to: Literal["safetensors", "pt"], which: Literal["last", "best"]
+) -> dict[str, Any]:
     from fedweave.runs.trained import trained_tensors
 
     tensors, complete = trained_tensors(result, which)
-    path = write_model(run, tensors, to)
+    round = int(result.best["round"] if which == "best" else result.rounds["round"][-1])
+    path = run / f"model{'-best' if which == 'best' else ''}.{to}"
+    write_model(path, tensors, {"which": which, "round": str(round)})
     if not complete:
         print(
             f"note: {path} has the trained tensors and the buffers that travel. Frozen parameters, counters and second "
             "names of shared tensors are not in it: load it with strict=False.",
             file=sys.stderr,
         )
-    return str(path)
+    return {"file": str(path), "which": which, "round": round}
 
 
 def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:

@@ -49,7 +49,11 @@ class Sampler(ABC):
         """Choose this round's cohort among the available clients."""
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
-        """Take in what the cohort answered: adaptive samplers live here."""
+        """Take in what the cohort answered: adaptive samplers live here.
+
+        Of a round that is abandoned, as with fewer than ``min_answers``, what is returned here is dropped: the state
+        stays as it was, like the model.
+        """
         return state
 
 
@@ -204,7 +208,7 @@ class Upload(ABC):
         return False
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
-        """Take in what the cohort answered."""
+        """Take in what the cohort answered; dropped, if the round is abandoned."""
         return state
 
     def measure(self, state: State) -> Mapping[str, float]:

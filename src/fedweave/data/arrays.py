@@ -31,6 +31,7 @@ def from_arrays(
     mean: Sequence[float] = (),
     std: Sequence[float] = (),
     transform: Transform | None = None,
+    class_names: Sequence[str] = (),
 ) -> Dataset:
     """Build a data set from NumPy arrays (or anything ``np.asarray`` takes), one row per sample.
 
@@ -46,16 +47,19 @@ def from_arrays(
     x, y = inputs(x, "x"), answers(y, "y")
     check_length(length(x), "x", length(y), "y")
     if test_x is None:
-        group = codes(group, None, length(x), 0)[0]
+        group, _, clients = codes(group, None, length(x), 0)
         parts = set_aside(name, x, y, group)
         found = build(name, *parts, class_count([y], classes), mean, std)
     else:
         test_x, test_y = inputs(test_x, "test_x"), answers(test_y, "test_y")
-        group, test_group = codes(group, test_group, length(x), length(test_x))
+        group, test_group, clients = codes(group, test_group, length(x), length(test_x))
         _check_kinds(y, test_y)
         classes = class_count([y, test_y], classes)
         found = build(name, (x, y, group), (test_x, test_y, test_group), classes, mean, std)
-    return found if transform is None else dataclasses.replace(found, transform=transform)
+    if transform is None and not clients and not class_names:
+        return found
+    names = tuple(map(_printable, class_names))
+    return dataclasses.replace(found, transform=transform, client_names=clients, class_names=names)
 
 
 def from_pair(x: Any, y: Any, name: str) -> Dataset:
@@ -200,17 +204,24 @@ def _check_kinds(y: Column, test_y: Column) -> None:
         raise BadInput(f"Training and test samples differ: {ours} labels and {theirs} labels.")
 
 
-def codes(group: Any, test_group: Any, n: int, m: int) -> tuple[Array | None, Array | None]:
-    """Number the group names 0.. in sorted order, consistently for training and test."""
+def codes(group: Any, test_group: Any, n: int, m: int) -> tuple[Array | None, Array | None, tuple[str, ...]]:
+    """Number the groups 0.. in sorted order, consistently for training and test; return their names too, if any."""
     if group is None:
-        return None, None
+        return None, None, ()
     group = _as_array(group, "group").ravel()
     other = group[:0] if test_group is None else _as_array(test_group, "test_group").ravel()
     check_length(n, "x", len(group), "group")
     if test_group is not None:
         check_length(m, "test_x", len(other), "test_group")
-    numbers = np.unique(np.concatenate([group, other]), return_inverse=True)[1].astype(np.int64)
-    return numbers[:n], numbers[n:] if test_group is not None else None
+    found, numbers = np.unique(np.concatenate([group, other]), return_inverse=True)
+    numbers, same = numbers.astype(np.int64), np.array_equal(found, np.arange(found.size))
+    names = () if same else tuple(map(_printable, found.tolist()))
+    return numbers[:n], numbers[n:] if test_group is not None else None, names
+
+
+def _printable(name: Any) -> str:
+    """Return a name as text that can be shown anywhere."""
+    return "".join(c if c.isprintable() else "?" for c in str(name))
 
 
 def class_count(columns: Sequence[Column], classes: int | None) -> int:

@@ -49,6 +49,8 @@ class Dataset:
     transform: Callable[..., Any] | None = None  # a Transform, which changes training batches at random
     vocabulary: int = 0  # how many tokens the inputs may have, where not all occur
     loaded: Loaded | None = None  # the name given to fedweave.data.load, and the columns that it stands for
+    client_names: tuple[str, ...] = ()  # of the natural clients, by their numbers in ``group``; () without names
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse columns that training could not use."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.core.settings import BadInput
-from fedweave.data.arrays import build, from_arrays
+from fedweave.data.arrays import from_arrays
 from fedweave.data.columns import Array
 from fedweave.data.dataset import Dataset
 
@@ -31,7 +31,7 @@ def image_folder(folder: Path | str, size: Size | None = None) -> Dataset:
         classes = class_names(folder)
         files, y = list_images(folder, classes)
         x = read_images(files, size, _channels(files), resize=size is not None)
-        return from_arrays(x, y, name=name, classes=len(classes))
+        return from_arrays(x, y, name=name, classes=len(classes), class_names=classes)
     classes = class_names(folder / "train")
     unknown = sorted(set(class_names(folder / "test")) - set(classes))
     if unknown:
@@ -41,7 +41,7 @@ def image_folder(folder: Path | str, size: Size | None = None) -> Dataset:
     channels = _channels([*files, *test_files])
     x = read_images(files, size, channels, resize=size is not None)
     test_x = read_images(test_files, x.shape[2:], channels, resize=size is not None)
-    return build(name, (x, y, None), (test_x, test_y, None), len(classes))
+    return from_arrays(x, y, test_x, test_y, name, classes=len(classes), class_names=classes)
 
 
 def class_names(folder: Path) -> list[str]:

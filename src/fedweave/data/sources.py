@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -46,16 +45,17 @@ def from_torch(
         return from_arrays(x, y, *rest, name, group, test_group, None, mean, std, transform)
     items, y = Items(train, collate), _labels(train, labels, "train", "labels")
     if test is None:
-        group = codes(group, None, len(items), 0)[0]
+        group, _, names = codes(group, None, len(items), 0)
         (train_x, y, group), (test_x, test_y, test_group) = set_aside(name, items, y, group)
     else:
         train_x, test_x, test_y = items, Items(test, collate), _labels(test, test_labels, "test", "test_labels")
-        group, test_group = codes(group, test_group, len(train_x), len(test_x))
+        group, test_group, names = codes(group, test_group, len(train_x), len(test_x))
     classes = class_count([y, test_y], None)
-    data = Dataset(name, train_x, y, test_x, test_y, classes, tuple(mean), tuple(std), group, test_group)
+    scale = tuple(mean), tuple(std)
+    data = Dataset(name, train_x, y, test_x, test_y, classes, *scale, group, test_group, transform, client_names=names)
     if len(data.shape) == 3 and collate is None:  # read now: what cannot be is told before a run
         check_pixels(items.peek(0), data.mean, data.std)
-    return data if transform is None else dataclasses.replace(data, transform=transform)
+    return data
 
 
 def from_frame(
@@ -94,7 +94,7 @@ def from_frame(
 
     x, y, groups = part(frame)
     test_x, test_y, test_groups = (None, None, None) if test is None else part(test)
-    return from_arrays(x, y, test_x, test_y, name, groups, test_groups)
+    return from_arrays(x, y, test_x, test_y, name, groups, test_groups, class_names=names or ())
 
 
 def _check_frame(frame: Any, named: Sequence[str], inputs: Sequence[str]) -> None:

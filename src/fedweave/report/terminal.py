@@ -140,6 +140,8 @@ def caption(rows: Sequence[Row]) -> str:
     if short := sum(row["short"] for row in rows):
         all_ = sum(row["seeds"] for row in rows)
         parts.append(f"{short} of {all_} runs had done all their rounds before the time was over: give more rounds")
+    if abandoned := sum(row["abandoned"] for row in rows):
+        parts.append(f"{abandoned} of {sum(row['abandoned_of'] for row in rows)} rounds were abandoned")
     unfinished = sum(row["unfinished"] for row in rows)
     if unfinished:
         parts.append(f"{unfinished} of {sum(row['seeds'] for row in rows)} runs stopped early")

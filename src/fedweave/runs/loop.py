@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from fedweave.core.determinism import deterministic
@@ -217,6 +219,8 @@ def go_on(session: Session, state: ServerState, store: RunFolder, callbacks: Seq
     try:  # whatever happened, the finished rounds are kept
         store.save(record.state, always=True)
         result = _result(store, to_plain(session.experiment), session.manifest, record.state, session.own_model)
+        abandoned = result.summary["abandoned"]
+        why = [f.why for _, kind, f in store.failures() if kind == "abandoned"] if abandoned else ()
     finally:
         store.close()
     for callback in begun:  # each of them, whatever the others do
@@ -228,6 +232,9 @@ def go_on(session: Session, state: ServerState, store: RunFolder, callbacks: Seq
         raise Interrupted(store.folder, record.state.round, result) from None
     if error is not None:
         raise error
+    if why:
+        said = f"{abandoned} of {result.summary['rounds']} rounds were abandoned and changed nothing"
+        warnings.warn(f"{run.label}: {said}; the last: {why[-1]}.", stacklevel=2)
     return result
 
 
@@ -248,6 +255,9 @@ def _result(
         "digest": hashlib.sha256(state.x.tobytes()).hexdigest(),
     }
     clients, scores = store.columns("clients"), store.columns("client_scores")
+    for name, source in (("name", "client_names"), ("test_samples", "test_samples")):
+        if scores["client"].size and manifest.get(source):
+            scores[name] = np.array(manifest[source])[scores["client"]]
     return Result(
         experiment=plain,
         manifest=manifest,

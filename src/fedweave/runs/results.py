@@ -34,10 +34,11 @@ class Result:
     and what was asked for: ``objective`` (the training loss over all clients) and ``client_mean``, ``client_std``,
     ``client_worst``, ``client_worst_decile`` of ``client_scores``.
     ``clients`` columns, one row per round and asked client: ``round``, ``client``, ``count``, ``expected``,
-    ``received``, ``steps``, ``loss``, ``seconds``, ``bytes_up``, ``first_gradient`` (norm of the first stochastic
-    gradient, at the global model) and ``first_loss`` (of the same batch).
+    ``received`` (a mask), ``steps``, ``loss``, ``seconds``, ``bytes_up``, ``first_gradient`` (norm of the first
+    stochastic gradient, at the global model) and ``first_loss`` (of the same batch).
     ``client_scores`` columns, where clients were evaluated one by one: ``round``, ``client`` and ``value``, the task's
-    primary metric of the global model on the client's own test samples.
+    primary metric of the global model on the client's own test samples; then ``test_samples``, their number, and
+    ``name``, where the data names its natural clients.
     """
 
     experiment: Mapping[str, Any]  # the resolved experiment as plain data

@@ -19,6 +19,7 @@ from fedweave.core.settings import BadInput, is_foreign
 from fedweave.core.spec import describe
 from fedweave.data import Dataset
 from fedweave.data.deal import Shares, covered, label_counts
+from fedweave.data.partition import Auto, Natural
 from fedweave.data.ragged import Ragged
 from fedweave.engine.machine import processor, versions
 from fedweave.engine.pool.protocol import Pool
@@ -143,6 +144,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         "labels": None if data.labels is None or base.size > MOST_LISTED else label_counts(data, shares.train).tolist(),
         "samples": None if base.size > MOST_LISTED else base.samples.tolist(),
         **({"test_samples": test_samples.tolist()} if experiment.client_eval else {}),
+        **_names(experiment, data, shares),
     }
     start = first_state(method, x, base, engine.layout.parameters)
     if experiment.calibrate:  # a method whose step length nobody knows says so now
@@ -159,6 +161,15 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         tested=np.flatnonzero(test_samples),
         own_model=model if own else None,
     )
+
+
+def _names(experiment: Experiment, data: Dataset, shares: Shares) -> dict[str, list[str]]:
+    """Return the names of the natural clients and of the classes, as far as the data has them."""
+    found = {"class_names": list(data.class_names)} if data.class_names else {}
+    natural = isinstance(experiment.partition, Natural | Auto) and len(shares.train) <= MOST_LISTED
+    if data.client_names and data.group is not None and natural:
+        found["client_names"] = [data.client_names[data.group[rows[0]]] for rows in shares.train]
+    return found
 
 
 def _test_samples(experiment: Experiment, shares: Shares) -> Array:

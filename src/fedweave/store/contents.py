@@ -101,6 +101,8 @@ class Manifest(Checked):
     labels: Annotated[list[list[Number]], AfterValidator(_rectangular)] | None = None
     samples: list[Number] | None = None
     test_samples: list[Number] | None = None
+    client_names: list[Printable] | None = None
+    class_names: list[Printable] | None = None
     model: StoredModel | None = None
     start: StoredStart | None = None
     plugins: dict[str, Printable] | None = None

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
+import numpy as np
+
 from fedweave.core.crash_points import crash_point
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
@@ -30,23 +32,22 @@ def write_tables(
     for name, columns in tables.items():
         files.append(folder / f"{name}.{to}")
         with replacing(files[-1]) as file:
-            write(file, columns)
+            write(file, {n: c.astype(np.int64) if c.dtype == bool else c for n, c in columns.items()})
         crash_point("export: table written")
     return files
 
 
-def write_model(folder: Path, tensors: Mapping[str, Tensor], to: Literal["safetensors", "pt"]) -> Path:
-    """Write a state dict into a run folder and return the file."""
+def write_model(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
+    """Write a state dict to a .pt or .safetensors file; the latter has ``facts`` as metadata."""
     import torch
     from safetensors.torch import save
 
-    path, kept = folder / f"model.{to}", {name: tensor.contiguous() for name, tensor in tensors.items()}
+    kept = {name: tensor.contiguous() for name, tensor in tensors.items()}
     with replacing(path) as file:
-        if to == "pt":
+        if path.suffix == ".pt":
             torch.save(kept, file)
         else:
-            file.write(save(kept, metadata={"format": "pt"}))
-    return path
+            file.write(save(kept, metadata={"format": "pt", **facts}))
 
 
 def _flat(columns: Columns) -> dict[str, Array]:

@@ -116,7 +116,7 @@ def client_columns(db: sqlite3.Connection, table: str) -> dict[str, Array]:
     out = {column: np.concatenate([block[column] for block in blocks]) for column in none}
     if (out["client"] >= MOST_CLIENTS).any():
         raise ValueError(f"the column 'client' of {table!r} must be below {MOST_CLIENTS:,}")
-    return out
+    return out | ({"received": out["received"] > 0} if "received" in out else {})  # a mask, as in Replies
 
 
 def _arrays(found: dict[str, tuple], kinds: dict[str, str]) -> dict[str, Array]:
