@@ -73,8 +73,9 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/upload.py
 	$(BIN)/python benchmarks/ray_overhead.py
 
-results atlas: $(VENV)/.dev  # docs/results.md and docs/atlas from the recorded outcomes
+results atlas: $(VENV)/.dev  # docs/results.md, docs/choosing.md and docs/atlas from the recorded outcomes
 	$(BIN)/python -m fedweave.papers.common.results_page docs/results.md
+	$(BIN)/python -m fedweave.papers.common.choosing_page docs/choosing.md
 	$(BIN)/fedweave reproduce --page docs/atlas --record results
 
 archive: results  # sources, ledger, results and pages as one file with a manifest of SHA-256s, the same bytes every time
