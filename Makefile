@@ -8,7 +8,7 @@ export FEDWEAVE_DATA
 # The tests start dozens of programs: compile the modules once for all of them, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-plain demo-tune test faults lint format bench results atlas archive docs pictures dist clean
+.PHONY: demo demo-plain demo-tune methods-tune test faults lint format bench results atlas archive docs pictures dist clean
 .DEFAULT_GOAL := test
 
 # The settings of fedweave.papers.beyond.demo, where their claims are declared; a test compares the two.
@@ -32,6 +32,9 @@ demo-plain: $(VENV)/.demo  # all clients alike
 demo-tune: $(VENV)/.demo  # how the learning rates of both were found: other seeds, a validation split
 	$(BIN)/fedweave sweep $(DEMO) $(UNEVEN) --over lr=0.03,0.1,0.3,1 --seed 1001 --seeds 4 --validation 0.2 --out runs/demo-tune
 	$(BIN)/fedweave sweep $(DEMO) $(PLAIN) --over lr=0.01,0.03,0.1,0.3,1,3 --seed 1001 --seeds 4 --validation 0.2 --out runs/demo-plain-tune
+
+methods-tune: $(VENV)/.dev  # the learning rates of beyond/methods, in the same way: 20 minutes on two cores
+	$(BIN)/python -m fedweave.papers.beyond.tuning
 
 # One thread in each process: more threads than cores would only wait for each other. One process more than two cores
 # need, since the tests of real fleets mostly wait.
@@ -70,8 +73,9 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/upload.py
 	$(BIN)/python benchmarks/ray_overhead.py
 
-results atlas: $(VENV)/.dev  # docs/results.md and docs/atlas from the recorded outcomes
+results atlas: $(VENV)/.dev  # docs/results.md, docs/choosing.md and docs/atlas from the recorded outcomes
 	$(BIN)/python -m fedweave.papers.common.results_page docs/results.md
+	$(BIN)/python -m fedweave.papers.common.choosing_page docs/choosing.md
 	$(BIN)/fedweave reproduce --page docs/atlas --record results
 
 archive: results  # sources, ledger, results and pages as one file with a manifest of SHA-256s, the same bytes every time

@@ -62,7 +62,7 @@ def test_accuracies_are_averaged_over_equally_many_participations():
     """Rounds of 10, 5 and 100: the last five, the last ten, itself."""
     values = np.random.default_rng(0).random(30)
     for asked, width in ((10, 5), (5, 10), (100, 1)):
-        found = item._averaged(values, asked * np.arange(1, 31))
+        found = item.trailing_mean(values, asked * np.arange(1, 31), item.WINDOW)
         expected = [values[max(i + 1 - width, 0) : i + 1].mean() for i in range(30)]
         np.testing.assert_allclose(found, expected)
 

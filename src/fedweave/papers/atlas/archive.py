@@ -23,7 +23,7 @@ from fedweave.tables.files import writable, write_file
 
 FOLDERS = ("src/fedweave", "results", "docs/atlas")
 FILES = ("CITATION.cff", "LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "constraints.txt")
-DOCUMENTS = ("docs/results.md", "docs/reproduce.md", "docs/authors.md")
+DOCUMENTS = ("docs/results.md", "docs/choosing.md", "docs/reproduce.md", "docs/authors.md")
 KINDS = (".py", ".typed", ".toml", ".json", ".md", ".html", ".css", ".js")
 
 

@@ -189,7 +189,7 @@ def within_budget(record: Record, reference: Record) -> Record:
     evaluated = within & np.isfinite(record.rounds["accuracy"])
     rounds, used = {name: column[evaluated] for name, column in record.rounds.items()}, used[evaluated]
     sent = (rounds["bytes_up"] + rounds["bytes_down"]) / 1e6
-    steady = _averaged(rounds["accuracy"], used)
+    steady = trailing_mean(rounds["accuracy"], used, WINDOW)
     clients = record.clients["round"] <= within.sum()
     return Record(
         {**rounds, "accuracy": steady, "each": rounds["accuracy"], "participations": used, BYTES: sent},
@@ -198,11 +198,11 @@ def within_budget(record: Record, reference: Record) -> Record:
     )
 
 
-def _averaged(values: Array, used: Array) -> Array:
-    """Return the mean of the values of the rounds that ended within the last 50 participations (R,)."""
-    first = np.searchsorted(used, used - WINDOW, side="right")
-    total, end = np.concatenate([[0.0], np.cumsum(values)]), np.arange(1, used.size + 1)
-    first = np.minimum(first, end - 1)  # a round of more than that many counts by itself
+def trailing_mean(values: Array, at: Array, window: float) -> Array:
+    """Return the mean of the values of the rounds that ended within a window of time, or participations (R,)."""
+    first = np.searchsorted(at, at - window, side="right")
+    total, end = np.concatenate([[0.0], np.cumsum(values)]), np.arange(1, at.size + 1)
+    first = np.minimum(first, end - 1)  # a round that is longer than the window counts by itself
     return (total[end] - total[first]) / (end - first)
 
 

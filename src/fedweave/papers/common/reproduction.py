@@ -142,32 +142,41 @@ def _round_seconds(experiment: Experiment) -> float:
 
 
 def tuned_arms(study: Study, arms: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Return every arm at its best learning rate ``lr``, found with seeds of its own and on a validation split.
+    """Return every arm at its best learning rate ``lr``."""
+    best = {arm: max(scores, key=scores.__getitem__) for arm, scores in tuning_scores(study, arms, limits).items()}
+    return {arm: replace(each, lr=each.lr * best[arm]) for arm, each in arms.items()}
 
-    Every method gets the same number of trials. Where a best value lies at the edge of the grid, the grid grows there,
-    for all methods (protocol, 5).
+
+def tuning_scores(study: Study, arms: Mapping[str, Any], limits: Limits) -> dict[str, dict[float, float]]:
+    """Return the score of every arm at every factor of its learning rate, in rising order.
+
+    Trials have seeds of their own and a validation split, and every method gets the same number of them. Where a best
+    value lies at the edge of the grid, the grid grows there, for all methods (protocol, 5).
     """
     if not all(hasattr(arm, "lr") for arm in arms.values()):
         raise BadInput(f"--tune: {study.name} has no learning rates to tune.")
-
-    def trial(arm: Any, factor: float) -> Any:
-        return replace(arm, lr=arm.lr * factor, **({"validation": 0.2} if is_trained(arm) else {}))
-
-    factors, scores, best = list(FACTORS), dict[tuple[str, float], float](), dict[str, float]()
+    factors, scores = list(FACTORS), dict[tuple[str, float], float]()
     for _ in range(EXTENSIONS + 1):
         new = [(arm, f) for arm in arms for f in factors if (arm, f) not in scores]
-        calls = {("tune", f"{arm}@{f:g}", seed): (trial(arms[arm], f), seed) for arm, f in new for seed in TUNING_SEEDS}
+        calls = {
+            ("tune", f"{arm}@{f:g}", seed): (tuning_trial(arms[arm], f), seed)
+            for arm, f in new
+            for seed in TUNING_SEEDS
+        }
         found = run_kept(study.work, calls, limits)
         for arm, f in new:
             scores[arm, f] = float(np.mean([_score(found["tune", f"{arm}@{f:g}", s]) for s in TUNING_SEEDS]))
-        best = {arm: max(factors, key=lambda f, arm=arm: scores[arm, f]) for arm in arms}
-        grown = [min(factors) * 0.3] * (min(factors) in best.values()) + [max(factors) * 3] * (
-            max(factors) in best.values()
-        )
+        best = {max(factors, key=lambda f, arm=arm: scores[arm, f]) for arm in arms}
+        grown = [min(factors) * 0.3] * (min(factors) in best) + [max(factors) * 3] * (max(factors) in best)
         if not grown:
             break
         factors = sorted((*factors, *grown))
-    return {arm: replace(each, lr=each.lr * best[arm]) for arm, each in arms.items()}
+    return {arm: {f: scores[arm, f] for f in factors if (arm, f) in scores} for arm in arms}
+
+
+def tuning_trial(arm: Any, factor: float) -> Any:
+    """Return an arm with another learning rate, evaluated on a validation split where it trains on data."""
+    return replace(arm, lr=arm.lr * factor, **({"validation": 0.2} if is_trained(arm) else {}))
 
 
 def _score(record: Record) -> float:

@@ -37,7 +37,7 @@ def _counts(judged: Sequence[Judged]) -> str:
         of = [j for j in judged if j.claim.paper == paper]
         cells = [_by_fidelity(j for j in of if j.verdict == outcome) for outcome in outcomes]
         rows.append([f"[{paper}](atlas/{paper}.html)", len(of), *cells, sum(j.verdict == "not run" for j in of)])
-    return _table(["paper", "claims", *outcomes, "not run"], rows)
+    return table(["paper", "claims", *outcomes, "not run"], rows)
 
 
 def _by_fidelity(judged: Iterable[Judged]) -> str:
@@ -55,10 +55,11 @@ def _claims(judged: Sequence[Judged]) -> str:
         ]
         for j in judged
     ]
-    return _table(["claim", "published", "verdict", "evidence"], rows)
+    return table(["claim", "published", "verdict", "evidence"], rows)
 
 
-def _table(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
+def table(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
 
