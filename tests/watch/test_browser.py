@@ -70,6 +70,8 @@ def test_the_page_fits_and_can_be_used_with_the_keyboard_alone(serve, tmp_path, 
         "document.querySelectorAll('#chart path').length === 3 && document.querySelectorAll('#clients svg').length > 3"
     )
     assert browser.get("document.documentElement.scrollWidth") <= width
+    hint = "getComputedStyle(document.querySelector('.runs'), '::before').content"
+    assert browser.get(hint) == "none", "there is nothing to scroll sideways"
     sizes = browser.get("[...document.querySelectorAll('svg[role=img]')].map(s => [s.clientWidth, s.clientHeight])")
     assert all(w >= 180 and h >= 100 for w, h in sizes), sizes
     seen, here = (
@@ -106,6 +108,16 @@ def test_what_a_folder_says_is_text(serve, tmp_path, browser):
     assert MARKUP in browser.get("document.querySelector('.problem').textContent")
     assert browser.get("document.images.length") == 0
     assert browser.problems == []
+
+
+def test_runs_beside_one_under_way_are_chosen_too(serve, tmp_path, browser):
+    for name in ("c/a", "elsewhere/b"):
+        made(tmp_path / name, rounds=3)
+    with Writer(tmp_path / "c/live", rounds=6) as writer:
+        writer("add 2", "save")
+        browser.open(serve(tmp_path).url)
+        browser.wait("document.querySelectorAll('#chart path').length === 2")
+        assert browser.get("[...chosen.keys()].map(key => runs.get(key).name)") == ["c/live", "c/a"]
 
 
 def test_two_hundred_runs_are_listed_filtered_and_chosen(serve, tmp_path, browser):

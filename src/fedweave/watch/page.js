@@ -95,7 +95,9 @@ function forgetGone() {
 function chooseFirst() {
   if (!state.auto) return;
   const begun = [...runs.values()].filter((run) => run.round > 0), running = begun.filter((run) => run.state === "running");
-  for (const run of running.length ? running : begun) if (chosen.size < FIRST && !chosen.has(run.key)) choose(run.key, true);
+  const above = (run) => run.folder.slice(0, -run.name.split("/").at(-1).length), near = new Set(running.map(above));
+  const beside = begun.filter((run) => near.has(above(run))); // in the same comparison or sweep
+  for (const run of running.length ? [...running, ...beside] : begun) if (chosen.size < FIRST && !chosen.has(run.key)) choose(run.key, true);
 }
 
 function remember() {
@@ -134,7 +136,7 @@ function cells(run) {
   if (run.note) text.append(make("span", { class: run.state === "failed" ? "problem" : "sub" }, run.note));
   const label = make("label", { title: run.folder }, box, ...(on ? [swatch(inkOf(run.key))] : []), text);
   const told = run.text || {}, of = run.rounds === undefined ? "" : `${run.round.toLocaleString("en")} of ${run.rounds.toLocaleString("en")}`;
-  const share = Math.min(100, run.rounds ? (100 * run.round) / run.rounds : 0);
+  const share = run.state === "finished" ? 100 : Math.min(100, run.rounds ? (100 * run.round) / run.rounds : 0);
   const bar = make("svg:svg", { class: "bar", viewBox: "0 0 100 1", preserveAspectRatio: "none", "aria-hidden": "true" },
     make("svg:rect", { width: share, height: 1 }));
   return [
