@@ -89,7 +89,25 @@ def client_table(results: Sequence[Result]) -> Table | None:
     for row in rows:
         cells = (units.score(metric)(row[name], row[f"{name}_std"]) for name in columns.values())
         table.add_row(Text(row["method"]), *cells)
+    table.caption, table.caption_justify = Text(worst_clients(rows)) or None, "left"
     return table
+
+
+def worst_clients(rows: Sequence[Row]) -> str:
+    """Name each method's worst client, as far as runs tell."""
+    said = list[str]()
+    for row in rows:
+        if not (worst := row["worst_client"]):
+            continue
+        who = [worst["name"]] if "name" in worst else []
+        who.append(f"client {worst['client']}")
+        if (count := worst.get("test_samples")) is not None:  # older runs do not say
+            who.append(f"{count:,} test sample{'s' * (count != 1)}")
+        name = f"{who[0]} ({', '.join(who[1:])})" if who[1:] else who[0]
+        seed = f" of seed {worst['seed']}" if row["seeds"] > 1 else ""
+        same = f", as {worst['others']} other{'s' * (worst['others'] != 1)}" if worst["others"] else ""
+        said.append(f"{row['method']} {name}{seed}{same}")
+    return f"Worst: {'; '.join(said)}." if said else ""
 
 
 def known_columns(rows: Sequence[Row]) -> list[Column]:
@@ -137,9 +155,9 @@ def caption(rows: Sequence[Row]) -> str:
         parts.append(
             f"{ended} of {sum(row['seeds'] for row in rows)} runs ended at the target or by patience, as asked"
         )
-    if abandoned := sum(row["abandoned"] for row in rows):
-        parts.append(f"{abandoned} of {sum(row['abandoned_of'] for row in rows)} rounds were abandoned")
     unfinished = sum(row["unfinished"] for row in rows)
     if unfinished:
         parts.append(f"{unfinished} of {sum(row['seeds'] for row in rows)} runs stopped early")
+    if abandoned := sum(row["abandoned"] for row in rows):
+        parts.append(f"{abandoned} of {sum(row['abandoned_of'] for row in rows)} rounds were abandoned")
     return "; ".join(parts) + "."

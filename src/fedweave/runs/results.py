@@ -212,6 +212,18 @@ def summarise(rounds: Columns, target: float | None, task: Mapping[str, Any] | N
     }
 
 
+def worst_client(scores: Columns, higher_is_better: bool) -> dict[str, Any]:
+    """Return which client the last evaluation of the clients found worst, and how many others did as badly."""
+    rounds = scores.get("round", np.empty(0))
+    last = np.flatnonzero(rounds == rounds.max(initial=0))
+    values = scores["value"][last] if last.size else np.empty(0)
+    if not last.size or np.isnan(values).any():
+        return {}
+    at = (np.argmin if higher_is_better else np.argmax)(values)
+    facts = {name: scores[name][last[at]].item() for name in ("client", "name", "test_samples") if name in scores}
+    return {"worst_client": {**facts, "others": int((values == values[at]).sum()) - 1}}
+
+
 def _last(values: Array) -> float | None:
     """Return the last value that is known; None if there is none, or it is infinite."""
     known = values[~np.isnan(values)]
