@@ -13,6 +13,7 @@ from rich.console import Console
 from fedweave.report import client_table, compare_rows, cost_table, page, terminal_table, units
 from fedweave.report.headline import headline
 from fedweave.report.terminal import worst_clients
+from fedweave.runs.compare import Comparison
 from fedweave.runs.results import Result, stalled_since
 from report.fabricate import comparison, tiny, with_scores
 
@@ -192,6 +193,21 @@ def test_scores_of_clients_are_a_table_of_their_own():
     assert worst_clients(compare_rows([*runs, other])) == (
         "Worst: fedavg client 0 (1 test sample) of seed 1, as 1 other."
     )
+
+
+def test_a_printed_comparison_is_the_table_of_the_command_line():
+    runs = [
+        tiny(method, [0.1, end + seed / 100], seed=seed) for method, end in (("a", 0.5), ("b", 0.9)) for seed in (0, 1)
+    ]
+    text = str(Comparison(runs))
+    assert "accuracy: difference to a, seed by seed" in text
+    assert "b 90.5 % ± " in " ".join(text.split())
+    assert "better" in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert repr(Comparison(runs)) == "Comparison(4 runs of a, b)"
+    assert str(Comparison([])) == repr(Comparison([]))
+    _, row = Comparison(runs).summary
+    assert {type(row["paired"][key]) for key in ("difference", "low", "high", "detectable")} == {float}
 
 
 def test_the_terminal_table_takes_names_literally():

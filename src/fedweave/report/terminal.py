@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -34,6 +36,21 @@ def terminal_table(results: Sequence[Result]) -> Table:
         cells = [Text(cell(row), "bold" if winners[quantity] is row else "") for _, quantity, cell in columns]
         table.add_row(Text(row["method"]), *cells)
     return table
+
+
+def comparison_tables(results: Sequence[Result]) -> list[Table]:
+    """Return the means, the differences with their verdicts, the costs and the clients, as far as there are any."""
+    found = (make(results) for make in (terminal_table, paired_table, cost_table, client_table))
+    return [table for table in found if table is not None]
+
+
+def as_text(tables: Sequence[Table]) -> str:
+    """Return tables as plain text, at most 100 columns wide."""
+    texts = list[str]()
+    for table in tables:
+        Console(file=(text := io.StringIO()), width=100, color_system=None).print(table)
+        texts.append("\n".join(map(str.rstrip, text.getvalue().splitlines())).strip("\n"))
+    return "\n\n".join(texts)
 
 
 def paired_table(results: Sequence[Result]) -> Table | None:

@@ -232,7 +232,7 @@ def go_on(session: Session, state: ServerState, store: RunFolder, callbacks: Seq
         raise error
     if why:
         said = f"{abandoned} of {result.summary['rounds']} rounds were abandoned and changed nothing"
-        warnings.warn(f"{run.label}: {said}; the last: {why[-1]}.", stacklevel=2)
+        warnings.warn(f"{run.label}: {said}; the last: {why[-1]}.", stacklevel=4)  # of fw.run
     return result
 
 
