@@ -82,7 +82,19 @@ WRONG = {
         "The test frame: There is no class 'dig'. Did you mean 'dog'",
     ),
     "missing": (lambda: from_frame(frame(kind=[None, *["a", "b"] * 9, "a"]), "kind", inputs=["age"]), "'kind' .*empty"),
-    "missing input": (lambda: from_frame(frame(age=[None, *range(19)]), "kind", inputs=["age"]), "not finite"),
+    "missing input": (
+        lambda: from_frame(frame(age=[None, *range(19)]), "kind", inputs=["age"]),
+        "'age' has empty cells",
+    ),
+    "missing test input": (
+        lambda: from_frame(frame(), "kind", inputs=["age"], test=frame(age=[None, *range(19)])),
+        "'age' has empty cells",
+    ),
+    "test without inputs": (
+        lambda: from_frame(frame()[["age", "kind"]], "kind", test=frame()[["kind"]]),
+        "no column 'age'",
+    ),
+    "path": (lambda: from_frame("people.csv", "kind"), r"Got str. Read a file with pd.read_csv\(path\) first."),
     "several words": (lambda: from_frame(frame(), ["kind", "town"], inputs=["age"]), "'kind' is not numbers"),
 }
 
