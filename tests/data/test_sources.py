@@ -45,6 +45,7 @@ def test_clients_and_classes_keep_their_names_in_a_run(tmp_path):
     found = fw.load_result(tmp_path / "run")
     assert found.manifest["client_names"] == ["bonn?[31m", "oslo"], "what a terminal would obey is replaced"
     assert found.manifest["class_names"] == ["cat", "dog"]
+    assert found.manifest["partition"] == "Natural(clients=None)", "what auto chose"
     assert found.client_scores["name"].tolist() == ["bonn?[31m", "oslo"] * 2
     assert found.client_scores["test_samples"].tolist() == run.manifest["test_samples"] * 2 == [2, 2] * 2
     dealt = fw.run(replace(natural, partition=fw.partition.IID(2)))
