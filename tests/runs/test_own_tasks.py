@@ -82,6 +82,7 @@ def test_metrics_are_columns_and_the_primary_one_counts(tmp_path):
     assert own.x == pytest.approx(plain.x, abs=1e-5)  # not in lockstep, so not the same bits
     summary = own.summary
     assert (summary["metric"], summary["higher_is_better"]) == ("hits", True)
+    assert summary["hits"] == summary["value"], "also by its own name"
     assert (summary["value"], summary["best"]) == (own.rounds["hits"][-1], own.rounds["hits"].max())
     assert summary["rounds_to_target"] == 1 + np.flatnonzero(own.rounds["hits"] >= 0.1)[0]
     assert fw.load_result(tmp_path / "run").summary == summary

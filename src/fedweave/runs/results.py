@@ -191,11 +191,13 @@ def summarise(rounds: Columns, target: float | None, task: Mapping[str, Any] | N
     last = {
         c: rounds[c][-1].item() if rounds[c].size else 0 for c in ("clock", "wall_seconds", "bytes_up", "bytes_down")
     }
+    value = scores[-1] if scores else None
     return {
+        **({metric: value} if metric not in ("accuracy", "loss") else {}),  # which have rules of their own below
         "rounds": int(rounds["round"].size),
         "metric": metric,
         "higher_is_better": higher,
-        "value": scores[-1] if scores else None,
+        "value": value,
         "best": (max if higher else min)(scores, default=None),
         "accuracy": accuracy[-1] if accuracy else None,
         "best_accuracy": max(accuracy, default=None),
