@@ -31,7 +31,7 @@ class Difference:
     @property
     def error(self) -> float:
         """Standard error of the mean; nan with one seed."""
-        return self.deviation / np.sqrt(self.seeds)
+        return float(self.deviation / np.sqrt(self.seeds))
 
     @property
     def interval(self) -> tuple[float, float]:

@@ -110,6 +110,7 @@ BAD = {  # what is typed, and words of which each must be on the error stream
     "run fedavg --per-round 0": ["--per-round", "'0'", "greater than 0"],
     "run fedavg --clients 5 --per-round 6": ["--per-round", "--clients (5)", "Got 6"],
     "run fedavg --model cnnsmall": ["--model", "'cnnsmall'", "Did you mean 'cnn_small'?"],
+    "run fedavg --data people.csv": ["--data", "'people.csv'", "module:name", "from_frame"],
     "run fedavg --data digits --model lenet5": ["'lenet5'", "(1, 8, 8)", "Models that fit: logistic"],
     "run fedavg --system dynamc": ["--system", "'dynamc'", "Did you mean 'dynamic'?"],
     "run fedavg --system nowhere.csv": ["--system", "nowhere.csv", "columns client"],

@@ -45,6 +45,7 @@ def test_clients_and_classes_keep_their_names_in_a_run(tmp_path):
     found = fw.load_result(tmp_path / "run")
     assert found.manifest["client_names"] == ["bonn?[31m", "oslo"], "what a terminal would obey is replaced"
     assert found.manifest["class_names"] == ["cat", "dog"]
+    assert found.manifest["partition"] == "Natural(clients=None)", "what auto chose"
     assert found.client_scores["name"].tolist() == ["bonn?[31m", "oslo"] * 2
     assert found.client_scores["test_samples"].tolist() == run.manifest["test_samples"] * 2 == [2, 2] * 2
     dealt = fw.run(replace(natural, partition=fw.partition.IID(2)))
@@ -82,7 +83,19 @@ WRONG = {
         "The test frame: There is no class 'dig'. Did you mean 'dog'",
     ),
     "missing": (lambda: from_frame(frame(kind=[None, *["a", "b"] * 9, "a"]), "kind", inputs=["age"]), "'kind' .*empty"),
-    "missing input": (lambda: from_frame(frame(age=[None, *range(19)]), "kind", inputs=["age"]), "not finite"),
+    "missing input": (
+        lambda: from_frame(frame(age=[None, *range(19)]), "kind", inputs=["age"]),
+        "'age' has empty cells",
+    ),
+    "missing test input": (
+        lambda: from_frame(frame(), "kind", inputs=["age"], test=frame(age=[None, *range(19)])),
+        "'age' has empty cells",
+    ),
+    "test without inputs": (
+        lambda: from_frame(frame()[["age", "kind"]], "kind", test=frame()[["kind"]]),
+        "no column 'age'",
+    ),
+    "path": (lambda: from_frame("people.csv", "kind"), r"Got str. Read a file with pd.read_csv\(path\) first."),
     "several words": (lambda: from_frame(frame(), ["kind", "town"], inputs=["age"]), "'kind' is not numbers"),
 }
 

@@ -199,6 +199,7 @@ class TestErrors:
     def test_classifier_for_a_regression_and_back(self):
         assert error("mlp", (1,), 0) == (
             "Model 'mlp' is a classifier. Got 0 classes, a regression. "
+            "Classes are whole numbers, or words in a frame: give y.astype(int) if these are classes. "
             "Models that fit: linear_regression, log_quadratic, quadratic."
         )
         assert "is for regression (0 classes). Got 10 classes. Models that fit: logistic" in error(
@@ -281,6 +282,10 @@ def test_linear_regression_has_as_many_outputs_as_targets():
     assert models.build("linear_regression", (5,), 0, outputs=3)(torch.randn(4, 5)).shape == (4, 3)
     with pytest.raises(BadInput, match=r"answers one number. The targets have 2"):
         models.check("log_quadratic", (1,), 0, outputs=2)
+    with pytest.raises(BadInput) as caught:
+        models.check("mlp", (5,), 0, outputs=3)
+    (problem,) = caught.value.problems  # not also that it answers one number
+    assert "For 3 targets or labels a sample, give a function that makes a module." in problem
 
 
 def test_every_name_is_described_and_built():

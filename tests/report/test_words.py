@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedweave.report import client_table, compare_rows, cost_table, terminal_table, units
+from fedweave.report import client_table, compare_rows, cost_table, page, terminal_table, units
 from fedweave.report.headline import headline
-from fedweave.report.terminal import caption
+from fedweave.report.terminal import caption, worst_clients
+from fedweave.runs.compare import Comparison
 from fedweave.runs.results import Result, stalled_since
 from report.fabricate import comparison, tiny, with_scores
 
@@ -179,11 +180,34 @@ def test_costs_are_a_table_of_their_own():
 def test_scores_of_clients_are_a_table_of_their_own():
     assert client_table([tiny("fedavg", [0.9])]) is None
     out = io.StringIO()
+    worst = {"client": 0, "name": "[b] & co", "test_samples": 3, "others": 0}
     runs = [with_scores(tiny("fedavg", [0.1, 0.9]), [0.2, 0.4]), tiny("[red]x", [0.9])]
+    runs[0].summary["worst_client"] = worst
     Console(file=out, width=100).print(client_table(runs))
     text = " ".join(out.getvalue().split())
     assert text.startswith("accuracy of the global model on each client's own test data method mean std worst tenth")
-    assert text.endswith("fedavg 30.0 % 10.0 % 20.0 % 20.0 %")
+    assert text.endswith("fedavg 30.0 % 10.0 % 20.0 % 20.0 % Worst: fedavg [b] & co (client 0, 3 test samples).")
+    assert "Worst: fedavg [b] &amp; co (client 0, 3 test samples)." in page(runs)
+    other = with_scores(tiny("fedavg", [0.1, 0.9], seed=1), [0.1, 0.1])
+    other.summary["worst_client"] = {"client": 0, "test_samples": 1, "others": 1}
+    assert worst_clients(compare_rows([*runs, other])) == (
+        "Worst: fedavg client 0 (1 test sample) of seed 1, as 1 other."
+    )
+
+
+def test_a_printed_comparison_is_the_table_of_the_command_line():
+    runs = [
+        tiny(method, [0.1, end + seed / 100], seed=seed) for method, end in (("a", 0.5), ("b", 0.9)) for seed in (0, 1)
+    ]
+    text = str(Comparison(runs))
+    assert "accuracy: difference to a, seed by seed" in text
+    assert "b 90.5 % ± " in " ".join(text.split())
+    assert "better" in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert repr(Comparison(runs)) == "Comparison(4 runs of a, b)"
+    assert str(Comparison([])) == repr(Comparison([]))
+    _, row = Comparison(runs).summary
+    assert {type(row["paired"][key]) for key in ("difference", "low", "high", "detectable")} == {float}
 
 
 def test_the_terminal_table_takes_names_literally():

@@ -127,6 +127,8 @@ def test_scores_of_clients_are_those_of_plain_torch_on_their_own_test_samples(sm
         assert row == pytest.approx([np.mean(own), np.std(own), min(own), min(own)])
     assert np.isnan(result.rounds["client_mean"][[0, 2]]).all()
     assert result.manifest["test_samples"] == [7, 1, 0, 23]
+    worst = {"client": [0, 1, 3][int(np.argmin(expected[-3:]))], "others": expected[-3:].count(min(expected[-3:])) - 1}
+    assert result.summary["worst_client"] == {"test_samples": [7, 1, 0, 23][worst["client"]], **worst}
     assert {name: result.summary[name] for name in COLUMNS} == {n: result.rounds[n][-1] for n in COLUMNS}
     assert result.summary["digest"] == fw.run(small()).summary["digest"]
 

@@ -32,6 +32,14 @@ class Named(Classification):
 
 WRONG = {
     "raises": (fw.Task(lambda out, batch: batch.z), "AttributeError.*'z'"),
+    "a loss of labels": (
+        fw.Task(torch.nn.BCEWithLogitsLoss()),
+        r"BCEWithLogitsLoss.* failed.*A loss is called as loss\(output, batch\): its labels are batch.y.",
+    ),
+    "whole numbers": (
+        fw.Task(lambda out, batch: F.binary_cross_entropy_with_logits(out[:, 0], batch.y)),
+        r"RuntimeError.*The labels are whole numbers: where a loss needs floats, give y.astype\('float32'\).",
+    ),
     "each token": (fw.Task(lambda out, batch: out), r"loss of .* must be a number for each of 2 samples.*\(2, 3\)"),
     "no tensor": (fw.Task(lambda out, batch: 3.0), "must be a number for each of 2 samples, or their mean. Got 3.0"),
     "detached": (fw.Task(lambda out, batch: cross_entropy(out.detach(), batch)), "nothing could be trained"),
@@ -74,6 +82,7 @@ def test_metrics_are_columns_and_the_primary_one_counts(tmp_path):
     assert own.x == pytest.approx(plain.x, abs=1e-5)  # not in lockstep, so not the same bits
     summary = own.summary
     assert (summary["metric"], summary["higher_is_better"]) == ("hits", True)
+    assert summary["hits"] == summary["value"], "also by its own name"
     assert (summary["value"], summary["best"]) == (own.rounds["hits"][-1], own.rounds["hits"].max())
     assert summary["rounds_to_target"] == 1 + np.flatnonzero(own.rounds["hits"] >= 0.1)[0]
     assert fw.load_result(tmp_path / "run").summary == summary

@@ -218,7 +218,7 @@ def _export_model(
 
 def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
     """Print what came out, and write the page if one is wanted."""
-    from fedweave.report import client_table, compare_rows, cost_table, paired_table, terminal_table, write
+    from fedweave.report import compare_rows, comparison_tables, write
 
     if page is not None:
         write(results, page)
@@ -226,9 +226,8 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
         runs = [dict(r.summary) for r in results]
         print_json(runs[0] if page is None else {"runs": runs, "summary": compare_rows(results), "report": str(page)})
         return
-    for make in (terminal_table, paired_table, cost_table, client_table):
-        if table := make(results):
-            Console().print(table)
+    for table in comparison_tables(results):
+        Console().print(table)
     for result in results:
         if not result.rounds["asked"].any():
             print(f"warning: nobody was ever available in {result.folder}: nothing was trained", file=sys.stderr)

@@ -45,11 +45,12 @@ def particulars(run: Running) -> list[str]:
     """Return lines about what a run works with."""
     facts, samples, model = run.manifest, run.manifest["samples"], run.manifest["model"]
     spread = f" with {min(samples)} to {max(samples)} samples, {sum(samples)} in all" if samples else ""
+    dealt = f", partition: {facts['partition']}" if "partition" in facts else ""  # neither fleets nor older runs say
     return [
         f"software: {', '.join(f'{name} {number}' for name, number in facts['versions'].items())}",
         f"processor: {', '.join(facts['processor'].values())}",
         f"trainer: {facts['trainer']}, device: {facts['device']}",
-        f"data: {facts['data']['name']}, {facts['clients']} clients{spread}",
+        f"data: {facts['data']['name']}, {facts['clients']} clients{spread}{dealt}",
         f"model: {model['name']}, {model['parameters']} parameters; task: {facts['task']['name']}",
         f"folder: {run.folder or 'none'}" + (f", continued after round {run.rounds_done}" if run.rounds_done else ""),
     ]

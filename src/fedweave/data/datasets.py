@@ -181,6 +181,10 @@ DATASETS: dict[str, Callable[[Path | None], Dataset]] = {
 
 
 NATURAL = ("femnist", "celeba", "shakespeare", "synthetic", "quadratics")  # with clients of their own
+OTHERWISE = (
+    "Or give the path of a folder of images, or module:name, a function of yours that returns a data set (of a CSV "
+    "file: fedweave.data.from_frame)."
+)
 
 
 def load(name: str, root: Path | None = None) -> Dataset:
@@ -194,7 +198,7 @@ def load(name: str, root: Path | None = None) -> Dataset:
         return plugins.make(plugin, Dataset, "a Dataset").named(plugin)
     if name and Path(name).expanduser().is_dir():
         return image_folder(name).named(name)
-    raise BadInput(f"{choice('data set', name, DATASETS)} Or give the path of a folder of images.")
+    raise BadInput(f"{choice('data set', name, DATASETS)} {OTHERWISE}")
 
 
 def names() -> list[str]:

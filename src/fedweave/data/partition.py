@@ -233,11 +233,15 @@ class Auto(Partition):
 
     clients: PositiveInt | None = None
 
-    def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
+    def chosen(self, data: Dataset) -> Partition:
+        """Return the partition that this data gets."""
         if data.group is not None:
-            return Natural(self.clients).split(data, rng)
+            return Natural(self.clients)
         clients = self.clients or CLIENTS
-        return (IID(clients) if data.labels is None else Dirichlet(clients, ALPHA)).split(data, rng)
+        return IID(clients) if data.labels is None else Dirichlet(clients, ALPHA)
+
+    def split(self, data: Dataset, rng: np.random.Generator) -> Shares:
+        return self.chosen(data).split(data, rng)
 
 
 def _class_sizes(partition: Partition, data: Dataset) -> tuple[Array, Array]:
@@ -282,7 +286,9 @@ def _classes(clients: int, number: str, *deal_and_rare: str) -> Classes:
 
 
 FORMS = {
-    "auto": Form(Auto, "auto", "natural where the data has clients of its own, else dirichlet:0.5"),
+    "auto": Form(
+        Auto, "auto", "natural where the data has clients of its own, else dirichlet:0.5, or iid without classes"
+    ),
     "iid": Form(IID, "iid", "shuffled and dealt equally"),
     "dirichlet": Form(Dirichlet, "dirichlet:ALPHA", "classes dealt by Dirichlet(ALPHA): dirichlet:0.1"),
     "shards": Form(Shards, "shards:K", "sorted by label, K equal blocks per client: shards:2"),

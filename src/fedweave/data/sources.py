@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -74,9 +75,10 @@ def from_frame(
     """
     targets = [target] if isinstance(target, str) else list(target)
     named = [*targets, *([group] if group else [])]
-    for which in (frame, test) if test is not None else (frame,):
-        _check_frame(which, named, inputs or [])
+    _check_frame(frame, [*named, *(inputs or [])])
     chosen = list(inputs or [c for c in frame.columns if c not in named])
+    for which in (frame, test) if test is not None else (frame,):
+        _check_frame(which, [*named, *chosen])
     several = targets if len(targets) > 1 else []
     words = [c for c in (*several, *chosen) if frame[c].dtype.kind not in "fiub"]
     if words or not chosen:
@@ -97,11 +99,12 @@ def from_frame(
     return from_arrays(x, y, test_x, test_y, name, groups, test_groups, class_names=names or ())
 
 
-def _check_frame(frame: Any, named: Sequence[str], inputs: Sequence[str]) -> None:
+def _check_frame(frame: Any, named: Sequence[str]) -> None:
     if not hasattr(frame, "columns"):
-        raise BadInput(f"from_frame needs a pandas DataFrame. Got {type(frame).__name__}.")
+        way = " Read a file with pd.read_csv(path) first." if isinstance(frame, str | os.PathLike) else ""
+        raise BadInput(f"from_frame needs a pandas DataFrame. Got {type(frame).__name__}.{way}")
     columns = list(frame.columns)
-    if missing := [c for c in (*named, *inputs) if c not in columns]:
+    if missing := [c for c in named if c not in columns]:
         raise BadInput("The frame: " + choice("column", missing[0], map(str, columns)))
     if empty := [c for c in named if frame[c].isna().any()]:
         raise BadInput(f"The column {empty[0]!r} has empty cells. Fill them, or drop these rows.")

@@ -152,10 +152,12 @@ def _misfits(name: str, shape: Shape, classes: int, tokens: int, each: bool, out
     if card.regression and classes:
         problems.append(f"Model {name!r} is for regression (0 classes). Got {classes} classes.")
     if classes == 0 and not card.regression:
-        problems.append(f"Model {name!r} is a classifier. Got 0 classes, a regression.")
+        one = "Classes are whole numbers, or words in a frame: give y.astype(int) if these are classes."
+        way = one if outputs == 1 else f"For {outputs} targets or labels a sample, give a function that makes a module."
+        problems.append(f"Model {name!r} is a classifier. Got 0 classes, a regression. {way}")
     if each and not card.text:
         problems.append(f"Model {name!r} gives one answer per sample. The labels have one at every position.")
-    if outputs > 1 and name != "linear_regression":
+    if outputs > 1 and card.regression and name != "linear_regression":
         problems.append(f"Model {name!r} answers one number. The targets have {outputs}.")
     return problems
 

@@ -16,7 +16,9 @@ from fedweave.report.notebook import sweep_html as sweep_html
 from fedweave.report.summary import by_method, judged_by
 from fedweave.report.summary import compare_rows as compare_rows
 from fedweave.report.sweep_terminal import sweep_tables as sweep_tables
+from fedweave.report.terminal import as_text as as_text
 from fedweave.report.terminal import client_table as client_table
+from fedweave.report.terminal import comparison_tables as comparison_tables
 from fedweave.report.terminal import cost_table as cost_table
 from fedweave.report.terminal import paired_table as paired_table
 from fedweave.report.terminal import terminal_table as terminal_table

@@ -16,6 +16,7 @@ from fedweave.report.style import CSS
 from fedweave.report.summary import Groups, Row, by_method, compare_rows, final_class_accuracy, judged_by, shared_time
 from fedweave.report.svg import Ink, inks
 from fedweave.report.tables import comparison, legend, paired_costs, paired_differences, swatch
+from fedweave.report.terminal import worst_clients
 from fedweave.round.measures import LABELS as MEASURES
 from fedweave.runs.results import Array, Result
 
@@ -156,6 +157,7 @@ def _client_scores(groups: Groups, colors: dict[str, Ink]) -> str:
     if left_out and left_out[-1]:
         count = f"{left_out[0]:,} to {left_out[-1]:,}" if len(left_out) > 1 else f"{left_out[0]:,}"
         note += f" Left out: {count} of the clients, which have no test samples."
+    note = escape(f"{note} {worst_clients(compare_rows(runs))}")
     key = legend({m: colors[m] for m in scores}) if len(groups) > 1 else ""
     svg = figures.client_scores(scores, colors, runs[0].summary["metric"])
     return f'<p class="note">{note}</p>{key}<div class="pair one">{card(svg)}</div>'

@@ -47,8 +47,8 @@ def compare_rows(results: Sequence[Result]) -> list[Row]:
     method); where it is None, or over fewer seeds, ``note`` says why. ``unfinished`` counts the runs
     that have fewer rounds than their experiment asks for, but for ``ended_early``, those that ended at the target or by
     patience as asked, and those that ended when their simulated time, ``stop_after``, was over; ``short`` those that
-    had done all rounds before that; ``abandoned`` rounds of ``abandoned_of`` changed nothing; ``stalled`` those whose
-    steps ended close to zero.
+    had done all rounds before that; ``stalled`` those whose steps ended close to zero. ``worst_client`` is that of the
+    seed in which it did worst, and ``abandoned`` of ``abandoned_of`` rounds changed nothing.
     ``paired`` is the difference to the first method in the metric, seed by seed, with its 95 % t interval and a
     verdict: better, worse, equal (within ``margin``, 1 % of the first method's mean) or undecided.
     ``paired_clients`` has the same for the worst tenth of the clients, ``paired_costs`` for each of the costs to the
@@ -183,6 +183,7 @@ def _row(method: str, runs: Sequence[Result]) -> Row:
         "reached_of": f"{hit} of {len(runs)}" if aims else None,
         "rounds_min": min(lengths),
         "rounds_max": max(lengths),
+        "worst_client": _worst_client(runs),
         "abandoned": sum(int(run.summary.get("abandoned", 0)) for run in runs),
         "abandoned_of": sum(lengths),
         "stalled": sum(run.summary.get("stalled_since") is not None for run in runs),
@@ -199,6 +200,15 @@ def _row(method: str, runs: Sequence[Result]) -> Row:
             n < run.experiment.get("rounds", n) and not _ended(run) for n, run in zip(lengths, runs, strict=True)
         ),
     }
+
+
+def _worst_client(runs: Sequence[Result]) -> Row | None:
+    """Return the worst client of the seed in which it did worst, with that seed."""
+    known = [run for run in runs if run.summary.get("worst_client") and _value(run, "client_worst") is not None]
+    if not known:
+        return None
+    worst = (min if known[0].summary["higher_is_better"] else max)(known, key=lambda run: run.summary["client_worst"])
+    return {"seed": _seed(worst), **worst.summary["worst_client"]}
 
 
 def _ended(run: Result) -> bool:

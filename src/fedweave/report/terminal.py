@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -34,6 +36,21 @@ def terminal_table(results: Sequence[Result]) -> Table:
         cells = [Text(cell(row), "bold" if winners[quantity] is row else "") for _, quantity, cell in columns]
         table.add_row(Text(row["method"]), *cells)
     return table
+
+
+def comparison_tables(results: Sequence[Result]) -> list[Table]:
+    """Return the means, the differences with their verdicts, the costs and the clients, as far as there are any."""
+    found = (make(results) for make in (terminal_table, paired_table, cost_table, client_table))
+    return [table for table in found if table is not None]
+
+
+def as_text(tables: Sequence[Table]) -> str:
+    """Return tables as plain text, at most 100 columns wide."""
+    texts = list[str]()
+    for table in tables:
+        Console(file=(text := io.StringIO()), width=100, color_system=None).print(table)
+        texts.append("\n".join(map(str.rstrip, text.getvalue().splitlines())).strip("\n"))
+    return "\n\n".join(texts)
 
 
 def paired_table(results: Sequence[Result]) -> Table | None:
@@ -89,7 +106,25 @@ def client_table(results: Sequence[Result]) -> Table | None:
     for row in rows:
         cells = (units.score(metric)(row[name], row[f"{name}_std"]) for name in columns.values())
         table.add_row(Text(row["method"]), *cells)
+    table.caption, table.caption_justify = Text(worst_clients(rows)) or None, "left"
     return table
+
+
+def worst_clients(rows: Sequence[Row]) -> str:
+    """Name each method's worst client, as far as runs tell."""
+    said = list[str]()
+    for row in rows:
+        if not (worst := row["worst_client"]):
+            continue
+        who = [worst["name"]] if "name" in worst else []
+        who.append(f"client {worst['client']}")
+        if (count := worst.get("test_samples")) is not None:  # older runs do not say
+            who.append(f"{count:,} test sample{'s' * (count != 1)}")
+        name = f"{who[0]} ({', '.join(who[1:])})" if who[1:] else who[0]
+        seed = f" of seed {worst['seed']}" if row["seeds"] > 1 else ""
+        same = f", as {worst['others']} other{'s' * (worst['others'] != 1)}" if worst["others"] else ""
+        said.append(f"{row['method']} {name}{seed}{same}")
+    return f"Worst: {'; '.join(said)}." if said else ""
 
 
 def known_columns(rows: Sequence[Row]) -> list[Column]:
@@ -140,9 +175,9 @@ def caption(rows: Sequence[Row]) -> str:
     if short := sum(row["short"] for row in rows):
         all_ = sum(row["seeds"] for row in rows)
         parts.append(f"{short} of {all_} runs had done all their rounds before the time was over: give more rounds")
-    if abandoned := sum(row["abandoned"] for row in rows):
-        parts.append(f"{abandoned} of {sum(row['abandoned_of'] for row in rows)} rounds were abandoned")
     unfinished = sum(row["unfinished"] for row in rows)
     if unfinished:
         parts.append(f"{unfinished} of {sum(row['seeds'] for row in rows)} runs stopped early")
+    if abandoned := sum(row["abandoned"] for row in rows):
+        parts.append(f"{abandoned} of {sum(row['abandoned_of'] for row in rows)} rounds were abandoned")
     return "; ".join(parts) + "."

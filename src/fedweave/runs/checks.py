@@ -15,6 +15,7 @@ from fedweave.core.paths import check_path
 from fedweave.core.settings import BadInput, brief, choice, nearest, shown
 from fedweave.core.spec import build
 from fedweave.data import Dataset
+from fedweave.data.datasets import OTHERWISE
 from fedweave.system.layers import layers_of
 
 BATCH_SIZE = 20
@@ -46,8 +47,7 @@ def check_data(given: Any) -> Dataset | str:
             return plugin
         check_path(given)
         if not given or not os.path.isdir(os.path.expanduser(given)):
-            hint = plugins.hint(given)
-            raise BadInput(f"{choice('data set', given, _known('data'))} Or give the path of a folder of images.{hint}")
+            raise BadInput(f"{choice('data set', given, _known('data'))} {OTHERWISE}{plugins.hint(given)}")
     return given
 
 

@@ -77,6 +77,11 @@ class Comparison:
         names = dict.fromkeys(r.summary["method"] for r in self.results)
         return f"Comparison({len(self.results)} runs of {', '.join(names)})"
 
+    def __str__(self) -> str:
+        from fedweave.report import as_text, comparison_tables
+
+        return as_text(comparison_tables(self.results)) if self.results else repr(self)
+
     def _repr_html_(self) -> str:
         from fedweave.report import comparison_html
 

@@ -74,7 +74,8 @@ class Experiment:
         or_text(Partition, parse_partition, "dirichlet:0.1"),
         Option(
             "iid, dirichlet:0.1, shards:2, classes:3, classes:2-10, classes:3:random, one-class, split:0.1:0.9, "
-            "natural; auto: natural where the data has clients of its own, else dirichlet:0.5; or module:name.",
+            "natural; auto: natural where the data has clients of its own, else dirichlet:0.5, or iid where it has no "
+            "classes; or module:name.",
             "FORM",
             "dirichlet:0.1",
         ),

@@ -28,7 +28,7 @@ from fedweave.runs.folders import refuse_alone
 from fedweave.runs.plain import from_plain, to_plain
 from fedweave.runs.progress import shown_progress
 from fedweave.runs.recorder import Recorder
-from fedweave.runs.results import Result, ended_early, may_end_early, summarise
+from fedweave.runs.results import Result, ended_early, may_end_early, summarise, worst_client
 from fedweave.runs.same_run import (
     different,
     mind_machine,
@@ -234,7 +234,7 @@ def go_on(session: Session, state: ServerState, store: RunFolder, callbacks: Seq
         raise error
     if why:
         said = f"{abandoned} of {result.summary['rounds']} rounds were abandoned and changed nothing"
-        warnings.warn(f"{run.label}: {said}; the last: {why[-1]}.", stacklevel=2)
+        warnings.warn(f"{run.label}: {said}; the last: {why[-1]}.", stacklevel=4)  # of fw.run
     return result
 
 
@@ -245,19 +245,20 @@ def _result(
     state: ServerState,
     own_model: Callable[..., Any] | None = None,
 ) -> Result:
-    rounds = store.columns("rounds")
+    rounds, clients, scores = store.columns("rounds"), store.columns("clients"), store.columns("client_scores")
+    for name, source in (("name", "client_names"), ("test_samples", "test_samples")):
+        if scores["client"].size and manifest.get(source):
+            scores[name] = np.array(manifest[source])[scores["client"]]
+    found = summarise(rounds, plain["target"], manifest.get("task"))
     summary = {
         "method": plain["method"]["name"],
         "seed": plain["seed"],
-        **summarise(rounds, plain["target"], manifest.get("task")),
+        **found,
+        **worst_client(scores, found["higher_is_better"]),
         "ended_early": ended_early(rounds, plain, manifest.get("task")),
         "run": str(store.folder) if store.folder else None,
         "digest": hashlib.sha256(state.x.tobytes()).hexdigest(),
     }
-    clients, scores = store.columns("clients"), store.columns("client_scores")
-    for name, source in (("name", "client_names"), ("test_samples", "test_samples")):
-        if scores["client"].size and manifest.get(source):
-            scores[name] = np.array(manifest[source])[scores["client"]]
     return Result(
         experiment=plain,
         manifest=manifest,

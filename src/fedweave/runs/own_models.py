@@ -113,7 +113,7 @@ def _check_task(name: str, task: Task, out: Any, batch: Batch) -> None:
     except Exception as e:
         raise BadInput(
             f"The task {task} failed on {batch.size} samples with what the model {name} returned: "
-            f"{type(e).__name__}: {_line(e)}."
+            f"{type(e).__name__}: {_line(e)}.{_hint(e, task, batch)}"
         ) from e
     if not isinstance(loss, Tensor) or loss.dim() > 1 or (loss.dim() and len(loss) != batch.size):
         got = tuple(loss.shape) if isinstance(loss, Tensor) else brief(loss)
@@ -123,6 +123,15 @@ def _check_task(name: str, task: Task, out: Any, batch: Batch) -> None:
     if not loss.requires_grad:
         raise BadInput(f"The loss of {task} does not depend on the parameters of {name}: nothing could be trained.")
     _check_metrics(task, found)
+
+
+def _hint(error: Exception, task: Task, batch: Batch) -> str:
+    """Return what most likely is wrong with the functions of a task of one's own; "" for tasks of the library."""
+    if type(task) is not Task:
+        return ""
+    if isinstance(error, RuntimeError) and isinstance(batch.y, Tensor) and not batch.y.is_floating_point():
+        return " The labels are whole numbers: where a loss needs floats, give y.astype('float32')."
+    return " A loss is called as loss(output, batch): its labels are batch.y. So is a metric."
 
 
 def _check_metrics(task: Task, found: Mapping[str, Any]) -> None:

@@ -191,11 +191,13 @@ def summarise(rounds: Columns, target: float | None, task: Mapping[str, Any] | N
     last = {
         c: rounds[c][-1].item() if rounds[c].size else 0 for c in ("clock", "wall_seconds", "bytes_up", "bytes_down")
     }
+    value = scores[-1] if scores else None
     return {
+        **({metric: value} if metric not in ("accuracy", "loss") else {}),  # which have rules of their own below
         "rounds": int(rounds["round"].size),
         "metric": metric,
         "higher_is_better": higher,
-        "value": scores[-1] if scores else None,
+        "value": value,
         "best": (max if higher else min)(scores, default=None),
         "accuracy": accuracy[-1] if accuracy else None,
         "best_accuracy": max(accuracy, default=None),
@@ -210,6 +212,18 @@ def summarise(rounds: Columns, target: float | None, task: Mapping[str, Any] | N
         **{name: _last(rounds[name]) for name in LATEST if name in rounds},
         **({"stalled_since": stalled_since(rounds["round"], rounds["stalled"] == 1)} if "stalled" in rounds else {}),
     }
+
+
+def worst_client(scores: Columns, higher_is_better: bool) -> dict[str, Any]:
+    """Return which client the last evaluation of the clients found worst, and how many others did as badly."""
+    rounds = scores.get("round", np.empty(0))
+    last = np.flatnonzero(rounds == rounds.max(initial=0))
+    values = scores["value"][last] if last.size else np.empty(0)
+    if not last.size or np.isnan(values).any():
+        return {}
+    at = (np.argmin if higher_is_better else np.argmax)(values)
+    facts = {name: scores[name][last[at]].item() for name in ("client", "name", "test_samples") if name in scores}
+    return {"worst_client": {**facts, "others": int((values == values[at]).sum()) - 1}}
 
 
 def _last(values: Array) -> float | None:

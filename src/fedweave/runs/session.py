@@ -15,7 +15,7 @@ from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array, Layout, Population, ServerState, State
 from fedweave.core.returned import read_only_error
 from fedweave.core.roles import Engine
-from fedweave.core.settings import BadInput, is_foreign
+from fedweave.core.settings import BadInput, is_foreign, shown
 from fedweave.core.spec import describe
 from fedweave.data import Dataset
 from fedweave.data.deal import Shares, covered, label_counts
@@ -72,9 +72,9 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
     task = experiment.task or default_for(data.y)
     if experiment.target is not None and task.primary == "accuracy" and not 0 <= experiment.target <= 1:
         raise BadInput(f"The target is a test accuracy, from 0 to 1. Got {experiment.target:g}.")
-    method = experiment.paced_method.widened
-    shares = experiment.partition.split(data, rng_for(experiment.seed, 0, Stream.PARTITION))
-    shares = check_shares(shares, experiment.partition, data)
+    method, partition = experiment.paced_method.widened, experiment.partition
+    shares = partition.split(data, rng_for(experiment.seed, 0, Stream.PARTITION))
+    shares = check_shares(shares, partition, data)
     (name, model), own = model_factory(experiment, data), own_model(experiment.model) is not None
     model, start_values = started(model, experiment.start)
     x, constants = first_vector(name, model, data, experiment.seed, task)
@@ -140,6 +140,7 @@ def prepare(experiment: Experiment, workers: Pool, command: str | None = None) -
         "device": f"{why}, {workers}",
         "processor": processor(),
         "trainer": trainer_name(engine, why if device == "cuda" else device),  # a GPU by its name
+        "partition": shown(partition.chosen(data) if isinstance(partition, Auto) else partition, 200),
         "clients": base.size,
         "labels": None if data.labels is None or base.size > MOST_LISTED else label_counts(data, shares.train).tolist(),
         "samples": None if base.size > MOST_LISTED else base.samples.tolist(),

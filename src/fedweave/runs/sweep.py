@@ -83,6 +83,11 @@ class Sweep(Comparison):
         keys = ("metric", "seeds", "mean", "low", "high", "failed", "unfinished", "ended_early")
         return {m: row | {"test": {k: tested[m][k] for k in keys} if m in tested else None} for m, row in rows.items()}
 
+    def __str__(self) -> str:
+        from fedweave.report import as_text, sweep_tables
+
+        return as_text(sweep_tables(self)) if self.results else repr(self)
+
     def report(self, path: str | Path) -> Path:
         """Write the sweep as one self-contained HTML page."""
         from fedweave.report import write_sweep

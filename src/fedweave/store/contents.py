@@ -97,6 +97,7 @@ class Manifest(Checked):
     experiment: StoredExperiment | None = None
     task: StoredTask | None = None
     command: str | list[str] | None = None
+    partition: Printable | None = None
     clients: Number | None = None
     labels: Annotated[list[list[Number]], AfterValidator(_rectangular)] | None = None
     samples: list[Number] | None = None
