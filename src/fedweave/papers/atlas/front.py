@@ -6,7 +6,6 @@ from html import escape
 
 from fedweave.papers.atlas.contents import Contents, shown_difference
 from fedweave.papers.atlas.parts import (
-    OUTCOMES,
     Cell,
     commands,
     counts,
@@ -21,6 +20,7 @@ from fedweave.papers.atlas.recipes import recipe
 from fedweave.papers.atlas.style import SCRIPT, STYLE
 from fedweave.papers.common.judge import Judged
 from fedweave.papers.common.page import document
+from fedweave.papers.common.results_page import count_run
 from fedweave.report.units import seconds
 
 TITLE = "Do five federated-learning papers hold?"
@@ -51,15 +51,13 @@ def front_page(contents: Contents) -> str:
 
 
 def _summary(contents: Contents) -> str:
-    judged = [j for j, _ in contents.judged]
-    run = sum(j.verdict != "not run" for j in judged)
-    found = ", ".join(f"{sum(j.verdict == outcome for j in judged)} {outcome}" for outcome in OUTCOMES)
-    costs = [record.cost.processor_seconds for record in contents.records if record.cost]
+    known = [record.cost for record in contents.records if record.cost and record.cost.unknown < record.cost.runs]
+    costs = [cost.processor_seconds for cost in known]
     spent = (
         f" Summed over items, the runs with a known cost took {seconds(sum(costs))} of processor time." if costs else ""
     )
     return (
-        f'<p class="lede">{len(judged):,} claims, {run} of them run: {found}.</p>'
+        f'<p class="lede">{count_run([j for j, _ in contents.judged])}</p>'
         '<p class="more">Each claim of the papers, with section and sentence, judged by paired runs of one library.'
         f"{spent}</p>"
     )
@@ -77,7 +75,9 @@ def _primary_row(judged: Judged) -> list[Cell]:
 
 
 def _ledger(contents: Contents) -> str:
-    rows = [_row(j, contents.about[paper].name) for paper in contents.papers() for j in contents.claims(paper)]
+    claims = [j for paper in contents.papers() for j in contents.claims(paper)]
+    claims.sort(key=lambda j: j.verdict == "not run")
+    rows = [_row(j, contents.about[j.claim.paper].name) for j in claims]
     controls = "".join(
         f'<label>{name}<select data-column="{column}"><option value="">any</option></select></label>'
         for name, column in FILTERS

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from fedweave.papers.atlas.contents import RANK, Contents
 from fedweave.papers.common.judge import Judged
-
-OUTCOMES = ("confirmed", "contradicted", "undecided")
+from fedweave.papers.common.results_page import OUTCOMES, by_section
 
 
 class Cell(NamedTuple):
@@ -58,17 +57,16 @@ def link(judged: Judged) -> str:
 
 
 def counts(contents: Contents, papers: Sequence[str]) -> str:
-    """Return how many claims of each paper have which outcome at which fidelity."""
+    """Return how many claims of each paper, and apart from them of ours, have which outcome at which fidelity."""
     rows = []
-    for paper in papers:
-        claims = contents.claims(paper)
+    for (paper, ours), claims in by_section([j for paper in papers for j in contents.claims(paper)]).items():
         found = [[j.fidelity for j in claims if j.verdict == outcome] for outcome in OUTCOMES]
         cells = [
             Cell(", ".join(f"{each.count(f)} {f}" for f in RANK if f in each), name=outcome)
             for outcome, each in zip(OUTCOMES, found, strict=True)
         ]
         left = sum(j.verdict == "not run" for j in claims)
-        name = f'<a href="{paper}.html">{escape(contents.about[paper].name)}</a>'
+        name = f'<a href="{paper}.html">{escape(contents.about[paper].name)}</a>{", our questions" * ours}'
         rows.append([Cell(name), Cell(str(len(claims)), name="claims"), *cells, Cell(str(left), name="not run")])
     return table(("paper", "claims", *OUTCOMES, "not run"), rows, "list stack counts")
 
