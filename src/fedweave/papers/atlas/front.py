@@ -57,7 +57,7 @@ def _summary(contents: Contents) -> str:
         f" Summed over items, the runs with a known cost took {seconds(sum(costs))} of processor time." if costs else ""
     )
     return (
-        f'<p class="lede">{count_run([j for j, _ in contents.judged])}</p>'
+        f'<p class="lede">{count_run([(j.claim.beyond, j.verdict) for j, _ in contents.judged])}</p>'
         '<p class="more">Each claim of the papers, with section and sentence, judged by paired runs of one library.'
         f"{spent}</p>"
     )

@@ -29,15 +29,17 @@ def markdown(folder: Path = papers.RECORDED) -> str:
     """Return the page: counts and the primary claims."""
     judged = [j for j, _ in papers.judged_claims(folder)]
     primary = [j for j in judged if j.claim.primary]
-    counted = ["## Counts\n", f"{count_run(judged)}\n", _counts(judged)]
+    counted = ["## Counts\n", f"{count_run([(j.claim.beyond, j.verdict) for j in judged])}\n", _counts(judged)]
     return "\n".join([HEAD, *counted, "## The primary claims\n", _claims(primary)])
 
 
-def count_run(judged: Sequence[Judged]) -> str:
-    """Return how many claims of the papers were run, with their outcomes, and apart from them those of ours."""
+def count_run(verdicts: Sequence[tuple[bool, str]]) -> str:
+    """Return how many claims of the papers were run, with their outcomes, and apart from them those of ours (True)."""
     said = []
     for ours, what in ((False, "claims of the papers"), (True, "questions of our own")):
-        of = [j.verdict for j in judged if j.claim.beyond == ours]
+        of = [verdict for mine, verdict in verdicts if mine == ours]
+        if not of:
+            continue
         found = ", ".join(f"{of.count(outcome)} {outcome}" for outcome in OUTCOMES)
         said.append(f"{len(of):,} {what}, {len(of) - of.count('not run')} of them run: {found}.")
     return " ".join(said)
