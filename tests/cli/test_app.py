@@ -761,8 +761,8 @@ def test_claims_are_chosen_by_paper_figure_and_whether_they_were_run(fedweave):
     assert (code, err) == (2, "error: ITEM and --run choose among the claims: fedweave list claims feddd --run\n")
 
 
-@pytest.mark.parametrize("words", [["reproduce", "fedd"], ["list", "claims", "fedd"]])
-def test_a_misspelt_item_gets_a_suggestion_and_not_all_names(fedweave, words):
-    code, _, err = fedweave(*words)
-    expected = "There is no item 'fedd'. Did you mean 'feddd'? `fedweave list papers` shows all items."
+@pytest.mark.parametrize(("words", "what"), [(["reproduce"], "item"), (["list", "claims"], "claim about")])
+def test_a_misspelt_item_gets_a_suggestion_and_not_all_names(fedweave, words, what):
+    code, _, err = fedweave(*words, "fedd")
+    expected = f"There is no {what} 'fedd'. Did you mean 'feddd'? `fedweave list papers` shows all items."
     assert (code, err) == (2, f"error: {expected}\n")

@@ -60,10 +60,10 @@ def select(names: Sequence[str]) -> list[Study]:
     return in_order(list(found.values()), [c.item for c in ledger])
 
 
-def no_item(name: str, known: Iterable[str]) -> str:
+def no_item(name: str, known: Iterable[str], what: str = "item") -> str:
     """Return the sentence for what is neither an item nor the beginning of one."""
     groups = sorted({n.rsplit("/", k)[0] for n in known for k in range(3)})
-    return f"There is no item {brief(name)!r}.{nearest(name, groups)} `fedweave list papers` shows all items."
+    return f"There is no {what} {brief(name)!r}.{nearest(name, groups)} `fedweave list papers` shows all items."
 
 
 def reproduce(
@@ -126,7 +126,7 @@ def list_claims(folder: Path = RECORDED, item: str = "") -> list[dict[str, Any]]
     found = [{**judged.plain(), "date": (by and by.date) or None} for judged, by in judged_claims(folder)]
     chosen = [entry for entry in found if not item or f"{entry['item']}/".startswith(f"{item}/")]
     if not chosen:
-        raise BadInput(no_item(item, [entry["item"] for entry in found]))
+        raise BadInput(no_item(item, [entry["item"] for entry in found], "claim about"))
     return chosen
 
 
