@@ -128,6 +128,17 @@ def test_the_front_page_counts_what_was_run_of_the_papers_and_of_ours_apart(atla
         assert f"{len(found) - found.count('not run')} of them run: {found.count('confirmed')} confirmed" in lede
 
 
+@REPOSITORY
+def test_a_difference_names_the_deciding_rival_and_the_side_of_what_is_printed():
+    contents = read_contents(ROOT / "results")
+    found = {j.claim.id: contents.remark(j) for j, _ in contents.judged}
+    assert found["latency/faster-fashion-dir"] == " against ratio"
+    assert found["feddd/time-mnist-iid-88"] == " against fedcs", "the closest, not the first"
+    assert found["latency/size-fashion-dir-ratio"] == ", smaller than printed"
+    assert found["feddd/time-mnist-iid-88-size-oort"] == ", smaller than printed"
+    assert found["feddd/time-mnist-iid-88-size-fedcs"] == "", "undecided, one rival"
+
+
 def test_a_cost_is_named_only_where_it_is_known(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "r")
     assert "known cost" in pages(tmp_path / "r")["index.html"]

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from fedweave.papers.atlas.contents import RANK, Contents
+from fedweave.papers.atlas.contents import RANK, Contents, shown_difference
 from fedweave.papers.common.judge import Judged
 from fedweave.papers.common.results_page import OUTCOMES, by_section
+
+DIFFERENCE = ("difference or ratio", "95 % interval", "detectable")
 
 
 class Cell(NamedTuple):
@@ -81,10 +83,11 @@ def navigation(contents: Contents, here: str) -> str:
     return f'<nav aria-label="Pages">{"".join(items)}</nav>'
 
 
-def difference(parts: tuple[str, str, str]) -> list[Cell]:
+def difference(contents: Contents, judged: Judged) -> list[Cell]:
     """Return the cells of a difference, its interval and what its seeds would have shown."""
-    names = ("difference", "95 % interval", "detectable")
-    return [Cell("" if part == "—" else part, "number", name=name) for part, name in zip(parts, names, strict=True)]
+    mean, *others = ("" if part == "—" else part for part in shown_difference(judged))
+    parts = (mean and mean + escape(contents.remark(judged)), *others)
+    return [Cell(part, "number", name=name) for part, name in zip(parts, DIFFERENCE, strict=True)]
 
 
 def commands(*lines: str) -> str:
