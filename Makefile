@@ -83,7 +83,8 @@ archive: results  # sources, ledger, results and pages as one file with a manife
 
 docs: $(VENV)/.dev  # the documentation as a site, build/docs; nothing is loaded from the network, any warning is an error
 	$(BIN)/python tools/site.py
-	@echo "Open build/docs/index.html in a browser."
+	@echo "Open build/docs/index.html in a browser. Its search needs a server:"
+	@echo "  python3 -m http.server -d build/docs --bind 127.0.0.1    then open http://127.0.0.1:8000"
 
 pictures: $(VENV)/.dev  # those of docs/explanations, from the library's own functions
 	$(BIN)/python tools/pictures.py

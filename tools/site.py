@@ -1,4 +1,4 @@
-"""Build the documentation as a site, build/docs, without a network. Run: python tools/site.py (or: make docs)
+"""Build the documentation as a site, build/docs, without a network. Run: python tools/site.py [BUILD] (or: make docs)
 
 Pages are staged in build/pages: those of docs/, the reference that is made from the code, and what their links lead to
 outside of docs/, such as examples.
@@ -16,7 +16,8 @@ from pathlib import Path
 import reference
 
 ROOT = Path(__file__).parents[1]
-DOCS, STAGE = ROOT / "docs", ROOT / "build/pages"
+BUILD = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build").absolute()
+DOCS, STAGE = ROOT / "docs", BUILD / "pages"
 LINK = re.compile(r"\[([^\]\n]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -56,4 +57,5 @@ def copy(source: Path, target: Path) -> None:
 
 if __name__ == "__main__":
     stage()
-    sys.exit(subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=ROOT).returncode)
+    shutil.copyfile(ROOT / "zensical.toml", BUILD / "zensical.toml")
+    sys.exit(subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=BUILD).returncode)

@@ -740,3 +740,30 @@ def test_names_of_the_package_are_found_when_they_are_used():
         "assert fw.run is sys.modules['fedweave.runs.loop'].run and 'matplotlib' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_claims_are_chosen_by_paper_figure_and_whether_they_were_run(fedweave):
+    code, out, _ = fedweave("list", "claims", "--json")
+    every = json.loads(out)
+    assert code == 0
+    for words, wanted in (
+        (["feddd"], lambda c: c["paper"] == "feddd"),
+        (["feddd/fig7"], lambda c: c["item"].startswith("feddd/fig7/")),
+        (["--run"], lambda c: c["verdict"] != "not run"),
+        (["feddd", "--run"], lambda c: c["paper"] == "feddd" and c["verdict"] != "not run"),
+    ):
+        chosen = json.loads(fedweave("list", "claims", *words, "--json")[1])
+        assert chosen == [entry for entry in every if wanted(entry)]
+        assert 0 < len(chosen) < len(every)
+    code, out, _ = fedweave("list", "claims", "feddd", "--run")
+    theirs = [c for c in every if c["paper"] == "feddd" and not c["beyond"]]
+    assert f"{len(theirs)} claims of the papers, {sum(c['verdict'] != 'not run' for c in theirs)} of them run" in out
+    code, _, err = fedweave("list", "methods", "feddd")
+    assert (code, err) == (2, "error: ITEM and --run choose among the claims: fedweave list claims feddd --run\n")
+
+
+@pytest.mark.parametrize(("words", "what"), [(["reproduce"], "item"), (["list", "claims"], "claim about")])
+def test_a_misspelt_item_gets_a_suggestion_and_not_all_names(fedweave, words, what):
+    code, _, err = fedweave(*words, "fedd")
+    expected = f"There is no {what} 'fedd'. Did you mean 'feddd'? `fedweave list papers` shows all items."
+    assert (code, err) == (2, f"error: {expected}\n")

@@ -116,6 +116,38 @@ def test_the_front_page_has_every_claim_with_its_verdict(atlas, folder):
     expected = Counter((entry["claim"], entry["verdict"]) for entry in papers.list_claims(folder))
     ledger = [row for row in rows if row[4] in ("primary", "exploratory", "beyond the paper")]
     assert Counter((row[1], row[2]) for row in ledger) == expected
+    left = [row[2] == "not run" for row in ledger]
+    assert left == sorted(left), "what was run comes first"
+
+
+def test_the_front_page_counts_what_was_run_of_the_papers_and_of_ours_apart(atlas, folder):
+    lede = re.search(r'<p class="lede">(.*?)</p>', atlas["index.html"])[1]
+    for ours in (False, True):
+        found = [entry["verdict"] for entry in papers.list_claims(folder) if entry["beyond"] == ours]
+        assert f"{len(found):,} " in lede
+        assert f"{len(found) - found.count('not run')} of them run: {found.count('confirmed')} confirmed" in lede
+
+
+@REPOSITORY
+def test_a_difference_names_the_deciding_rival_and_the_side_of_what_is_printed():
+    contents = read_contents(ROOT / "results")
+    found = {j.claim.id: contents.remark(j) for j, _ in contents.judged}
+    assert found["latency/faster-fashion-dir"] == " against ratio"
+    assert found["feddd/time-mnist-iid-88"] == " against fedcs", "the closest, not the first"
+    assert found["latency/size-fashion-dir-ratio"] == ", smaller than printed"
+    assert found["feddd/time-mnist-iid-88-size-oort"] == ", smaller than printed"
+    assert found["feddd/time-mnist-iid-88-size-fedcs"] == "", "undecided, one rival"
+
+
+def test_a_cost_is_named_only_where_it_is_known(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "r")
+    assert "known cost" in pages(tmp_path / "r")["index.html"]
+    for path in (tmp_path / "r").glob("*.json"):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if "cost" in content:
+            content["cost"] = {"runs": 4, "processor_seconds": 0.0, "wall_seconds": 0.0, "unknown": 4}
+        path.write_text(json.dumps(content), encoding="utf-8")
+    assert "known cost" not in pages(tmp_path / "r")["index.html"]
 
 
 def test_a_paper_has_every_claim_and_every_record(atlas, folder):

@@ -30,6 +30,8 @@ onload = () => {
   button.click(); out.rising = text(1); button.click(); out.falling = text(1);
   out.shown = d.getElementById('shown').textContent;
   out.phone = [phone.documentElement.scrollWidth, phone.documentElement.clientWidth];
+  const hint = e => phone.defaultView.getComputedStyle(e, '::before').content;
+  out.hints = [...phone.querySelectorAll('.scroll')].filter(e => e.scrollWidth <= e.clientWidth).map(hint);
   document.getElementById('out').textContent = JSON.stringify(out); };
 """
 
@@ -58,3 +60,4 @@ def test_the_table_filters_and_sorts_and_fits_a_phone(tmp_path):
     assert out["rising"][0] == out["falling"][-1]
     assert out["shown"] == f"{len(ledger)} of {len(ledger)} claims"
     assert out["phone"][0] == out["phone"][1], "nothing is wider than a phone"
+    assert {*out["hints"]} == {"none"}, "nothing to scroll, and no hint to do so"

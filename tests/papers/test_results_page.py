@@ -15,6 +15,24 @@ def test_the_page_is_what_make_results_writes():
     assert (REPOSITORY / "docs" / "results.md").read_text(encoding="utf-8") == markdown(REPOSITORY / "results")
 
 
+def test_claims_of_the_papers_and_questions_of_ours_are_counted_apart(tmp_path):
+    ours = [entry for entry in papers.list_claims(tmp_path) if entry["beyond"]]
+    theirs = [entry for entry in papers.list_claims(tmp_path) if not entry["beyond"]]
+    page = markdown(tmp_path)
+    assert f"{len(theirs):,} claims of the papers, 0 of them run: 0 confirmed" in page
+    assert f"{len(ours):,} questions of our own, 0 of them run: 0 confirmed" in page
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| [")]
+    assert sum(int(row[1]) for row in rows if "(ours)" in row[0]) == len(ours)
+    assert sum(int(row[1]) for row in rows if "(ours)" not in row[0]) == len(theirs)
+
+
+@pytest.mark.skipif(not (REPOSITORY / "docs").is_dir(), reason="an installed package has no README")
+def test_the_readme_says_few_while_few_claims_of_the_papers_were_run():
+    theirs = [entry["verdict"] for entry in papers.list_claims(REPOSITORY / "results") if not entry["beyond"]]
+    few = theirs.count("not run") > 0.9 * len(theirs)
+    assert ("Few of them have been run so far" in (REPOSITORY / "README.md").read_text(encoding="utf-8")) == few
+
+
 def test_without_records_nothing_is_claimed(tmp_path):
     page = markdown(tmp_path)
     assert "confirmed**" not in page

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from textwrap import TextWrapper
-from typing import Literal
+from typing import Annotated, Literal
 
-from fedweave.cli.parameters import Json
+from fedweave.cli.parameters import Json, flag, help_text
 from fedweave.core import names, plugins
+from fedweave.core.errors import BadInput
 
 KINDS = {  # where the names of each kind and a line about each are found: loaded only if they are wanted
     "methods": "runs.method_names:method_names",
@@ -28,7 +29,9 @@ LINES = 2  # of a kind in the short list
 
 def list_(
     what: Literal["methods", "data", "models", "partitions", "systems", "tasks", "papers", "claims"] | None = None,
+    item: Annotated[str, help_text("With claims: a paper, or the beginning of an item, such as feddd/fig7.")] = "",
     *,
+    run: Annotated[bool, flag("With claims: only those that were run.")] = False,
     json: Json = False,
 ) -> None:
     """Show the names that options take, those of plug-ins too, or the papers' claims with their verdicts.
@@ -36,7 +39,9 @@ def list_(
     Without a kind: a line or two about each. With --json everything is printed, also without a kind.
     """
     if what == "claims":
-        _print_claims(json)
+        _print_claims(item, run, json)
+    elif item or run:
+        raise BadInput("ITEM and --run choose among the claims: fedweave list claims feddd --run")
     elif what or json:
         _print_all({kind: plugins.info(kind, _known(kind)) for kind in ([what] if what else KINDS)}, json)
     else:
@@ -110,24 +115,26 @@ def _kind(kind: str, count: int, shown: Sequence[str], width: int) -> list[str]:
     return wrap.wrap(" ".join(shown) + more)
 
 
-def _print_claims(json: bool) -> None:
-    """Print every claim of the ledger with the verdict of its recorded run."""
+def _print_claims(item: str, run: bool, json: bool) -> None:
+    """Print the claims of the ledger with the verdicts of their recorded runs."""
     from rich.console import Console
     from rich.table import Table
 
     from fedweave import papers
+    from fedweave.papers.common.results_page import count_run
 
-    found = papers.list_claims()
+    found = papers.list_claims(item=item)
+    chosen = [entry for entry in found if entry["verdict"] != "not run" or not run]
     if json:
-        print(json_text.dumps(found, allow_nan=False))
+        print(json_text.dumps(chosen, allow_nan=False))
         return
     table = Table("paper", "claim", "where", "published", "verdict", "evidence", title="claims", title_justify="left")
-    for entry in found:
+    for entry in chosen:
         verdict = entry["verdict"] + (f", {entry['fidelity']}" if entry["verdict"] != "not run" else "")
         mark = " (primary)" if entry["primary"] else " (beyond the paper)" if entry["beyond"] else " (exploratory)"
         cells = (entry["claim"] + mark, entry["where"], entry["published"] or "—", verdict, entry["evidence"] or "—")
         table.add_row(entry["paper"], *cells)
     screen = Console()
     Console(width=max(screen.width, 150) if not screen.is_terminal else None).print(table)
-    done = sum(entry["verdict"] != "not run" for entry in found)
-    print(f"{len(found)} claims, {done} of them run. `fedweave reproduce ITEM` runs one; docs/reproduce.md explains.")
+    counted = count_run([(entry["beyond"], entry["verdict"]) for entry in found])
+    print(f"{counted} `fedweave reproduce ITEM` runs one; docs/reproduce.md explains.")

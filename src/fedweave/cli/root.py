@@ -45,7 +45,7 @@ COMMANDS = {
     "list": Command(
         "listing:list_",
         "Show the names that options take, those of plug-ins too, or the papers' claims with their verdicts.",
-        ("fedweave list methods",),
+        ("fedweave list methods", "fedweave list claims feddd --run"),
     ),
     "run": Command(
         "app:run",

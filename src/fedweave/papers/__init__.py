@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedweave.core.errors import BadInput, choice
+from fedweave.core.errors import BadInput, brief, nearest
 from fedweave.papers.common.ledger import SECTIONS, claims
 
 if TYPE_CHECKING:
@@ -52,13 +52,18 @@ def select(names: Sequence[str]) -> list[Study]:
     for name in names:
         chosen = {n: s for n, s in known.items() if n == name or n.startswith(f"{name}/")}
         if not chosen:
-            groups = {n.rsplit("/", k)[0] for n in known for k in range(3)}
-            raise BadInput(choice("item", name, sorted(groups)))
+            raise BadInput(no_item(name, known))
         found |= chosen
     from fedweave.papers.common.reproduction import in_order
 
     ledger = sorted(claims().values(), key=lambda c: not c.primary)
     return in_order(list(found.values()), [c.item for c in ledger])
+
+
+def no_item(name: str, known: Iterable[str], what: str = "item") -> str:
+    """Return the sentence for what is neither an item nor the beginning of one."""
+    groups = sorted({n.rsplit("/", k)[0] for n in known for k in range(3)})
+    return f"There is no {what} {brief(name)!r}.{nearest(name, groups)} `fedweave list papers` shows all items."
 
 
 def reproduce(
@@ -79,7 +84,7 @@ def reproduce(
         if find_spec(module) is None:
             raise BadInput(REFUSE.format(module))
     if item not in studies():
-        raise BadInput(choice("item", item, studies()))
+        raise BadInput(no_item(item, studies()))
     try:
         return reproduce_study(studies()[item], scale, Limits(deadline, on_progress, unfinished), tune)
     except BaseException:
@@ -113,9 +118,16 @@ def record(outcome: Outcome, folder: Path) -> Path:
     return path
 
 
-def list_claims(folder: Path = RECORDED) -> list[dict[str, Any]]:
-    """Return every claim of the ledger with its verdict, as ``fedweave list claims --json`` prints it."""
-    return [{**judged.plain(), "date": (by and by.date) or None} for judged, by in judged_claims(folder)]
+def list_claims(folder: Path = RECORDED, item: str = "") -> list[dict[str, Any]]:
+    """Return every claim of the ledger with its verdict, as ``fedweave list claims --json`` prints it.
+
+    ``item`` is the beginning of the items of those that are wanted: a paper, or a figure with all its settings.
+    """
+    found = [{**judged.plain(), "date": (by and by.date) or None} for judged, by in judged_claims(folder)]
+    chosen = [entry for entry in found if not item or f"{entry['item']}/".startswith(f"{item}/")]
+    if not chosen:
+        raise BadInput(no_item(item, [entry["item"] for entry in found], "claim about"))
+    return chosen
 
 
 def judged_claims(folder: Path = RECORDED) -> list[tuple[Judged, Recorded | None]]:

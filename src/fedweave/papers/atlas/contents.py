@@ -5,16 +5,18 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isclose
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedweave import papers
 from fedweave.core.settings import BadInput
 from fedweave.core.typed_json import Checked
 from fedweave.papers.common.judge import Judged, show_number
-from fedweave.papers.common.ledger import LEDGER, SECTIONS
+from fedweave.papers.common.ledger import LEDGER, SECTIONS, Claim
 from fedweave.papers.common.recorded import Recorded, all_recorded, file_name
 from fedweave.papers.common.study import Study
 from fedweave.papers.common.unfinished import Unfinished
@@ -103,6 +105,24 @@ class Contents:
         known = [name for name in self.notes.costs if item == name or item.startswith(f"{name}/")]
         return self.notes.costs[max(known, key=len)] if known else "not estimated"
 
+    def remark(self, judged: Judged) -> str:
+        """Return which of several others decides a claim, or on which side of what is printed ours is."""
+        claim, record = judged.claim, next(by for j, by in self.judged if j is judged)
+        if record is None or judged.difference is None:
+            return ""
+        ratio = _unit(claim)[1]
+        if len(claim.others) > 1 and claim.kind in ("greater", "less", "equal"):
+            values = record.measures[claim.column][claim.measure]
+            means = {arm: _mean_difference(values[claim.ours], values[arm], ratio) for arm in claim.others}
+            return next((f" against {arm}" for arm, mean in means.items() if isclose(mean, judged.difference)), "")
+        none = float(ratio)  # what no difference is
+        printed = none if claim.kind == "value" else claim.factor if ratio else claim.value or none
+        if judged.verdict != "contradicted" or not (
+            claim.kind == "value" or (claim.kind == "equal" and printed != none)
+        ):
+            return ""
+        return f", {'smaller' if judged.difference < printed else 'larger'} than printed"
+
     def open_of(self, judged: Judged) -> Open | None:
         """Return what is written about a claim that is not confirmed."""
         return next((entry for entry in self.notes.open if entry.claim == judged.claim.id), None)
@@ -139,10 +159,21 @@ def _read_toml(path: Path, kind: Any) -> Any:
         raise BadInput(f"{shown_path(path)} cannot be read: {why}.") from None
 
 
+def _unit(claim: Claim) -> tuple[str, bool]:
+    """Return the unit of a claim's measure, and whether ratios of it are compared."""
+    measure = papers.studies()[claim.item].measures.get(claim.measure)
+    return (measure.unit, measure.ratio or measure.end is not None) if measure else ("", False)
+
+
+def _mean_difference(ours: Sequence[float | None], other: Sequence[float | None], ratio: bool) -> float:
+    """Return the mean difference, or ratio, over the seeds; nan where a run gave no number."""
+    a, b = (np.array(values, float) for values in (ours, other))
+    return float(np.exp(np.log(a / b).mean()) if ratio else (a - b).mean())
+
+
 def shown_difference(judged: Judged) -> tuple[str, str, str]:
     """Return a claim's difference, its interval and what its seeds would have shown, in the measure's unit."""
-    measure = papers.studies()[judged.claim.item].measures.get(judged.claim.measure)
-    unit, ratio = (measure.unit, measure.ratio or measure.end is not None) if measure else ("", False)
+    unit, ratio = _unit(judged.claim)
 
     def text(value: float | None) -> str:
         return "—" if value is None else show_number(value, unit, ratio)

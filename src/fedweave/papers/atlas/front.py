@@ -6,7 +6,7 @@ from html import escape
 
 from fedweave.papers.atlas.contents import Contents, shown_difference
 from fedweave.papers.atlas.parts import (
-    OUTCOMES,
+    DIFFERENCE,
     Cell,
     commands,
     counts,
@@ -21,6 +21,7 @@ from fedweave.papers.atlas.recipes import recipe
 from fedweave.papers.atlas.style import SCRIPT, STYLE
 from fedweave.papers.common.judge import Judged
 from fedweave.papers.common.page import document
+from fedweave.papers.common.results_page import count_run
 from fedweave.report.units import seconds
 
 TITLE = "Do five federated-learning papers hold?"
@@ -51,33 +52,34 @@ def front_page(contents: Contents) -> str:
 
 
 def _summary(contents: Contents) -> str:
-    judged = [j for j, _ in contents.judged]
-    run = sum(j.verdict != "not run" for j in judged)
-    found = ", ".join(f"{sum(j.verdict == outcome for j in judged)} {outcome}" for outcome in OUTCOMES)
-    costs = [record.cost.processor_seconds for record in contents.records if record.cost]
+    known = [record.cost for record in contents.records if record.cost and record.cost.unknown < record.cost.runs]
+    costs = [cost.processor_seconds for cost in known]
     spent = (
         f" Summed over items, the runs with a known cost took {seconds(sum(costs))} of processor time." if costs else ""
     )
     return (
-        f'<p class="lede">{len(judged):,} claims, {run} of them run: {found}.</p>'
+        f'<p class="lede">{count_run([(j.claim.beyond, j.verdict) for j, _ in contents.judged])}</p>'
         '<p class="more">Each claim of the papers, with section and sentence, judged by paired runs of one library.'
         f"{spent}</p>"
     )
 
 
 def _primary(contents: Contents) -> str:
-    rows = [_primary_row(j) for paper in contents.papers() for j in contents.claims(paper) if j.claim.primary]
-    return table(("claim", "published", "outcome", "fidelity", "difference", "95 % interval", "detectable"), rows)
+    claims = [j for paper in contents.papers() for j in contents.claims(paper) if j.claim.primary]
+    rows = [_primary_row(contents, j) for j in claims]
+    return table(("claim", "published", "outcome", "fidelity", *DIFFERENCE), rows)
 
 
-def _primary_row(judged: Judged) -> list[Cell]:
+def _primary_row(contents: Contents, judged: Judged) -> list[Cell]:
     claim = f'<a href="{link(judged)}">{escape(judged.claim.claim)}</a>'
     published = Cell(escape(judged.claim.published), name="published")
-    return [Cell(claim), published, verdict(judged), fidelity(judged), *difference(shown_difference(judged))]
+    return [Cell(claim), published, verdict(judged), fidelity(judged), *difference(contents, judged)]
 
 
 def _ledger(contents: Contents) -> str:
-    rows = [_row(j, contents.about[paper].name) for paper in contents.papers() for j in contents.claims(paper)]
+    claims = [j for paper in contents.papers() for j in contents.claims(paper)]
+    claims.sort(key=lambda j: j.verdict == "not run")
+    rows = [_row(contents, j) for j in claims]
     controls = "".join(
         f'<label>{name}<select data-column="{column}"><option value="">any</option></select></label>'
         for name, column in FILTERS
@@ -85,21 +87,22 @@ def _ledger(contents: Contents) -> str:
     return (
         f'<form class="filters" id="filters" hidden>{controls}<label>words<input type="search" name="words" '
         'placeholder="such as cifar-10 hybrid"></label></form><p class="note" id="shown" aria-live="polite"></p>'
-        + table(("paper", "claim", "outcome", "fidelity", "family", "difference"), rows, "list stack ledger")
+        + table(("paper", "claim", "outcome", "fidelity", "family", DIFFERENCE[0]), rows, "list stack ledger")
     )
 
 
-def _row(judged: Judged, paper: str) -> list[Cell]:
+def _row(contents: Contents, judged: Judged) -> list[Cell]:
     mean, interval, _ = shown_difference(judged)
     numbers = "" if mean == "—" else mean if interval == "—" else f"{mean} ({interval})"
+    numbers += escape(contents.remark(judged)) if numbers else ""
     claim = f'<a href="{link(judged)}">{escape(judged.claim.claim)}</a>'
     return [
-        Cell(paper),
+        Cell(contents.about[judged.claim.paper].name),
         Cell(claim),
         verdict(judged),
         fidelity(judged),
         Cell(judged.family),
-        Cell(numbers, name="difference"),
+        Cell(numbers, name=DIFFERENCE[0]),
     ]
 
 

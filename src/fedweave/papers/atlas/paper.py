@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 
-from fedweave.papers.atlas.contents import Contents, shown_difference
-from fedweave.papers.atlas.parts import Cell, commands, counts, difference, navigation, table, verdict
+from fedweave.papers.atlas.contents import Contents
+from fedweave.papers.atlas.parts import DIFFERENCE, Cell, commands, counts, difference, navigation, table, verdict
 from fedweave.papers.atlas.style import STYLE
 from fedweave.papers.common.drawn import DrawnLine
 from fedweave.papers.common.judge import Judged
@@ -82,7 +82,7 @@ def _item(contents: Contents, record: Recorded, number: int, points: int) -> str
     drawn = figures(_thinned(record, points), f"f{number}")
     return (
         f'<section id="{escape(record.item)}.{record.scale}"><h3>{escape(record.item)}</h3><p>{escape(shown)}</p>'
-        f'<p class="note">{escape(_facts(record))}</p>{compact(drawn)}{_claims(judged)}{remarks}'
+        f'<p class="note">{escape(_facts(record))}</p>{compact(drawn)}{_claims(contents, judged)}{remarks}'
         f"<details open><summary>Numbers</summary>{plain_table(record.rows)}{notes}</details>"
         f"{_details('Settings that differ from the published ones', plain_table(settings, 'compare texts'))}"
         f"{commands(_command(record))}</section>"
@@ -112,7 +112,7 @@ def _facts(record: Recorded) -> str:
     return "; ".join([*facts, cost, *(how if several else [record.processor.get("name", "")])])
 
 
-def _claims(judged: Sequence[Judged]) -> str:
+def _claims(contents: Contents, judged: Sequence[Judged]) -> str:
     if not judged:
         return ""
     rows = [
@@ -121,12 +121,12 @@ def _claims(judged: Sequence[Judged]) -> str:
             Cell(escape(j.claim.where), name="where"),
             Cell(escape(j.claim.published), name="published"),
             verdict(j),
-            *difference(shown_difference(j)),
+            *difference(contents, j),
             Cell(_reason(j), name="judged by"),
         ]
         for j in judged
     ]
-    head = ("claim", "where", "published", "outcome", "difference", "95 % interval", "detectable", "judged by")
+    head = ("claim", "where", "published", "outcome", *DIFFERENCE, "judged by")
     return table(head, rows, ids=[j.claim.id for j in judged])
 
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from fedweave.papers.atlas.contents import RANK, Contents
+from fedweave.papers.atlas.contents import RANK, Contents, shown_difference
 from fedweave.papers.common.judge import Judged
+from fedweave.papers.common.results_page import OUTCOMES, by_section
 
-OUTCOMES = ("confirmed", "contradicted", "undecided")
+DIFFERENCE = ("difference or ratio", "95 % interval", "detectable")
 
 
 class Cell(NamedTuple):
@@ -58,17 +59,16 @@ def link(judged: Judged) -> str:
 
 
 def counts(contents: Contents, papers: Sequence[str]) -> str:
-    """Return how many claims of each paper have which outcome at which fidelity."""
+    """Return how many claims of each paper, and apart from them of ours, have which outcome at which fidelity."""
     rows = []
-    for paper in papers:
-        claims = contents.claims(paper)
+    for (paper, ours), claims in by_section([j for name in papers for j in contents.claims(name)]).items():
         found = [[j.fidelity for j in claims if j.verdict == outcome] for outcome in OUTCOMES]
         cells = [
             Cell(", ".join(f"{each.count(f)} {f}" for f in RANK if f in each), name=outcome)
             for outcome, each in zip(OUTCOMES, found, strict=True)
         ]
         left = sum(j.verdict == "not run" for j in claims)
-        name = f'<a href="{paper}.html">{escape(contents.about[paper].name)}</a>'
+        name = f'<a href="{paper}.html">{escape(contents.about[paper].name)}</a>{", our questions" * ours}'
         rows.append([Cell(name), Cell(str(len(claims)), name="claims"), *cells, Cell(str(left), name="not run")])
     return table(("paper", "claims", *OUTCOMES, "not run"), rows, "list stack counts")
 
@@ -83,10 +83,11 @@ def navigation(contents: Contents, here: str) -> str:
     return f'<nav aria-label="Pages">{"".join(items)}</nav>'
 
 
-def difference(parts: tuple[str, str, str]) -> list[Cell]:
+def difference(contents: Contents, judged: Judged) -> list[Cell]:
     """Return the cells of a difference, its interval and what its seeds would have shown."""
-    names = ("difference", "95 % interval", "detectable")
-    return [Cell("" if part == "—" else part, "number", name=name) for part, name in zip(parts, names, strict=True)]
+    mean, *others = ("" if part == "—" else part for part in shown_difference(judged))
+    parts = (mean and mean + escape(contents.remark(judged)), *others)
+    return [Cell(part, "number", name=name) for part, name in zip(parts, DIFFERENCE, strict=True)]
 
 
 def commands(*lines: str) -> str:

@@ -46,6 +46,7 @@ details { margin: .6rem 0; } summary { cursor: pointer; color: var(--accent); }
 @media screen and (max-width: 48rem) {
   h1.title { font-size: 1.5rem; }
   .stack thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+  .scroll:has(> .stack)::before { content: none; }
   .stack, .stack tbody, .stack tr, .stack td { display: block; }
   .stack tr { border-top: 1px solid var(--line); padding: .5rem .2rem; } .stack tr:first-child { border-top: 0; }
   .stack tbody td { border: 0; padding: .12rem .6rem; } .stack td:empty { display: none; }

@@ -20,7 +20,7 @@ VERDICTS = """
 .verdict { font-weight: 600; } .confirmed { color: #0a7d4f; } .contradicted { color: #b3261e; }
 @media (prefers-color-scheme: dark) { .confirmed { color: #5fd39a; } .contradicted { color: #ff8a80; } }
 .claims td, .claims th { white-space: normal; text-align: left; } .claims td:first-child { min-width: 18rem; }
-.claims td:last-child { min-width: 16rem; }
+.claims td:last-child { min-width: 16rem; } .texts td, .texts th { white-space: normal; text-align: left; }
 """
 LEGEND = (
     "Lines: mean over seeds; bands: lowest to highest seed; bars: mean with its 95 % interval; diamonds: published."
@@ -51,7 +51,7 @@ def section(outcome: Recorded, judged: Sequence[Judged], key: str) -> str:
     return (
         f'<section><h2 id="{escape(outcome.item)}">{escape(outcome.item)}</h2><p>{escape(outcome.shows)}</p>'
         f'<p class="note">{escape(facts)}</p>{figures(outcome, key)}{table(outcome.rows)}{_claims(judged)}'
-        f"{table(settings)}{notes}</section>"
+        f"{table(settings, 'compare texts')}{notes}</section>"
     )
 
 

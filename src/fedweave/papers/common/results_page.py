@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from fedweave import papers
 from fedweave.papers.common.judge import Judged
 from fedweave.papers.common.ledger import SECTIONS
 
+OUTCOMES = ("confirmed", "contradicted", "undecided")
 HEAD = """# Results
 
 Every claim with its difference, interval and figures is in the [atlas](atlas/index.html), which needs no network and
@@ -27,17 +29,38 @@ def markdown(folder: Path = papers.RECORDED) -> str:
     """Return the page: counts and the primary claims."""
     judged = [j for j, _ in papers.judged_claims(folder)]
     primary = [j for j in judged if j.claim.primary]
-    return "\n".join([HEAD, "## Counts\n", _counts(judged), "## The primary claims\n", _claims(primary)])
+    counted = ["## Counts\n", f"{count_run([(j.claim.beyond, j.verdict) for j in judged])}\n", _counts(judged)]
+    return "\n".join([HEAD, *counted, "## The primary claims\n", _claims(primary)])
+
+
+def count_run(verdicts: Sequence[tuple[bool, str]]) -> str:
+    """Return how many claims of the papers were run, with their outcomes, and apart from them those of ours (True)."""
+    said = []
+    for ours, what in ((False, "claims of the papers"), (True, "questions of our own")):
+        of = [verdict for mine, verdict in verdicts if mine == ours]
+        if not of:
+            continue
+        found = ", ".join(f"{of.count(outcome)} {outcome}" for outcome in OUTCOMES)
+        said.append(f"{len(of):,} {what}, {len(of) - of.count('not run')} of them run: {found}.")
+    return " ".join(said)
+
+
+def by_section(judged: Sequence[Judged]) -> dict[tuple[str, bool], list[Judged]]:
+    """Return the claims of each paper, then the questions of ours in each section."""
+    found = {
+        (section, ours): [j for j in judged if (j.claim.paper, j.claim.beyond) == (section, ours)]
+        for ours, section in product((False, True), SECTIONS)
+    }
+    return {key: each for key, each in found.items() if each}
 
 
 def _counts(judged: Sequence[Judged]) -> str:
-    outcomes = ("confirmed", "contradicted", "undecided")
     rows = []
-    for paper in (p for p in SECTIONS if any(j.claim.paper == p for j in judged)):
-        of = [j for j in judged if j.claim.paper == paper]
-        cells = [_by_fidelity(j for j in of if j.verdict == outcome) for outcome in outcomes]
-        rows.append([f"[{paper}](atlas/{paper}.html)", len(of), *cells, sum(j.verdict == "not run" for j in of)])
-    return table(["paper", "claims", *outcomes, "not run"], rows)
+    for (section, ours), of in by_section(judged).items():
+        cells = [_by_fidelity(j for j in of if j.verdict == outcome) for outcome in OUTCOMES]
+        name = f"[{section}](atlas/{section}.html){' (ours)' if ours else ''}"
+        rows.append([name, len(of), *cells, sum(j.verdict == "not run" for j in of)])
+    return table(["paper", "claims", *OUTCOMES, "not run"], rows)
 
 
 def _by_fidelity(judged: Iterable[Judged]) -> str:
