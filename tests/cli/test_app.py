@@ -19,10 +19,12 @@ from fedweave.cli import app as cli
 from fedweave.cli import common
 from fedweave.cli import sweep as sweep_command
 from fedweave.cli.options import OPTIONS, experiments_of
-from fedweave.cli.output import Refusals
+from fedweave.cli.output import beside_progress
+from fedweave.cli.parameters import Talk
+from fedweave.core.records import Failure
 from fedweave.core.settings import BadInput
 from fedweave.runs import loop as running
-from fedweave.runs.callbacks import Running
+from fedweave.runs.callbacks import Callback, Running
 from fedweave.runs.method_names import method_names
 from fedweave.runs.progress import Show
 
@@ -364,9 +366,15 @@ def test_verbose_shows_where_bad_input_was_noticed(fedweave):
 
 def test_quiet_still_warns_of_refused_updates(capsys):
     run = Running(fw.Experiment("fedavg", seed=3), {}, None, 0)
-    Refusals().round(run, {"round": 4, "refused": 2}, None)
-    Refusals().round(run, {"round": 5, "refused": 0}, None)
-    assert capsys.readouterr().err == "warning: fedavg-seed3, round 4: refused 2 updates\n"
+    run.failures.append(("refused", Failure(1, "3 of 9 values are not finite, first in w[0]")))
+    (heard,) = (given for given in beside_progress(Talk(quiet=True)) if isinstance(given, Callback))
+    for number, refused in ((4, 2), (5, 0), (6, 1), (7, 1)):
+        heard.round(run, {"round": number, "refused": refused}, None)
+    heard.end(run, None, None)
+    why = "3 of 9 values are not finite, first in w[0] (a lower learning rate may help)"
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == f"warning: fedavg-seed3, round 4: refused 2 updates: {why}"
+    assert last == "warning: fedavg-seed3: updates were refused in 3 rounds"
 
 
 def test_runs_of_one_second_do_not_collide(fedweave, tmp_path, monkeypatch):

@@ -28,6 +28,7 @@ from fedweave.runs.folders import refuse_alone
 from fedweave.runs.plain import from_plain, to_plain
 from fedweave.runs.progress import shown_progress
 from fedweave.runs.recorder import Recorder
+from fedweave.runs.refusals import divergence
 from fedweave.runs.results import Result, ended_early, may_end_early, summarise
 from fedweave.runs.same_run import (
     different,
@@ -235,6 +236,8 @@ def go_on(session: Session, state: ServerState, store: RunFolder, callbacks: Seq
     if why:
         said = f"{abandoned} of {result.summary['rounds']} rounds were abandoned and changed nothing"
         warnings.warn(f"{run.label}: {said}; the last: {why[-1]}.", stacklevel=2)
+    if said := divergence(result.summary):
+        warnings.warn(f"{run.label}: {said}.", stacklevel=2)
     return result
 
 

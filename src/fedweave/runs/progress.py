@@ -21,6 +21,7 @@ from fedweave.core.html import CELL, FAINT, TABLE
 from fedweave.core.records import ServerState
 from fedweave.core.settings import BadInput, shown
 from fedweave.runs.callbacks import Callback, Row, Running
+from fedweave.runs.refusals import Refusals
 from fedweave.runs.results import Result, score_of
 
 LINE_SECONDS = 5.0  # between two plain lines of a run
@@ -92,6 +93,7 @@ class Show(Callback):
 
     def __init__(self, runs: int):
         self._runs, self._numbers, self._lines = runs, count(1), dict[Running, Line]()
+        self._refusals = Refusals(self.say)
 
     def begin(self, run: Running) -> None:
         """Begin a line for a run; the first one also says where it trains."""
@@ -108,14 +110,14 @@ class Show(Callback):
         line.done, line.score = row["round"], score_of(row, run.experiment.task) or line.score
         line.status = f"{line.score}  clock {row['clock']:.4g} s"
         self.draw(line)
-        if row["refused"]:
-            self.say(f"{line.label}  round {line.done}: refused {row['refused']} updates")
+        self._refusals.round(run, row, state)
 
     def end(self, run: Running, result: Result, error: BaseException | None) -> None:
         """Draw the line of a run for the last time."""
         line = self._lines[run]
         line.ended, line.failed = True, error is not None
         self.draw(line)
+        self._refusals.end(run, result, error)
 
     def say(self, text: str) -> None:
         """Show a line of text."""

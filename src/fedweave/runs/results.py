@@ -197,6 +197,8 @@ def summarise(rounds: Columns, target: float | None, task: Mapping[str, Any] | N
         "higher_is_better": higher,
         "value": scores[-1] if scores else None,
         "best": (max if higher else min)(scores, default=None),
+        "best_round": int(rounds["round"][seen[(np.argmax if higher else np.argmin)(scores)]]) if scores else None,
+        "diverged": diverged(rounds, metric),
         "accuracy": accuracy[-1] if accuracy else None,
         "best_accuracy": max(accuracy, default=None),
         "loss": loss if np.isfinite(loss) else None,  # None after divergence
@@ -206,10 +208,18 @@ def summarise(rounds: Columns, target: float | None, task: Mapping[str, Any] | N
         "bytes_up": last["bytes_up"],
         "bytes_down": last["bytes_down"],
         "refused": int(rounds["refused"].sum()),
+        "refused_rounds": int(np.count_nonzero(rounds["refused"])),
         "abandoned": int(rounds["abandoned"].sum()),
         **{name: _last(rounds[name]) for name in LATEST if name in rounds},
         **({"stalled_since": stalled_since(rounds["round"], rounds["stalled"] == 1)} if "stalled" in rounds else {}),
     }
+
+
+def diverged(rounds: Columns, metric: str) -> bool:
+    """Return whether the last model is of no use: its last round refused every answer, or its loss is not finite."""
+    refused, received = (rounds.get(name, np.empty(0))[-1:].any() for name in ("refused", "received"))
+    seen = np.flatnonzero(np.isfinite(rounds.get(metric, np.empty(0))))
+    return bool((refused and not received) or (seen.size and not np.isfinite(rounds["loss"][seen[-1]])))
 
 
 def _last(values: Array) -> float | None:

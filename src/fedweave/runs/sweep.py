@@ -35,7 +35,7 @@ from fedweave.runs.folders import BEST, has_begun, is_comparison, planned, run_i
 from fedweave.runs.grid import grid_of, point_text
 from fedweave.runs.loop import Interrupted, load_result, workers_of
 from fedweave.runs.progress import shown_progress
-from fedweave.runs.results import Result, frame_of
+from fedweave.runs.results import Result, diverged, frame_of
 from fedweave.statistics import mean_over_seeds
 from fedweave.tasks import default_for
 
@@ -269,12 +269,8 @@ def _is_unfinished(run: Result) -> bool:
 
 
 def _value(run: Result) -> float:
-    """Return the metric at the end of a run, nan if it diverged; of an unfinished one, what was found last.
-
-    A run in whose last round every answer was refused has diverged too: its model is an old one.
-    """
-    refused, received = (run.rounds.get(name, np.empty(0))[-1:].any() for name in ("refused", "received"))
-    if refused and not received:
+    """Return the metric at the end of a run, nan if it diverged; of an unfinished one, what was found last."""
+    if diverged(run.rounds, run.summary["metric"]):
         return np.nan
     values = run.rounds.get(run.summary["metric"], np.empty(0))
     if _is_unfinished(run):
