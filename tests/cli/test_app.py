@@ -658,6 +658,12 @@ def test_verify_separates_intact_runs_from_broken_ones(fedweave, tmp_path):
     assert out.count("intact: 3 rounds") == 3
     assert out.count("audit log ends with") == 2
     assert out.count("no audit log") == 1
+    assert f"model {running.load_result(tmp_path / 'r').summary['digest']};" in out
+    assert out.endswith("not compared: the two folders do not have the same runs\n")
+    assert fedweave("run", "fedavg", *TINY, "--out", "again")[0] == 0
+    assert fedweave("verify", "r", "again")[1].endswith("equal: the models of both are the same, bit for bit\n")
+    assert fedweave("run", "fedavgm", *TINY, "--out", "r1")[0] == 0
+    assert fedweave("verify", "r", "r1")[1].endswith("not equal: 1 of 1 models differ\n")
     log = next((tmp_path / "c").glob("*/audit.jsonl"))
     log.write_text(log.read_text().replace('"verdict": "accepted"', '"verdict": "refused"', 1))
     code, out, err = fedweave("verify", "c", "--json")

@@ -13,6 +13,7 @@ import numpy as np
 from fedweave.core.crash_points import crash_point
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
+from fedweave.store.states import in_order
 from fedweave.tables.files import replacing
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def write_model(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, s
         if path.suffix == ".pt":
             torch.save(kept, file)
         else:
-            file.write(save(kept, metadata={"format": "pt", **facts}))
+            file.write(in_order(save(kept, metadata={"format": "pt", **facts})))
 
 
 def _flat(columns: Columns) -> dict[str, Array]:
