@@ -168,11 +168,11 @@ BAD = {  # what is typed, and words of which each must be on the error stream
     "flower demo --nodes 2.5 --seed x": ["--nodes must be a whole number from 2 to 64", "'2.5'", "--seed", "'x'"],
     "flower demo --kill 0.5 --per-round 1.5": ["--kill", "'0.5'", "--per-round", "'1.5'"],
     "flower keys k --host a --nodes 1.5 --days 0": ["--nodes", "'1.5'", "--days must be", "'0'"],
-    "resume nowhere": ["'nowhere'", "not a run folder"],
+    "resume nowhere": ["There is no folder 'nowhere'"],
     "resume used": ["'used'", "not a run folder"],
     "report": ["at least one run folder"],
     "report used": ["'used'", "not a run folder"],
-    "export nowhere": ["'nowhere'", "not a run folder"],
+    "export nowhere": ["There is no folder 'nowhere'"],
     "export used --to xls": ["--to", "xls", "csv", "parquet"],
     "list metods": ["metods", "methods"],
     "list --jsn": ["--jsn", "Did you mean", "--json"],
@@ -673,6 +673,33 @@ def test_verify_separates_intact_runs_from_broken_ones(fedweave, tmp_path):
     assert len(broken["problems"]) == 1
     assert fedweave("verify")[0] == 2
     assert fedweave("verify", "nowhere")[0] == 2
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "experiment.json", "run.sqlite"])
+def test_verify_names_the_file_that_is_missing(name, fedweave, tmp_path):
+    assert fedweave("run", "fedavg", *TINY, "--out", "r")[0] == 0
+    (tmp_path / "r" / name).unlink()
+    code, _, err = fedweave("verify", "r")
+    assert (code, err.count(name), err.count("json"), "Expecting" in err) == (
+        1 if name == "manifest.json" else 2, 1, int("json" in name), False,
+    )  # fmt: skip
+
+
+def test_without_states_the_rows_are_reported_and_resume_says_what_is_left(fedweave, tmp_path):
+    assert fedweave("run", "fedavg", *TINY, "--evaluate-every", "2", "--out", "r")[0] == 0
+    newest, *others = sorted((tmp_path / "r").glob("state-*"), reverse=True)
+    newest.unlink()
+    code, _, err = fedweave("resume", "r")
+    assert (code, err.count("missing or damaged; trying")) == (0, 1)
+    assert "fedavg-seed0: continuing after round 2 of 3\n" in err
+    for state in (newest, *others):
+        state.unlink()
+    code, _, err = fedweave("resume", "r")
+    assert (code, "`fedweave report` shows them" in err) == (2, True)
+    code, out, err = fedweave("report", "r")
+    assert (code, "has lost its model; only its rows are read" in err, "fedavg" in out) == (0, True, True)
+    code, _, err = fedweave("export", "r", "--to", "pt")
+    assert (code, "This result has no model" in err) == (2, True)
 
 
 def test_resume_says_that_the_processor_is_another_one(fedweave, tmp_path):

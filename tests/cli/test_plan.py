@@ -293,7 +293,7 @@ def test_a_plan_that_does_not_fit_is_refused_in_one_sentence(typed, words, fedwe
 
 
 def test_what_a_run_does_not_tell_is_said(fedweave, simulated, tmp_path):
-    assert fedweave("plan", "--from", "nowhere", "--epsilon", "1")[2].count("is not a run folder") == 1
+    assert fedweave("plan", "--from", "nowhere", "--epsilon", "1")[2].count("There is no folder 'nowhere'.") == 1
     assert "either a file of clients or --from" in fedweave("plan", "--epsilon", "1")[2]
     assert "either a file of clients or --from" in fedweave("plan", "good.csv", "--from", "made", "--epsilon", "1")[2]
     with sqlite3.connect(tmp_path / "made/run.sqlite") as db:

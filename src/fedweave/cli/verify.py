@@ -17,9 +17,10 @@ from fedweave.cli.parameters import Json
 from fedweave.core.settings import BadInput
 from fedweave.runs.folders import BEST
 from fedweave.store.audit import FILE, check
+from fedweave.store.contents import Manifest, StoredExperiment
 from fedweave.store.database import reading
 from fedweave.store.run_folder import RunFolder
-from fedweave.tables.files import shown_path
+from fedweave.tables.files import read_json, shown_path
 
 
 class Findings(NamedTuple):
@@ -40,6 +41,11 @@ def verify(folder: str | Path) -> Findings:
     with closing(store), reading(folder):
         rounds = store.columns("rounds")["round"].tolist()
         problems = [] if rounds == list(range(1, len(rounds) + 1)) else ["The rounds are not 1, 2, 3, … once each."]
+        for name, kind in (("experiment.json", StoredExperiment), ("manifest.json", Manifest)):
+            try:
+                read_json(folder / name, kind)
+            except BadInput as e:
+                problems.append(str(e))
         found, models = 0, dict[int, str]()
         for round, name, state in store.states():
             if state is None:

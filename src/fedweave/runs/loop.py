@@ -41,7 +41,7 @@ from fedweave.runs.same_run import (
 from fedweave.runs.session import Session, prepare, refuse_foreign_state
 from fedweave.runs.start import started
 from fedweave.store.database import reading
-from fedweave.store.run_folder import RunFolder
+from fedweave.store.run_folder import NoState, RunFolder
 
 
 class Interrupted(KeyboardInterrupt):
@@ -245,7 +245,7 @@ def _result(
     store: RunFolder,
     plain: Mapping[str, Any],
     manifest: Mapping[str, Any],
-    state: ServerState,
+    state: ServerState | None,
     own_model: Callable[..., Any] | None = None,
 ) -> Result:
     rounds = store.columns("rounds")
@@ -255,7 +255,7 @@ def _result(
         **summarise(rounds, plain["target"], manifest.get("task")),
         "ended_early": ended_early(rounds, plain, manifest.get("task")),
         "run": str(store.folder) if store.folder else None,
-        "digest": hashlib.sha256(state.x.tobytes()).hexdigest(),
+        "digest": hashlib.sha256(state.x.tobytes()).hexdigest() if state else None,
     }
     clients, scores = store.columns("clients"), store.columns("client_scores")
     for name, source in (("name", "client_names"), ("test_samples", "test_samples")):
@@ -267,10 +267,10 @@ def _result(
         rounds=rounds,
         clients=clients,
         summary=summary,
-        x=state.x,
+        x=state.x if state else None,
         folder=store.folder,
         client_scores=scores,
-        best=state.best,
+        best=state.best if state else {},
         factory=own_model,
     )
 
@@ -278,7 +278,11 @@ def _result(
 def load_result(folder: str | Path) -> Result:
     """Return the result of a run folder, finished or not."""
     with reading(Path(folder)), closing(RunFolder.open(Path(folder), write=False)) as store:
-        state = store.load_state(tables=None)
+        try:
+            state = store.load_state(tables=None)
+        except NoState:
+            warnings.warn(f"The run {str(folder)!r} has lost its model; only its rows are read.", stacklevel=2)
+            return _result(store, store.experiment, store.manifest, None)
         if state is None:
             raise BadInput(
                 f"The run {str(folder)!r} has no finished round yet. `fedweave resume {folder}` continues it."

@@ -100,6 +100,8 @@ class Show(Callback):
         number, done = next(self._numbers), run.rounds_done
         if number == 1 and not done:  # a run that is continued says where it began
             self.say(f"device: {run.manifest['device']}")
+        if done:
+            self.say(f"{run.label}: continuing after round {done} of {run.experiment.rounds}")
         label = f"[{number}/{self._runs}] {run.label}" if self._runs > 1 else run.name
         self._lines[run] = Line(label, run.experiment.rounds, done, time.monotonic(), done)
         self.draw(self._lines[run])
