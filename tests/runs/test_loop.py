@@ -571,6 +571,25 @@ def test_a_round_in_which_all_answers_are_refused_is_abandoned(tiny, monkeypatch
     assert result.rounds["abandoned"].tolist() == [0, 0, 1, 1, 0]
 
 
+def test_a_comparison_is_given_more_seeds_bit_for_bit(tiny, tmp_path):
+    two, rows = SHARING[:2], list[dict]()
+    fw.compare(two, tiny(rounds=2), 1, tmp_path / "c", command="fedweave compare fedavg fedprox --seeds 1 -q")
+    with pytest.raises(fw.BadInput, match=r"differs in seeds \(1 there, 3 asked\)\. `fedweave resume \S+ --seeds 3` adds"):
+        fw.compare(two, tiny(rounds=2), 3, tmp_path / "c")
+    with pytest.raises(fw.BadInput, match=r"differs in lr \(0.05 then, 0.2 now\)\. Give the same"):
+        fw.compare(two, tiny(rounds=2, lr=0.2), 1, tmp_path / "c")
+    more = resume_comparison(tmp_path / "c", rows.append, seeds=3)
+    assert len(rows) == 8, "four runs of two rounds: the others are only read"
+    at_once = fw.compare(two, tiny(rounds=2), 3, tmp_path / "whole")
+    for one, other in zip(more.results, at_once.results, strict=True):
+        assert_same(one, other)
+    plans = [json.loads((tmp_path / name / "compare.json").read_text()) for name in ("c", "whole")]
+    assert list(plans[0]["runs"].items()) == list(plans[1]["runs"].items())
+    assert plans[0]["command"] == "fedweave compare fedavg fedprox -q --seeds 3"
+    with pytest.raises(fw.BadInput, match="has 3 seeds, so 'seeds' must be at least as many"):
+        resume_comparison(tmp_path / "c", seeds=2)
+
+
 def test_what_a_killed_comparison_left_is_used_by_the_next(tiny, tmp_path):
     """The kill came before its plan had its name."""
     (tmp_path / "c").mkdir()

@@ -115,19 +115,23 @@ def resume(
         Text,
         help_text("Extend it to this number of rounds in all, with the result of a run that long.", "R"),
     ] = None,
+    seeds: Annotated[Text, help_text("Give a comparison so many seeds in all, each like the others.", "COUNT")] = None,
     track: Track = (),
     talk: Talk = NORMAL,
     json: Json = False,
 ) -> None:
-    """Continue an interrupted run, comparison or sweep, bit for bit, or extend a finished one with --rounds."""
-    if problems := problems_beside(track, talk, rounds=rounds):
+    """Continue an interrupted run, comparison or sweep, bit for bit, or extend a finished one: --rounds, --seeds."""
+    problems = problems_beside(track, talk, rounds=rounds, seeds=seeds)
+    if seeds and not is_comparison(folder):
+        problems.append(f"--seeds is for a comparison, and {str(folder)!r} is none.")
+    if problems:
         raise BadInput(*problems)
-    length = int(rounds) if rounds else None
+    length, more = (int(text) if text else None for text in (rounds, seeds))
     with resumable(folder):
         callbacks, (running, comparing) = [*trackers(track), *beside_progress(talk)], training()
         several, shown = is_comparison(folder), not talk.quiet
         if several:
-            found = comparing.resume_comparison(folder, callbacks, trust, length, progress=shown)
+            found = comparing.resume_comparison(folder, callbacks, trust, length, progress=shown, seeds=more)
         else:
             found = running.resume(folder, callbacks=callbacks, trust=trust, rounds=length, progress=shown)
         if is_sweep(folder):
