@@ -68,9 +68,10 @@ def run(
     (experiment,), checked = experiments_of([method], options.given(), set_, problems)
     if checked.seeds != 1:
         raise BadInput("--seeds is for compare, which runs every method with every seed. Use --seed here.")
-    if plan is not None:
-        experiment = plan_command.follow(experiment, plan)
     callbacks, (running, _) = [*trackers(track), *beside_progress(talk)], training()
+    if plan is not None:
+        experiment, check = plan_command.follow(experiment, plan)
+        callbacks.append(check)
     folder = out or new_folder(experiment.method.name)
     with resumable(folder):
         result = running.run(experiment, folder, callbacks, command_line(), progress=not talk.quiet)
