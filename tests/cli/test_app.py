@@ -458,7 +458,8 @@ def test_report_and_export_read_what_was_run(compared, tmp_path):
         place = tmp_path if option == "--html" else tmp_path / "c" / "compare.json" / "curves.png"
         code, _, err = fedweave("report", "c", option, place)
         assert (code, "cannot be written" in err) == (2, True)
-    assert fedweave("report", "c", "--curves", "sub/curves.png")[0] == 0
+    code, out, _ = fedweave("report", "c", "--curves", "sub/curves.png")
+    assert (code, "curves: sub/curves.png\n" in out) == (0, True)
     assert (tmp_path / "sub/curves.png").read_bytes().startswith(b"\x89PNG")
     code, _, err = fedweave("report", "c", "--curves", "curves.jpg")
     assert (code, ".png, .svg, .pdf" in err) == (2, True)

@@ -166,6 +166,8 @@ def report(
     page = html or folders[0] / "report.html"
     with writable(page):
         _say(results, page, json)
+    if curves is not None and not json:
+        print(f"curves: {curves}")
 
 
 def export(

@@ -120,6 +120,8 @@ def report(folders: Sequence[Path], html: Path | None, curves: Path | None, json
             found.curves(curves)
     with writable(page):
         say(found, page, json)
+    if curves is not None and not json:
+        print(f"curves: {curves}")
 
 
 def read_over(given: Sequence[str]) -> dict[str, list[Any]]:
