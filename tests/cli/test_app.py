@@ -466,7 +466,13 @@ def test_report_and_export_read_what_was_run(compared, tmp_path):
 
     code, out, _ = fedweave("export", "c", "--to", "csv", "--json")
     files = json.loads(out)["files"]
-    assert (code, len(files)) == (0, 8)
+    assert (code, len(files)) == (0, 9)
+    with open(files[-1]) as file:
+        means = list(csv.DictReader(file))
+    assert (files[-1], [row["method"] for row in means]) == ("c/summary.csv", ["fedavg", "fedyogi"])
+    assert float(means[1]["accuracy"]) == found["summary"][1]["accuracy"]
+    assert float(means[1]["paired_low"]) == found["summary"][1]["paired"]["low"]
+    assert (means[0]["paired_low"], "paired" in means[0], "by_seed" in means[0]) == ("", False, False)
     with open(files[0]) as file:
         rows = list(csv.DictReader(file))
     assert [int(r["round"]) for r in rows] == [1, 2, 3]
@@ -561,7 +567,7 @@ def test_a_sweep_prints_one_object_is_continued_reported_and_exported(fedweave, 
         True,
     )
     code, out, _ = fedweave("export", "s")
-    assert (code, len(out.splitlines())) == (0, 2 * 12)
+    assert (code, len(out.splitlines()), out.splitlines()[-1]) == (0, 2 * 12 + 1, "s/summary.csv")
 
 
 BAD_SWEEPS = {

@@ -33,7 +33,7 @@ from fedweave.cli.root import main as main
 from fedweave.cli.signals import resumable
 from fedweave.core.settings import BadInput
 from fedweave.runs.folders import begun_in, is_comparison, is_sweep
-from fedweave.store.export import write_model, write_tables
+from fedweave.store.export import write_model, write_summary, write_tables
 from fedweave.tables.files import writable
 
 if TYPE_CHECKING:
@@ -183,7 +183,8 @@ def export(
 ) -> None:
     """Write tables or the trained model into the run folder.
 
-    csv and parquet are the rows per round and per client; safetensors and pt are a state dict, model.safetensors or
+    csv and parquet are the rows per round and per client, of a comparison or sweep also summary.csv, the means over
+    seeds; safetensors and pt are a state dict, model.safetensors or
     model.pt, and model-best.safetensors or model-best.pt with --which best. Of a model that was given in Python it has
     the trained tensors and the buffers that travel, without frozen parameters and counters.
     """
@@ -198,11 +199,24 @@ def export(
                 files += map(str, write_tables(run, result.rounds, result.clients, to, result.client_scores))
             else:
                 models.append(_export_model(result, run, to, which))
+    if is_comparison(folder) and to in ("csv", "parquet"):
+        with writable(folder):
+            files.append(str(write_summary(folder / "summary.csv", _table(folder))))
     files += [model["file"] for model in models]
     if json:
         print_json({"files": files} | ({"models": models} if models else {}))
     else:
         print("\n".join(files))
+
+
+def _table(folder: Path) -> list[dict[str, Any]]:
+    """Return the means over seeds of a comparison, or the points of a sweep, as plain rows."""
+    running, comparing = training()
+    if is_sweep(folder):
+        from fedweave.runs.sweep import load_sweep
+
+        return load_sweep(folder).table
+    return comparing.Comparison([running.load_result(run) for run in begun_in(folder)]).table
 
 
 def _export_model(

@@ -24,7 +24,7 @@ from fedweave.runs.folders import BEST, has_begun, is_comparison, is_sweep, plan
 from fedweave.runs.loop import Interrupted, load_result, resume_with, run_with, workers_of
 from fedweave.runs.plain import from_plain, to_plain
 from fedweave.runs.progress import shown_progress
-from fedweave.runs.results import Result, frame_of, may_end_early
+from fedweave.runs.results import Result, flat, frame_of, may_end_early
 from fedweave.runs.same_run import different, refuse_another
 from fedweave.runs.session import prepare
 from fedweave.runs.spread import spread
@@ -48,6 +48,12 @@ class Comparison:
         from fedweave.report import compare_rows
 
         return compare_rows(self.results)
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """The ``summary`` with plain values alone: ``paired_low`` is the ``low`` of ``paired``."""
+        rows = ({k: v for k, v in row.items() if k != "by_seed"} for row in self.summary)
+        return [flat({k: v for k, v in row.items() if v is not None or "paired" not in k}) for row in rows]
 
     def report(self, path: str | Path) -> Path:
         """Write the comparison as one self-contained HTML page."""

@@ -80,8 +80,8 @@ def refuse_another_plan(folder: Path, there: Mapping[str, Any], asked: Mapping[s
     found += list(dict.fromkeys(fields))[:MOST] or ([] if found else ["its runs"])
     more = len({run["seed"] for run in new.values()})
     only = set(old) < set(new) and not fields and len(found) == 1 and there.get("points") is None
-    way = f"`fedweave resume {folder} --seeds {more}` adds the seeds" if only else "Give the same to continue it"
+    way = f"resume {folder} --seeds {more}` adds the seeds" if only else f"resume {folder}` continues that one"
     raise BadInput(
         f"The folder {shown_path(folder)} holds another comparison, which differs in {'; '.join(found)}. "
-        f"{way}, or choose another --out."
+        f"`fedweave {way}; for a new one choose another --out."
     )

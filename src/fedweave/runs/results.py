@@ -91,10 +91,7 @@ class Result:
 
 def frame_of(results: Sequence[Result], keys: Sequence[Mapping[str, Any]]) -> Any:
     """Return the rows per round of several runs as one pandas DataFrame; first the columns that are one value a run."""
-    try:
-        import pandas as pd
-    except ImportError:
-        raise BadInput("to_pandas() needs pandas. Install it with: pip install 'fedweave[data]'.") from None
+    pd = pandas()
     tables = [
         {name: [value] * run.rounds["round"].size for name, value in own.items()} | dict(run.rounds)
         for run, own in zip(results, keys, strict=True)
@@ -104,6 +101,23 @@ def frame_of(results: Sequence[Result], keys: Sequence[Mapping[str, Any]]) -> An
     return pd.DataFrame(
         {n: [v for t, size in zip(tables, sizes, strict=True) for v in t.get(n, [None] * size)] for n in names}
     )
+
+
+def flat(row: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return a row without rows inside it: their values have names such as ``paired_low``."""
+    found = dict[str, Any]()
+    for name, value in row.items():
+        found |= flat(value, f"{before}{name}_") if isinstance(value, Mapping) else {before + name: value}
+    return found
+
+
+def pandas() -> Any:
+    """Return pandas, which is an extra."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise BadInput("to_pandas() needs pandas. Install it with: pip install 'fedweave[data]'.") from None
+    return pd
 
 
 def score_of(row: Mapping[str, Any], task: Task | None = None) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -36,6 +36,14 @@ def write_tables(
             write(file, {n: c.astype(np.int64) if c.dtype == bool else c for n, c in columns.items()})
         crash_point("export: table written")
     return files
+
+
+def write_summary(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write rows as CSV, with a column for each key of any of them; what is None is left empty."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    with replacing(path) as file:
+        _write_csv(file, {name: np.array([row.get(name) for row in rows], object) for name in names})
+    return path
 
 
 def write_model(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
