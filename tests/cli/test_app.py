@@ -1,6 +1,7 @@
 """The command line keeps its promises: exit codes, one JSON object, every mistake at once, nothing left behind."""
 
 import csv
+import html
 import json
 import os
 import re
@@ -560,7 +561,10 @@ def test_a_sweep_prints_one_object_is_continued_reported_and_exported(fedweave, 
     code, out, _ = fedweave("report", "s", "--json", "--html", "page.html")
     assert (code, {**json.loads(out), "report": ""}) == (0, {**found, "report": ""})
     assert (tmp_path / "page.html").read_text() == page
-    code, out, _ = fedweave(*words)  # everything is there
+    code, out, err = fedweave(*words)  # everything is there
+    edges = [line for line in err.splitlines() if "that was tried: try some beyond it." in line]
+    assert edges, "two values have no inside"
+    assert all(line.removeprefix("warning: ") in html.unescape(page) for line in edges)
     assert (code, "validation accuracy, mean over 2 seeds" in out, "best points on the test set" in out) == (
         0,
         True,

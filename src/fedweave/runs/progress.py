@@ -109,7 +109,8 @@ class Show(Callback):
     def round(self, run: Running, row: Row, state: ServerState) -> None:
         """Bring the line of a run up to date."""
         line = self._lines[run]
-        line.done, line.score = row["round"], score_of(row, run.experiment.task) or line.score
+        score, held_out = score_of(row, run.experiment.task), "validation " if run.experiment.validation else ""
+        line.done, line.score = row["round"], f"{held_out}{score}" if score else line.score
         line.status = f"{line.score}  clock {row['clock']:.4g} s"
         self.draw(line)
         self._refusals.round(run, row, state)
