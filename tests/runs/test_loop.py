@@ -574,9 +574,13 @@ def test_a_round_in_which_all_answers_are_refused_is_abandoned(tiny, monkeypatch
 def test_a_comparison_is_given_more_seeds_bit_for_bit(tiny, tmp_path):
     two, rows = SHARING[:2], list[dict]()
     fw.compare(two, tiny(rounds=2), 1, tmp_path / "c", command="fedweave compare fedavg fedprox --seeds 1 -q")
-    with pytest.raises(fw.BadInput, match=r"differs in seeds \(1 there, 3 asked\)\. `fedweave resume \S+ --seeds 3` adds"):
+    with pytest.raises(
+        fw.BadInput, match=r"differs in seeds \(1 there, 3 asked\)\. `fedweave resume \S+ --seeds 3` adds"
+    ):
         fw.compare(two, tiny(rounds=2), 3, tmp_path / "c")
-    with pytest.raises(fw.BadInput, match=r"differs in lr \(0.05 then, 0.2 now\)\. `fedweave resume \S+` continues that"):
+    with pytest.raises(
+        fw.BadInput, match=r"differs in lr \(0.05 then, 0.2 now\)\. `fedweave resume \S+` continues that"
+    ):
         fw.compare(two, tiny(rounds=2, lr=0.2), 1, tmp_path / "c")
     more = resume_comparison(tmp_path / "c", rows.append, seeds=3)
     assert len(rows) == 8, "four runs of two rounds: the others are only read"

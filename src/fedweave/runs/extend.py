@@ -52,7 +52,9 @@ def with_seeds(folder: Path, runs: Runs, plan: dict[str, Any], seeds: int) -> tu
     if not isinstance(seeds, int) or seeds < there:
         raise BadInput(f"This comparison has {there} seeds, so 'seeds' must be at least as many. Got {seeds!r}.")
     models = {name.removesuffix(f"-seed{first}"): name for name, e in runs.items() if e.seed == first}
-    names = {f"{stem}-seed{seed}": (name, seed) for seed in range(first, first + seeds) for stem, name in models.items()}
+    names = {
+        f"{stem}-seed{seed}": (name, seed) for seed in range(first, first + seeds) for stem, name in models.items()
+    }
     plain = {new: plan["runs"][name] | {"seed": seed} for new, (name, seed) in names.items()}
     runs = {new: replace(runs[name], seed=seed) for new, (name, seed) in names.items()}
     command = plan["command"]

@@ -99,7 +99,9 @@ class Sweep(Comparison):
     def table(self) -> list[dict[str, Any]]:
         """The ``summary`` with plain values alone: each swept field is a column."""
         rows = ((row, {path: row["point"].get(path) for path in self.fields}) for row in self.summary)
-        return [{"method": row["method"], **point, **{k: v for k, v in row.items() if k != "point"}} for row, point in rows]
+        return [
+            {"method": row["method"], **point, **{k: v for k, v in row.items() if k != "point"}} for row, point in rows
+        ]
 
     def to_pandas(self, points: bool = False) -> Any:
         """Return the rows per round of the grid's runs as one pandas DataFrame, with method, seed and swept fields.
