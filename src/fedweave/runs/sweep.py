@@ -111,8 +111,8 @@ class Sweep(Comparison):
         if points:
             return pandas().DataFrame(self.table)
         keys = [{k: run.summary[k] for k in ("method", "seed")} for run in self.results]
-        points = [{path: point.get(path) for path in self.fields} for point in self.points]
-        return frame_of(self.results, [own | point for own, point in zip(keys, points, strict=True)])
+        places = [{path: point.get(path) for path in self.fields} for point in self.points]
+        return frame_of(self.results, [own | point for own, point in zip(keys, places, strict=True)])
 
     def _groups(self) -> dict[tuple[str, tuple[tuple[str, Any], ...]], list[Result]]:
         groups: dict[tuple[str, tuple[tuple[str, Any], ...]], list[Result]] = {}
