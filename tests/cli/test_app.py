@@ -1,6 +1,7 @@
 """The command line keeps its promises: exit codes, one JSON object, every mistake at once, nothing left behind."""
 
 import csv
+import html
 import json
 import os
 import re
@@ -19,10 +20,12 @@ from fedweave.cli import app as cli
 from fedweave.cli import common
 from fedweave.cli import sweep as sweep_command
 from fedweave.cli.options import OPTIONS, experiments_of
-from fedweave.cli.output import Refusals
+from fedweave.cli.output import beside_progress
+from fedweave.cli.parameters import Talk
+from fedweave.core.records import Failure
 from fedweave.core.settings import BadInput
 from fedweave.runs import loop as running
-from fedweave.runs.callbacks import Running
+from fedweave.runs.callbacks import Callback, Running
 from fedweave.runs.method_names import method_names
 from fedweave.runs.progress import Show
 
@@ -105,7 +108,7 @@ BAD = {  # what is typed, and words of which each must be on the error stream
     "run fedavg --rounds 1 --rounds 2": ["--rounds", "multiple times"],
     "run fedavg --data digts": ["--data", "'digts'", "Did you mean 'digits'?"],
     "run fedavg --partition dirichle:1": ["--partition", "'dirichle'", "Did you mean 'dirichlet'?"],
-    "run fedavg --partition shards:0": ["--partition", "'0'", "greater than 0", "shards:K"],
+    "run fedavg --partition shards:0": ["--partition", "'0'", "greater than 0"],
     "run fedavg --clients none": ["--clients", "'none'", "whole number"],
     "run fedavg --per-round 0": ["--per-round", "'0'", "greater than 0"],
     "run fedavg --clients 5 --per-round 6": ["--per-round", "--clients (5)", "Got 6"],
@@ -167,11 +170,11 @@ BAD = {  # what is typed, and words of which each must be on the error stream
     "flower demo --nodes 2.5 --seed x": ["--nodes must be a whole number from 2 to 64", "'2.5'", "--seed", "'x'"],
     "flower demo --kill 0.5 --per-round 1.5": ["--kill", "'0.5'", "--per-round", "'1.5'"],
     "flower keys k --host a --nodes 1.5 --days 0": ["--nodes", "'1.5'", "--days must be", "'0'"],
-    "resume nowhere": ["'nowhere'", "not a run folder"],
+    "resume nowhere": ["There is no folder 'nowhere'"],
     "resume used": ["'used'", "not a run folder"],
     "report": ["at least one run folder"],
     "report used": ["'used'", "not a run folder"],
-    "export nowhere": ["'nowhere'", "not a run folder"],
+    "export nowhere": ["There is no folder 'nowhere'"],
     "export used --to xls": ["--to", "xls", "csv", "parquet"],
     "list metods": ["metods", "methods"],
     "list --jsn": ["--jsn", "Did you mean", "--json"],
@@ -365,9 +368,15 @@ def test_verbose_shows_where_bad_input_was_noticed(fedweave):
 
 def test_quiet_still_warns_of_refused_updates(capsys):
     run = Running(fw.Experiment("fedavg", seed=3), {}, None, 0)
-    Refusals().round(run, {"round": 4, "refused": 2}, None)
-    Refusals().round(run, {"round": 5, "refused": 0}, None)
-    assert capsys.readouterr().err == "warning: fedavg-seed3, round 4: refused 2 updates\n"
+    run.failures.append(("refused", Failure(1, "3 of 9 values are not finite, first in w[0]")))
+    (heard,) = (given for given in beside_progress(Talk(quiet=True)) if isinstance(given, Callback))
+    for number, refused in ((4, 2), (5, 0), (6, 1), (7, 1)):
+        heard.round(run, {"round": number, "refused": refused}, None)
+    heard.end(run, None, None)
+    why = "3 of 9 values are not finite, first in w[0] (a lower learning rate may help)"
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == f"warning: fedavg-seed3, round 4: refused 2 updates: {why}"
+    assert last == "warning: fedavg-seed3: updates were refused in 3 rounds"
 
 
 def test_runs_of_one_second_do_not_collide(fedweave, tmp_path, monkeypatch):
@@ -451,14 +460,21 @@ def test_report_and_export_read_what_was_run(compared, tmp_path):
         place = tmp_path if option == "--html" else tmp_path / "c" / "compare.json" / "curves.png"
         code, _, err = fedweave("report", "c", option, place)
         assert (code, "cannot be written" in err) == (2, True)
-    assert fedweave("report", "c", "--curves", "sub/curves.png")[0] == 0
+    code, out, _ = fedweave("report", "c", "--curves", "sub/curves.png")
+    assert (code, "curves: sub/curves.png\n" in out) == (0, True)
     assert (tmp_path / "sub/curves.png").read_bytes().startswith(b"\x89PNG")
     code, _, err = fedweave("report", "c", "--curves", "curves.jpg")
     assert (code, ".png, .svg, .pdf" in err) == (2, True)
 
     code, out, _ = fedweave("export", "c", "--to", "csv", "--json")
     files = json.loads(out)["files"]
-    assert (code, len(files)) == (0, 8)
+    assert (code, len(files)) == (0, 9)
+    with open(files[-1]) as file:
+        means = list(csv.DictReader(file))
+    assert (files[-1], [row["method"] for row in means]) == ("c/summary.csv", ["fedavg", "fedyogi"])
+    assert float(means[1]["accuracy"]) == found["summary"][1]["accuracy"]
+    assert float(means[1]["paired_low"]) == found["summary"][1]["paired"]["low"]
+    assert (means[0]["paired_low"], "paired" in means[0], "by_seed" in means[0]) == ("", False, False)
     with open(files[0]) as file:
         rows = list(csv.DictReader(file))
     assert [int(r["round"]) for r in rows] == [1, 2, 3]
@@ -546,14 +562,17 @@ def test_a_sweep_prints_one_object_is_continued_reported_and_exported(fedweave, 
     code, out, _ = fedweave("report", "s", "--json", "--html", "page.html")
     assert (code, {**json.loads(out), "report": ""}) == (0, {**found, "report": ""})
     assert (tmp_path / "page.html").read_text() == page
-    code, out, _ = fedweave(*words)  # everything is there
+    code, out, err = fedweave(*words)  # everything is there
+    edges = [line for line in err.splitlines() if "that was tried: try some beyond it." in line]
+    assert edges, "two values have no inside"
+    assert all(line.removeprefix("warning: ") in html.unescape(page) for line in edges)
     assert (code, "validation accuracy, mean over 2 seeds" in out, "best points on the test set" in out) == (
         0,
         True,
         True,
     )
     code, out, _ = fedweave("export", "s")
-    assert (code, len(out.splitlines())) == (0, 2 * 12)
+    assert (code, len(out.splitlines()), out.splitlines()[-1]) == (0, 2 * 12 + 1, "s/summary.csv")
 
 
 BAD_SWEEPS = {
@@ -651,6 +670,12 @@ def test_verify_separates_intact_runs_from_broken_ones(fedweave, tmp_path):
     assert out.count("intact: 3 rounds") == 3
     assert out.count("audit log ends with") == 2
     assert out.count("no audit log") == 1
+    assert f"model {running.load_result(tmp_path / 'r').summary['digest']};" in out
+    assert out.endswith("not compared: the two folders do not have the same runs\n")
+    assert fedweave("run", "fedavg", *TINY, "--out", "again")[0] == 0
+    assert fedweave("verify", "r", "again")[1].endswith("equal: the models of both are the same, bit for bit\n")
+    assert fedweave("run", "fedavgm", *TINY, "--out", "r1")[0] == 0
+    assert fedweave("verify", "r", "r1")[1].endswith("not equal: 1 of 1 models differ\n")
     log = next((tmp_path / "c").glob("*/audit.jsonl"))
     log.write_text(log.read_text().replace('"verdict": "accepted"', '"verdict": "refused"', 1))
     code, out, err = fedweave("verify", "c", "--json")
@@ -660,6 +685,33 @@ def test_verify_separates_intact_runs_from_broken_ones(fedweave, tmp_path):
     assert len(broken["problems"]) == 1
     assert fedweave("verify")[0] == 2
     assert fedweave("verify", "nowhere")[0] == 2
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "experiment.json", "run.sqlite"])
+def test_verify_names_the_file_that_is_missing(name, fedweave, tmp_path):
+    assert fedweave("run", "fedavg", *TINY, "--out", "r")[0] == 0
+    (tmp_path / "r" / name).unlink()
+    code, _, err = fedweave("verify", "r")
+    assert (code, err.count(name), err.count("json"), "Expecting" in err) == (
+        1 if name == "manifest.json" else 2, 1, int("json" in name), False,
+    )  # fmt: skip
+
+
+def test_without_states_the_rows_are_reported_and_resume_says_what_is_left(fedweave, tmp_path):
+    assert fedweave("run", "fedavg", *TINY, "--evaluate-every", "2", "--out", "r")[0] == 0
+    newest, *others = sorted((tmp_path / "r").glob("state-*"), reverse=True)
+    newest.unlink()
+    code, _, err = fedweave("resume", "r")
+    assert (code, err.count("missing or damaged; trying")) == (0, 1)
+    assert "fedavg-seed0: continuing after round 2 of 3\n" in err
+    for state in (newest, *others):
+        state.unlink()
+    code, _, err = fedweave("resume", "r")
+    assert (code, "`fedweave report` shows them" in err) == (2, True)
+    code, out, err = fedweave("report", "r")
+    assert (code, "has lost its model; only its rows are read" in err, "fedavg" in out) == (0, True, True)
+    code, _, err = fedweave("export", "r", "--to", "pt")
+    assert (code, "This result has no model" in err) == (2, True)
 
 
 def test_resume_says_that_the_processor_is_another_one(fedweave, tmp_path):

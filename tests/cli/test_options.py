@@ -219,6 +219,26 @@ def test_a_wrong_assignment_is_named(assignment, words):
     assert all(word in problem for word in words)
 
 
+def test_an_assignment_may_be_for_some_methods():
+    given = ["fedprox,fedavgm:method.lr=0.2", "fedprox:method.solver.mu=0.5", "rounds=7"]
+    avg, prox, momentum = experiments_of(["fedavg", "fedprox", "fedavgm"], {}, given)[0]
+    assert [e.method.lr for e in (avg, prox, momentum)] == [None, 0.2, 0.2]
+    assert (prox.method.solver.mu, prox.rounds, avg.rounds) == (0.5, 7, 7)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "words"),
+    [
+        ("method.solver.mu=1", ["fedavg has no field 'method.solver.mu'", "that have it: fedprox:method.solver.mu"]),
+        ("fedprx:method.solver.mu=1", ["'fedprx' is none of the methods. Did you mean 'fedprox'?"]),
+        ("fedprox:lr=1", ["--set fedprox:lr: only fields of methods", "such as method.lr"]),
+    ],
+)
+def test_an_assignment_that_does_not_fit_all_methods_says_how_it_would(assignment, words):
+    (problem,) = problems(experiments_of, ["fedavg", "fedprox"], {}, [assignment])
+    assert all(word in problem for word in words), problem
+
+
 def test_wrong_method_wrong_assignment_and_wrong_option_are_told_together():
     found = problems(experiments_of, ["fedavgg", "fedprx"], {"rounds": "0"}, ["nothing"])
     assert len(found) == 4

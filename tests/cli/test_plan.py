@@ -109,6 +109,9 @@ def test_the_page_stands_alone_and_a_picture_too(fedweave, tmp_path):
     assert page.startswith("<!DOCTYPE html>")
     assert page.count("<svg") == 1
     assert "against latency" in page
+    assert "by norm, uniform and by ratio" in page
+    assert "<code>--from RUN</code>" in page
+    assert "`" not in page
     assert "fedweave plan good.csv --epsilon 0.1 --html plan.html" in page
     assert not re.search(r"(src|href)=.https?:|<script", page), "the page needs no network"
     assert fedweave("plan", "good.csv", "--epsilon", "0.1", "--html", "plan.svg")[0] == 0
@@ -119,7 +122,7 @@ def test_the_page_stands_alone_and_a_picture_too(fedweave, tmp_path):
 
 
 BAD = {  # the file, and words of which each must be on the error stream
-    "client,latency_seconds,samples\na,1,2\nb,2,3\n": [":1: the column 'gradient_bound' is missing"],
+    "client,samples\na,2\nb,3\n": [":1: the column 'latency_seconds' is missing"],
     "client,latency,samples,gradient_bound\na,1,2,1\n": [
         ":1: there is no column 'latency'. Did you mean 'latency_seconds'?",
         ":1: the column 'latency_seconds' is missing",
@@ -132,7 +135,7 @@ BAD = {  # the file, and words of which each must be on the error stream
     HEAD + "a,1,2,0\nb,2,3,\n": [":2: the column 'gradient_bound'", ":3: the column 'gradient_bound'", "Got ''"],
     HEAD + "a,1,2,1\n": [":2: the column 'client' names one client only"],
     HEAD: [":1: there are no rows"],
-    "": [":1: the column 'client' is missing", "'gradient_bound' is missing"],
+    "": [":1: the column 'client' is missing", "'latency_seconds' is missing"],
     HEAD + "a,1,2,1\nb,2,3,1\na,3,3,1\n": [":4: the column 'client' repeats 'a' of line 2"],
     HEAD + ",1,2,1\nb,2,3,1\n": [":2: the column 'client' is empty"],
     HEAD + "a,1,2,1,7\nb,2,3,1\n": [":2: there is a cell beyond the last column. Got '7'"],
@@ -260,14 +263,18 @@ def test_a_run_follows_a_plan(fedweave, simulated, tmp_path):
     _, out, _ = fedweave("plan", "--from", "made", "--epsilon", "0.1", "--cohort", "4", "--json")
     (tmp_path / "plan.json").write_text(out)
     p = np.array([c["probability"] for c in json.loads(out)["clients"]])
-    words = shlex.split(
-        "--data digits --model logistic --clients 8 --system latency --rounds 2 --steps 1 --plan plan.json"
-    )
-    code, _, err = fedweave("run", "latency_ratio", *words, "--out", "followed")
+    world = "--data digits --model logistic --clients 8 --partition dirichlet:0.3 --system latency"
+    words = shlex.split(f"{world} --rounds 2 --steps 1 --plan plan.json")
+    code, _, err = fedweave("run", "latency_ratio", *words, "--seed", 4, "--out", "followed")
     assert (code, "warning" in err) == (0, False)
     rows = fw.load_result("followed").clients
     assert np.allclose(rows["expected"], 4 * p[rows["client"]])
     assert np.bincount(rows["round"], rows["count"]).tolist() == [0, 4, 4]
+    assert fw.load_result("followed").summary["method"] == "latency_ratio_planned"
+    code, _, err = fedweave("run", "latency_ratio", *words, "--seed", 1, "--out", "other")  # clients have other samples
+    assert (code, "do not have the samples that the plan was made for" in err) == (0, True)
+    code, _, err = fedweave("compare", "latency_ratio", *words)
+    assert (code, "compare has no option '--plan', which belongs to run." in err) == (2, True)
     code, _, err = fedweave("run", "fedavg", *words, "--out", "biased")
     assert (code, "does not weigh answers by 1/(M p)" in err) == (0, True)
 
@@ -279,6 +286,7 @@ def test_a_run_follows_a_plan(fedweave, simulated, tmp_path):
         ("--clients 8 --per-round 3 --plan plan.json", "--per-round and --plan exclude each other"),
         ("--plan nowhere.json", "nowhere.json' cannot be read: No such file"),
         ("--plan bad.json", "bad.json' cannot be read"),
+        ("--plan good.csv", "is a file of clients. The plan is the JSON that `fedweave plan good.csv"),
         ("--plan odd.json", "sum to 1"),
     ],
 )
@@ -293,7 +301,7 @@ def test_a_plan_that_does_not_fit_is_refused_in_one_sentence(typed, words, fedwe
 
 
 def test_what_a_run_does_not_tell_is_said(fedweave, simulated, tmp_path):
-    assert fedweave("plan", "--from", "nowhere", "--epsilon", "1")[2].count("is not a run folder") == 1
+    assert fedweave("plan", "--from", "nowhere", "--epsilon", "1")[2].count("There is no folder 'nowhere'.") == 1
     assert "either a file of clients or --from" in fedweave("plan", "--epsilon", "1")[2]
     assert "either a file of clients or --from" in fedweave("plan", "good.csv", "--from", "made", "--epsilon", "1")[2]
     with sqlite3.connect(tmp_path / "made/run.sqlite") as db:
@@ -310,6 +318,15 @@ def test_what_a_run_does_not_tell_is_said(fedweave, simulated, tmp_path):
     assert (code, out) == (2, "")
     for word in ("how many samples", "column first_gradient", "column expected", "fedweave run latency_ratio"):
         assert word in err
+
+
+def test_what_the_file_does_not_say_is_the_same_for_all(fedweave, tmp_path):
+    (tmp_path / "short.csv").write_text("client,latency_seconds\na,1.5\nb,0.5\nc,20\n")
+    (tmp_path / "long.csv").write_text(HEAD + "a,1.5,1,1\nb,0.5,1,1\nc,20,1,1\n")
+    short, whole = (json.loads(fedweave("plan", f"{n}.csv", "--epsilon", "1", "--json")[1]) for n in ("short", "long"))
+    assert short["clients"] == whole["clients"]
+    (remark,) = set(short["remarks"]) - set(whole["remarks"])
+    assert remark == "The file has no samples and no gradient_bound: all clients were taken as equal in that."
 
 
 def test_a_plan_says_what_it_is_worth(fedweave, tmp_path):

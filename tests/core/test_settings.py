@@ -107,6 +107,7 @@ def test_replacing_a_value_checks_it():
 
 def test_the_nearest_name_is_offered_only_when_near():
     assert nearest("dirichle", ["iid", "dirichlet"]) == " Did you mean 'dirichlet'?"
+    assert nearest("fedasc", ["fedasync", "fedacs"]) == " Did you mean 'fedacs'?"
     assert nearest("qqq", ["iid", "dirichlet"]) == ""
     assert choice("soup", "tomat", ["tomato", "leek"]) == (
         "There is no soup 'tomat'. Did you mean 'tomato'? Valid: tomato, leek."

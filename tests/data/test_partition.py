@@ -448,6 +448,12 @@ def test_malformed_partitions_name_the_form(text: str, message: str):
         parse(text, 9)
 
 
+def test_a_number_out_of_range_is_one_problem():
+    with pytest.raises(BadInput) as found:
+        parse("dirichlet:-1")
+    assert len(found.value.problems) == 1, "it was written as it should be"
+
+
 def test_without_a_number_natural_clients_are_all_and_others_twenty():
     assert parse("natural") == Natural()
     assert parse("iid") == IID(20)

@@ -123,6 +123,9 @@ def test_the_curves_are_a_picture_of_their_own(tmp_path, name, begins):
     first = write_curves(runs, tmp_path / "new" / name).read_bytes()
     assert first.startswith(begins)
     assert write_curves(runs, tmp_path / name).read_bytes() == first
+    if name == "c.PDF":
+        assert b"/FontFile2" in first, "TrueType, which publishers take"
+        assert b"/Type3" not in first
     if name == "b.svg":
         for axis in (
             "round",
@@ -196,6 +199,8 @@ def test_curves_that_coincide_are_found_and_the_later_is_dashed():
     assert figures.coinciding(groups, "accuracy") == [["a", "b"]]
     apart = by_method([runs[0], runs[2]])
     assert figures.coinciding(apart, "accuracy") == []
+    near = by_method([runs[0], tiny("d", [0.102, 0.503, 0.897])])
+    assert figures.coinciding(near, "accuracy") == [["a", "d"]], "one line hides the other"
     dashes = [
         (figures.curves(g, inks(g), "accuracy", "round") or "").count("stroke-dasharray") for g in (groups, apart)
     ]

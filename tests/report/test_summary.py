@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from fedweave.report import compare_rows
+from fedweave.report.paired import paired_cells
 from fedweave.report.summary import best, clearly_better, final_class_accuracy
 from report.fabricate import tiny
 
@@ -130,6 +131,11 @@ def test_paired_differences_are_scipys_intervals_with_a_verdict():
         assert paired["difference"] == pytest.approx(np.mean(mine) - np.mean(values["fedavg"]))
         assert paired["baseline"] == "fedavg"
     assert [row["paired"]["verdict"] for row in others] == ["better", "equal"]
+    close = [tiny(name, [0.1, v], seed=s) for s in range(3) for name, v in (("a", 0.8), ("b", 0.796 + 0.0001 * s))]
+    (paired,) = (row["paired"] for row in compare_rows(close)[1:])
+    assert paired["verdict"] == "worse", "better and worse come before equal"
+    assert paired_cells(paired)[2] == "worse, but within ± 0.80 points"
+    assert paired_cells(others[0]["paired"])[2] == "better"
     alone = compare_rows([runs[0], runs[3]])[1]["paired"]
     assert (alone["verdict"], alone["low"], alone["detectable"]) == ("undecided", None, None)
 

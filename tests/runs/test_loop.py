@@ -234,6 +234,27 @@ def test_updates_that_are_not_finite_are_refused_and_move_nothing(tiny):
     assert np.allclose(result.x, start.x)
 
 
+def test_a_run_that_diverged_says_so_once_with_its_reason(tiny, capfd):
+    with pytest.warns(UserWarning, match="^fedavg-seed0: training diverged, best accuracy .* at round 1: lower the"):
+        result = fw.run(tiny(lr=1e38, rounds=3, system=fw.system.Uniform()), progress=True)
+    assert (result.summary["diverged"], result.summary["refused_rounds"]) == (True, 3)
+    said = [line for line in capfd.readouterr().err.splitlines() if "refused" in line]
+    assert "fedavg-seed0, round 1: refused 3 updates: " in said[0]
+    assert said[0].endswith("(a lower learning rate may help)")
+    assert said[1:] == ["fedavg-seed0: updates were refused in 3 rounds"]
+    assert "1 of 1 of fedavg (best" in (caption := str(terminal_table([result]).caption))
+    assert "updates were refused in 3 of 3 rounds" in caption
+
+
+@pytest.mark.parametrize(
+    ("loss", "received", "found"), [(0.7, 2, False), (0.7, 0, True), (np.nan, 2, True), (np.inf, 2, True)]
+)
+def test_a_last_model_without_a_finite_loss_has_diverged(loss, received, found):
+    """Also where some updates were still finite: nobody can use the model that they made."""
+    rows = COLUMNS | {"loss": np.array([2, np.nan, 1, 0.5, loss]), "refused": np.array([0, 0, 0, 1, 1])}
+    assert summarise(rows | {"received": np.array([3, 3, 3, 2, received])}, None)["diverged"] == found
+
+
 def own_data(digits, name="own"):
     return fw.data.from_arrays(digits.x[:300], digits.y[:300], digits.test_x[:50], digits.test_y[:50], name=name)
 
@@ -441,7 +462,8 @@ def test_the_cost_of_a_target_is_up_to_its_first_reaching(target, reached):
 def test_the_summary_is_the_last_row_and_the_best():
     found = summarise(COLUMNS, 0.7)
     assert found == {
-        "metric": "accuracy", "higher_is_better": True, "value": 0.6, "best": 0.9,
+        "metric": "accuracy", "higher_is_better": True, "value": 0.6, "best": 0.9, "best_round": 4,
+        "diverged": False, "refused_rounds": 2,
         "rounds": 5, "accuracy": 0.6, "best_accuracy": 0.9, "loss": 0.75, "rounds_to_target": 3,
         "seconds_to_target": 4.5, "bytes_to_target": 30, "total_bytes_to_target": 33,
         "simulated_seconds": 7.5, "wall_seconds": 0.5, "bytes_up": 50, "bytes_down": 5, "refused": 3, "abandoned": 1,
@@ -547,6 +569,29 @@ def test_a_round_in_which_all_answers_are_refused_is_abandoned(tiny, monkeypatch
     assert result.rounds["loss"][4] != result.rounds["loss"][1]
     assert (result.rounds["refused"][[2, 3]] >= 1).all()
     assert result.rounds["abandoned"].tolist() == [0, 0, 1, 1, 0]
+
+
+def test_a_comparison_is_given_more_seeds_bit_for_bit(tiny, tmp_path):
+    two, rows = SHARING[:2], list[dict]()
+    fw.compare(two, tiny(rounds=2), 1, tmp_path / "c", command="fedweave compare fedavg fedprox --seeds 1 -q")
+    with pytest.raises(
+        fw.BadInput, match=r"differs in seeds \(1 there, 3 asked\)\. `fedweave resume \S+ --seeds 3` adds"
+    ):
+        fw.compare(two, tiny(rounds=2), 3, tmp_path / "c")
+    with pytest.raises(
+        fw.BadInput, match=r"differs in lr \(0.05 then, 0.2 now\)\. `fedweave resume \S+` continues that"
+    ):
+        fw.compare(two, tiny(rounds=2, lr=0.2), 1, tmp_path / "c")
+    more = resume_comparison(tmp_path / "c", rows.append, seeds=3)
+    assert len(rows) == 8, "four runs of two rounds: the others are only read"
+    at_once = fw.compare(two, tiny(rounds=2), 3, tmp_path / "whole")
+    for one, other in zip(more.results, at_once.results, strict=True):
+        assert_same(one, other)
+    plans = [json.loads((tmp_path / name / "compare.json").read_text()) for name in ("c", "whole")]
+    assert list(plans[0]["runs"].items()) == list(plans[1]["runs"].items())
+    assert plans[0]["command"] == "fedweave compare fedavg fedprox -q --seeds 3"
+    with pytest.raises(fw.BadInput, match="has 3 seeds, so 'seeds' must be at least as many"):
+        resume_comparison(tmp_path / "c", seeds=2)
 
 
 def test_what_a_killed_comparison_left_is_used_by_the_next(tiny, tmp_path):

@@ -52,7 +52,8 @@ def quadratic():
 def runs(n):
     return [
         Running(
-            SimpleNamespace(method=SimpleNamespace(name="m"), seed=i, rounds=50, task=None), {"device": "cpu"}, None, 0
+            SimpleNamespace(method=SimpleNamespace(name="m"), seed=i, rounds=50, task=None, validation=None),
+            *({"device": "cpu"}, None, 0),
         )
         for i in range(n)
     ]
@@ -67,6 +68,11 @@ def test_a_program_whose_output_is_read_by_another_stays_silent(quadratic, capfd
     fw.run(quadratic)
     fw.compare(["fedavg", "fedprox"], quadratic)
     assert capfd.readouterr() == ("", "")
+
+
+def test_the_score_says_that_samples_were_held_out(tiny, capfd):
+    fw.run(tiny(rounds=1, validation=0.2), progress=True)
+    assert "round 1/1  validation accuracy 0." in capfd.readouterr().err
 
 
 def test_lines_are_printed_where_they_are_asked_for(quadratic, capfd):

@@ -322,6 +322,14 @@ def test_a_plan_must_have_a_point_for_every_run(undisturbed, base, tmp_path):
             load_sweep(tmp_path / "s")
 
 
+def test_points_are_one_table(undisturbed):
+    frame = undisturbed.to_pandas(points=True)
+    assert list(frame.columns[:3]) == ["method", "lr", "metric"]
+    assert frame["mean"].tolist() == [row["mean"] for row in undisturbed.summary]
+    assert frame["lr"].tolist() == [row["point"]["lr"] for row in undisturbed.summary]
+    assert frame.groupby("method")["best"].sum().tolist() == [1] * frame["method"].nunique()
+
+
 def test_rows_of_all_runs_are_one_table(undisturbed, base):
     frame = undisturbed.to_pandas()
     assert list(frame.columns[:4]) == ["method", "seed", "lr", "round"]

@@ -205,8 +205,11 @@ def test_an_empty_folder_is_fine(tmp_path):
 
 
 def test_what_is_no_run_folder_is_not_opened(tmp_path):
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(BadInput, match="is not a run folder"):
+    for folder, why in (
+        (tmp_path, "no run.sqlite and no experiment.json"),
+        (tmp_path / "nowhere", "There is no folder"),
+    ):
+        with pytest.raises(BadInput, match=why):
             RunFolder.open(folder)
     assert not list(tmp_path.iterdir())
 

@@ -122,6 +122,12 @@ def test_spreadsheet_files_are_read(trace):
     assert column(trace(b"\xef\xbb\xbfclient,steps\r\n2,4\r\n"), "steps", [1]) == [[7, 7, 4]]
 
 
+def test_seconds_may_be_called_as_in_a_file_of_clients(trace):
+    given = [column(trace(f"client,{name}\n2,4\n"), "latency", [1]) for name in ("latency_seconds", "seconds")]
+    assert given[0] == given[1]
+    assert given[0][0][2] == 4
+
+
 def test_an_edited_file_is_read_again(trace):
     assert column(trace("client,steps\n0,1\n"), "steps", [1]) == [[1, 7, 7]]
     assert column(trace("client,steps\n0,2\n"), "steps", [1]) == [[2, 7, 7]]

@@ -33,7 +33,7 @@ from fedweave.cli.root import main as main
 from fedweave.cli.signals import resumable
 from fedweave.core.settings import BadInput
 from fedweave.runs.folders import begun_in, is_comparison, is_sweep
-from fedweave.store.export import write_model, write_tables
+from fedweave.store.export import write_model, write_summary, write_tables
 from fedweave.tables.files import writable
 
 if TYPE_CHECKING:
@@ -68,9 +68,10 @@ def run(
     (experiment,), checked = experiments_of([method], options.given(), set_, problems)
     if checked.seeds != 1:
         raise BadInput("--seeds is for compare, which runs every method with every seed. Use --seed here.")
-    if plan is not None:
-        experiment = plan_command.follow(experiment, plan)
     callbacks, (running, _) = [*trackers(track), *beside_progress(talk)], training()
+    if plan is not None:
+        experiment, check = plan_command.follow(experiment, plan)
+        callbacks.append(check)
     folder = out or new_folder(experiment.method.name)
     with resumable(folder):
         result = running.run(experiment, folder, callbacks, command_line(), progress=not talk.quiet)
@@ -115,19 +116,23 @@ def resume(
         Text,
         help_text("Extend it to this number of rounds in all, with the result of a run that long.", "R"),
     ] = None,
+    seeds: Annotated[Text, help_text("Give a comparison so many seeds in all, each like the others.", "COUNT")] = None,
     track: Track = (),
     talk: Talk = NORMAL,
     json: Json = False,
 ) -> None:
-    """Continue an interrupted run, comparison or sweep, bit for bit, or extend a finished one with --rounds."""
-    if problems := problems_beside(track, talk, rounds=rounds):
+    """Continue an interrupted run, comparison or sweep, bit for bit, or extend a finished one: --rounds, --seeds."""
+    problems = problems_beside(track, talk, rounds=rounds, seeds=seeds)
+    if seeds and not is_comparison(folder):
+        problems.append(f"--seeds is for a comparison, and {str(folder)!r} is none.")
+    if problems:
         raise BadInput(*problems)
-    length = int(rounds) if rounds else None
+    length, more = (int(text) if text else None for text in (rounds, seeds))
     with resumable(folder):
         callbacks, (running, comparing) = [*trackers(track), *beside_progress(talk)], training()
         several, shown = is_comparison(folder), not talk.quiet
         if several:
-            found = comparing.resume_comparison(folder, callbacks, trust, length, progress=shown)
+            found = comparing.resume_comparison(folder, callbacks, trust, length, progress=shown, seeds=more)
         else:
             found = running.resume(folder, callbacks=callbacks, trust=trust, rounds=length, progress=shown)
         if is_sweep(folder):
@@ -161,6 +166,8 @@ def report(
     page = html or folders[0] / "report.html"
     with writable(page):
         _say(results, page, json)
+    if curves is not None and not json:
+        print(f"curves: {curves}")
 
 
 def export(
@@ -176,7 +183,8 @@ def export(
 ) -> None:
     """Write tables or the trained model into the run folder.
 
-    csv and parquet are the rows per round and per client; safetensors and pt are a state dict, model.safetensors or
+    csv and parquet are the rows per round and per client, of a comparison or sweep also summary.csv, the means over
+    seeds; safetensors and pt are a state dict, model.safetensors or
     model.pt, and model-best.safetensors or model-best.pt with --which best. Of a model that was given in Python it has
     the trained tensors and the buffers that travel, without frozen parameters and counters.
     """
@@ -191,11 +199,24 @@ def export(
                 files += map(str, write_tables(run, result.rounds, result.clients, to, result.client_scores))
             else:
                 models.append(_export_model(result, run, to, which))
+    if is_comparison(folder) and to in ("csv", "parquet"):
+        with writable(folder):
+            files.append(str(write_summary(folder / "summary.csv", _table(folder))))
     files += [model["file"] for model in models]
     if json:
         print_json({"files": files} | ({"models": models} if models else {}))
     else:
         print("\n".join(files))
+
+
+def _table(folder: Path) -> list[dict[str, Any]]:
+    """Return the means over seeds of a comparison, or the points of a sweep, as plain rows."""
+    running, comparing = training()
+    if is_sweep(folder):
+        from fedweave.runs.sweep import load_sweep
+
+        return load_sweep(folder).table
+    return comparing.Comparison([running.load_result(run) for run in begun_in(folder)]).table
 
 
 def _export_model(

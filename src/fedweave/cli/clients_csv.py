@@ -26,6 +26,7 @@ _CHECKS: dict[str, tuple[Callable[[str], Any], str]] = {
     "samples": (int, "a whole number > 0"),
     "gradient_bound": (float, "a number > 0"),
 }
+OPTIONAL = ("samples", "gradient_bound")
 MOST_SIZES = 200  # cohort sizes to try for a given law
 
 
@@ -53,9 +54,12 @@ def read_clients(path: Path) -> Clients:
     if problems:
         raise BadInput(*problems)
     columns = {name: np.array([row[name] for row in rows], float) for name in _CHECKS}
-    names = tuple(str(row["client"]) for row in rows)
     return Clients(
-        name=names, latency=columns["latency_seconds"], samples=columns["samples"], bound=columns["gradient_bound"]
+        name=tuple(str(row["client"]) for row in rows),
+        latency=columns["latency_seconds"],
+        samples=columns["samples"],
+        bound=columns["gradient_bound"],
+        assumed=tuple(name for name in OPTIONAL if name not in (reader.fieldnames or ())),
     )
 
 
@@ -105,7 +109,7 @@ def _header(where: str, header: list[str]) -> list[str]:
     """Return the problems of the header line."""
     valid = f"Valid: {', '.join(COLUMNS)}."
     unknown = [f"{where}: there is no column {h!r}.{nearest(h, COLUMNS)} {valid}" for h in header if h not in COLUMNS]
-    missing = [f"{where}: the column {c!r} is missing. {valid}" for c in COLUMNS if c not in header]
+    missing = [f"{where}: the column {c!r} is missing. {valid}" for c in COLUMNS if c not in (*header, *OPTIONAL)]
     twice = [f"{where}: the column {c!r} appears twice." for c in COLUMNS if header.count(c) > 1]
     return unknown + missing + twice
 
@@ -123,7 +127,7 @@ def _row(
         problems.append(f"{where}: the column 'client' repeats {name!r} of line {first_seen[name]}.")
     values: dict[str, Any] = {"client": name}
     for column, (convert, rule) in _CHECKS.items():
-        text = cells[column] or ""
+        text = "1" if column in OPTIONAL and column not in cells else cells[column] or ""
         try:
             values[column] = convert(text)
         except ValueError:

@@ -31,7 +31,8 @@ Set = Annotated[
         negative="",
         show_default=False,
         metavar="PATH=VALUE",
-        help="Any field by its path, such as method.sampler.per_round=3 or partition.alpha=1.",
+        help="Any field by its path, such as method.sampler.per_round=3 or partition.alpha=1; of some methods: "
+        "fedprox:method.solver.mu=0.1.",
     ),
 ]
 Out = Annotated[Path | None, help_text("Folder to keep the run in. [runs/NAME-DATE]", "RUN")]

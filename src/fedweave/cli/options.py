@@ -19,19 +19,19 @@ from cyclopts import Group, Parameter
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from fedweave import methods
+from fedweave.cli.assignments import changed, changes_of
 from fedweave.cli.completion import completer
 from fedweave.cli.parameters import help_text
 from fedweave.core import plugins
 from fedweave.core.options import Option, aliases_of, options_of, rename_sentence
 from fedweave.core.settings import BadInput, nearest, sentences, settings
-from fedweave.core.spec import build, change
+from fedweave.core.spec import build
 from fedweave.data import partition
 from fedweave.data.datasets import NATURAL
 from fedweave.method import Method
 from fedweave.runs import experiment as experiments
 from fedweave.runs import method_names
 from fedweave.runs.experiment import Experiment
-from fedweave.runs.plain import to_plain
 
 T = TypeVar("T")
 Text = str | None
@@ -116,6 +116,7 @@ def experiments_of(
         for a in assignments
         if "=" not in a
     ]
+    assigned = [a for a in assignments if "=" in a]
     problems += [f"There is no option {where(k)!r}.{nearest(k, OPTIONS)}" for k in given if k not in OPTIONS]
     wrong: set[str] = set()
     ours = _check(CommandOptions, {k: v for k, v in given.items() if k in OURS}, where, problems, wrong)
@@ -136,15 +137,14 @@ def experiments_of(
     if base is not None and len(zoo_) == len(wanted):
         if ours.clients:
             base = replace(base, partition=replace(base.partition, clients=ours.clients))
-        changes = dict(a.split("=", 1) for a in assignments if "=" in a)
-        changes = {current_name(path, f"--set {path}"): value for path, value in changes.items()}
-        changes = {path: value for path, value in changes.items() if path.split(".")[0] not in wrong}
+        given_ = [(current_name(key, f"--set {key}"), value) for key, _, value in (a.partition("=") for a in assigned)]
+        changes = changes_of(given_, [method.name for method in zoo_], problems)
         found = [replace(base, method=method) for method in zoo_]
         try:
-            found = [_changed(experiment, changes) for experiment in found]
+            found = changed(found, changes, wrong)
         except BadInput as e:
             problems += e.problems
-            wrong |= {path.split(".")[0] for path in changes}
+            wrong |= {path.split(".")[0] for own in changes.values() for path in own}
         with gather(problems):
             if check is not None and found:
                 check(found, wrong)
@@ -284,17 +284,6 @@ def _method(given: Any, name: str) -> Method | str:
         return known_method(given)
     except BadInput as e:
         raise BadInput(f"{e} Or give a TOML experiment file.") from None
-
-
-def _changed(experiment: Experiment, changes: Mapping[str, str]) -> Experiment:
-    """Return the experiment with fields changed by their paths."""
-    if not changes:
-        return experiment
-    spec = change(to_plain(experiment), changes)
-    try:
-        return build(Experiment, spec, "experiment")
-    except BadInput as e:
-        raise BadInput(*(f"--set: {problem}" for problem in e.problems)) from None
 
 
 def read_file(path: Path) -> dict[str, Any]:

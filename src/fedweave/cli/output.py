@@ -7,13 +7,13 @@ import sys
 from fedweave.cli.parameters import Talk
 from fedweave.cli.signals import heed
 from fedweave.core.errors import BadInput
-from fedweave.core.records import ServerState
-from fedweave.runs.callbacks import Callback, Given, Row, Running
+from fedweave.runs.callbacks import Callback, Given, Running
+from fedweave.runs.refusals import Refusals
 
 
 def beside_progress(talk: Talk) -> list[Given]:
     """Return the callbacks that are there with or without progress: warnings, particulars, and the end by a signal."""
-    return [*([Refusals()] if talk.quiet else []), *([Particulars()] if talk.verbose else []), heed]
+    return [*([Refusals(_warn)] if talk.quiet else []), *([Particulars()] if talk.verbose else []), heed]
 
 
 def check(talk: Talk) -> None:
@@ -22,14 +22,8 @@ def check(talk: Talk) -> None:
         raise BadInput("--quiet and --verbose exclude each other.")
 
 
-class Refusals(Callback):
-    """Reports refused updates where no progress is shown."""
-
-    def round(self, run: Running, row: Row, state: ServerState) -> None:
-        """Warn of the updates that a round refused."""
-        if row["refused"]:
-            said = f"{run.label}, round {row['round']}: refused {row['refused']} updates"
-            print(f"warning: {said}", file=sys.stderr)
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
 
 
 class Particulars(Callback):

@@ -6,10 +6,10 @@ import json as json_text
 import math
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -20,16 +20,21 @@ from fedweave.cli.options import Text
 from fedweave.cli.parameters import Json, help_text
 from fedweave.core.settings import BadInput
 from fedweave.core.typed_json import Checked, parse_json
+from fedweave.runs.callbacks import Callback, Running
 from fedweave.runs.experiment import Experiment
 from fedweave.sample import Fixed
 from fedweave.tables.files import shown_path, writable
+
+LARGEST_GAP = 0.05  # between a client's share of the data in a plan and in a run, in units of the mean share
 
 
 def plan(
     clients: Annotated[
         Path | None,
         Parameter(
-            metavar="CLIENTS.csv", show_default=False, help="Columns client,latency_seconds,samples,gradient_bound."
+            metavar="CLIENTS.csv",
+            show_default=False,
+            help="Columns client,latency_seconds, and if known samples,gradient_bound.",
         ),
     ] = None,
     /,
@@ -86,6 +91,8 @@ def plan(
     from fedweave.report import plan as report  # loads matplotlib, which is slow: only after the input is checked
 
     remarks = report.remarks(laws, _origin(weight, alpha, measured), chosen=not cohort)
+    if fleet.assumed:
+        remarks.append(f"The file has no {' and no '.join(fleet.assumed)}: all clients were taken as equal in that.")
     if html is not None:
         command = shlex.join(["fedweave", *sys.argv[1:]])
         alone = html.suffix == ".svg"
@@ -120,6 +127,7 @@ def _origin(alpha: float, given: str | None, measured: Measured | None) -> str:
 
 class _Client(Checked):
     probability: float
+    samples: float = 1
 
 
 class _Plan(Checked):
@@ -127,19 +135,24 @@ class _Plan(Checked):
     clients: list[_Client]
 
 
-def read_plan(path: Path) -> Fixed:
-    """Return the sampler that follows a plan: a file with what ``fedweave plan --json`` printed."""
+def read_plan(path: Path) -> dict[str, Any]:
+    """Return a plan: a file with what ``fedweave plan --json`` printed."""
     try:
         text = path.expanduser().read_bytes()
     except OSError as e:
         raise BadInput(f"The plan {shown_path(path)} cannot be read: {e.strerror}.") from None
-    plan = parse_json(text, _Plan, f"The plan {shown_path(path)}")
-    return Fixed(tuple(float(client["probability"]) for client in plan["clients"]), plan["cohort_size"])
+    if path.suffix.lower() == ".csv":
+        raise BadInput(
+            f"{shown_path(path)} is a file of clients. The plan is the JSON that `fedweave plan {path} --epsilon E "
+            "--json > plan.json` writes: give --plan plan.json."
+        )
+    return parse_json(text, _Plan, f"The plan {shown_path(path)}")
 
 
-def follow(experiment: Experiment, path: Path) -> Experiment:
-    """Return the experiment with a plan's probabilities and cohort size in place of its sampler."""
-    sampler, clients = read_plan(path), getattr(experiment.partition, "clients", None)
+def follow(experiment: Experiment, path: Path) -> tuple[Experiment, Callback]:
+    """Return the experiment with a plan's probabilities and cohort size in place of its sampler, and who checks it."""
+    plan, clients = read_plan(path), getattr(experiment.partition, "clients", None)
+    sampler = Fixed(tuple(float(client["probability"]) for client in plan["clients"]), plan["cohort_size"])
     if clients is not None and clients != len(sampler.probability):
         raise BadInput(
             f"The plan {shown_path(path)} is for {len(sampler.probability)} clients, but there are {clients}: give "
@@ -151,7 +164,28 @@ def follow(experiment: Experiment, path: Path) -> Experiment:
             "count more than their data. latency_ratio does.",
             file=sys.stderr,
         )
-    return replace(experiment, method=replace(experiment.method, sampler=sampler))
+    method = replace(experiment.method, sampler=sampler, name=f"{experiment.method.name}_planned")
+    return replace(experiment, method=method), _Shares([float(client.get("samples", 1)) for client in plan["clients"]])
+
+
+class _Shares(Callback):
+    """Warns where the clients of a run have other shares of the data than those of its plan."""
+
+    def __init__(self, samples: Sequence[float]):
+        self._samples = samples
+
+    def begin(self, run: Running) -> None:
+        """Compare the samples of the plan with those of the run."""
+        ours, theirs = self._samples, run.manifest.get("samples")
+        if not theirs or len(ours) != len(theirs) or len(set(ours)) == 1:  # not known, or clients count equally
+            return
+        gaps = (abs(a / sum(ours) - b / sum(theirs)) for a, b in zip(ours, theirs, strict=True))
+        if max(gaps) * len(ours) > LARGEST_GAP:
+            print(
+                "warning: the clients of this run do not have the samples that the plan was made for: row i of the "
+                "plan is client i.",
+                file=sys.stderr,
+            )
 
 
 def _number(option: str, text: str | None, rule: str, problems: list[str], good: Callable[[float], bool]) -> float:

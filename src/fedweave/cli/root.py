@@ -207,7 +207,7 @@ def _unknown(tokens: Sequence[str]) -> list[str]:
     wrong = [t.split("=", 1)[0] for t in tokens if t.startswith("--")]
     elsewhere = [*map(as_option, OPTIONS), "--set"]
     stays = " A run is continued with the settings it began with." if command.name[0] == "resume" else ""
-    own = dict.fromkeys(elsewhere, "run, compare and sweep") | {"--over": "sweep"}
+    own = dict.fromkeys(elsewhere, "run, compare and sweep") | {"--over": "sweep", "--plan": "run"}
     return [
         f"{command.name[0]} has no option {t!r}, which belongs to {own[t]}.{stays}"
         if t in own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -120,6 +121,8 @@ def report(folders: Sequence[Path], html: Path | None, curves: Path | None, json
             found.curves(curves)
     with writable(page):
         say(found, page, json)
+    if curves is not None and not json:
+        print(f"curves: {curves}")
 
 
 def read_over(given: Sequence[str]) -> dict[str, list[Any]]:
@@ -154,6 +157,7 @@ def _values(text: str) -> list[Any]:
 def say(found: Sweep, page: Path, as_json: bool) -> None:
     """Print what a sweep came to, and write its page."""
     from fedweave.report import paired_table, sweep_tables, write_sweep
+    from fedweave.report.sweep import edges
 
     write_sweep(found, page)
     if as_json:
@@ -165,4 +169,6 @@ def say(found: Sweep, page: Path, as_json: bool) -> None:
         Console().print(table)
     if found.tested and (table := paired_table(found.tested.results)):
         Console().print(table)
+    for edge in edges(found.best, found.summary):
+        print(f"warning: {edge}", file=sys.stderr)
     print(f"report: {page}")

@@ -17,9 +17,10 @@ from fedweave.cli.parameters import Json
 from fedweave.core.settings import BadInput
 from fedweave.runs.folders import BEST
 from fedweave.store.audit import FILE, check
+from fedweave.store.contents import Manifest, StoredExperiment
 from fedweave.store.database import reading
 from fedweave.store.run_folder import RunFolder
-from fedweave.tables.files import shown_path
+from fedweave.tables.files import read_json, shown_path
 
 
 class Findings(NamedTuple):
@@ -30,6 +31,7 @@ class Findings(NamedTuple):
     verdicts: dict[str, int]  # number of updates accepted, refused, lost, failed, by the audit log
     chain: str  # the last digest of the audit log; empty without a log
     problems: list[str]
+    digest: str = ""  # of the newest model, as in the result's summary
 
 
 def verify(folder: str | Path) -> Findings:
@@ -39,6 +41,11 @@ def verify(folder: str | Path) -> Findings:
     with closing(store), reading(folder):
         rounds = store.columns("rounds")["round"].tolist()
         problems = [] if rounds == list(range(1, len(rounds) + 1)) else ["The rounds are not 1, 2, 3, … once each."]
+        for name, kind in (("experiment.json", StoredExperiment), ("manifest.json", Manifest)):
+            try:
+                read_json(folder / name, kind)
+            except BadInput as e:
+                problems.append(str(e))
         found, models = 0, dict[int, str]()
         for round, name, state in store.states():
             if state is None:
@@ -55,19 +62,21 @@ def verify(folder: str | Path) -> Findings:
                     problems.append(f"{FILE}:{number} has another model than the state of round {line['round']}.")
             elif line:
                 verdicts[line["verdict"]] += 1
-        return Findings(len(rounds), found, dict(verdicts), end.chain if end else "", problems)
+        digest = models[max(models)] if models else ""
+        return Findings(len(rounds), found, dict(verdicts), end.chain if end else "", problems, digest)
 
 
 def command(*folders: Annotated[Path, Parameter(metavar="RUN")], json: Json = False) -> None:
     """Check that runs are intact: every round once, states by their digests, the audit log line by line.
 
-    `--audit true` makes a run keep an audit log. If something is wrong, the exit code is 1 and the first bad line is
-    named.
+    The digest is that of the newest model: equal digests are equal bits. Of two folders it also says whether their
+    models are equal. `--audit true` makes a run keep an audit log. If something is wrong, the exit code is 1 and the
+    first bad line is named.
     """
     if not folders:
         raise BadInput("verify needs at least one run folder, such as: fedweave verify runs/fedavg-20260101-120000")
-    runs = [run for folder in folders for run in (_runs_in(folder) or [folder])]
-    found = {str(run): verify(run) for run in runs}
+    runs = {folder: _runs_in(folder) or [folder] for folder in folders}
+    found = {str(run): verify(run) for several in runs.values() for run in several}
     if json:
         print(json_text.dumps({run: findings._asdict() for run, findings in found.items()}))
     for run, findings in found.items():
@@ -75,6 +84,8 @@ def command(*folders: Annotated[Path, Parameter(metavar="RUN")], json: Json = Fa
             print(f"{run}: {_sentence(findings)}")
         for problem in findings.problems:
             print(f"error: {run}: {problem}", file=sys.stderr)
+    if len(runs) == 2 and not json:
+        print(_equality(*({_name(f, run): found[str(run)] for run in several} for f, several in runs.items())))
     if any(findings.problems for findings in found.values()):
         sys.exit(1)
 
@@ -88,8 +99,24 @@ def _runs_in(folder: Path) -> list[Path]:
     return found
 
 
+def _name(folder: Path, run: Path) -> str:
+    return "" if run == folder else str(run.relative_to(folder))
+
+
+def _equality(one: dict[str, Findings], other: dict[str, Findings]) -> str:
+    """Say whether the runs of two folders, each with its namesake, have the same models."""
+    if one.keys() != other.keys():
+        return "not compared: the two folders do not have the same runs"
+    rest = [name for name in one if not one[name].digest or one[name].digest != other[name].digest]
+    if not rest:
+        return "equal: the models of both are the same, bit for bit"
+    which = f" ({', '.join(rest)})" if any(rest) else ""
+    return f"not equal: {len(rest)} of {len(one)} models differ{which}"
+
+
 def _sentence(findings: Findings) -> str:
     parts = [f"{findings.rounds} rounds", f"{findings.states} intact states"]
     parts += [f"{count} {verdict}" for verdict, count in findings.verdicts.items()]
     log = f"audit log ends with {findings.chain}" if findings.chain else "no audit log"
-    return f"{'broken' if findings.problems else 'intact'}: {', '.join(parts)}; {log}"
+    model = f"model {findings.digest}" if findings.digest else "no model"
+    return f"{'broken' if findings.problems else 'intact'}: {', '.join(parts)}; {model}; {log}"

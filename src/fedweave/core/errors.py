@@ -38,7 +38,8 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
     by_word = {str(c).lstrip("-"): c for c in choices}  # the dashes of options would make all of them alike
     word = str(name).lstrip("-")
-    found = difflib.get_close_matches(word, by_word, n=1, cutoff=0.65)
+    found = [w for w in by_word if len(w) == len(word) > 2 and sorted(w) == sorted(word)]  # letters in another order
+    found = found or difflib.get_close_matches(word, by_word, n=1, cutoff=0.65)
     found = found or [w for w in by_word if len(word) > 2 and w.startswith(word)]
     return f" Did you mean {by_word[found[0]]!r}?" if found else ""
 

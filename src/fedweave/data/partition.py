@@ -6,6 +6,7 @@ a client empty, and gives each client test samples in its own label proportions 
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple
@@ -336,4 +337,6 @@ def parse(text: str, clients: int | None = None) -> Partition:
     try:
         return form.make(clients, *values)  # settings turn the written numbers into numbers
     except BadInput as e:
+        if all(re.fullmatch(r"[-+.\deE]+", value) for value in values):  # numbers where numbers belong
+            raise
         raise BadInput(*e.problems, f"A partition of this kind is written {form.form}.") from None

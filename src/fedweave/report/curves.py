@@ -10,6 +10,8 @@ import numpy as np
 from fedweave.runs.results import Array, Result
 
 MOST_POINTS = 400  # more than a screen can show, and the page stays small
+LINE = 0.01  # the width of a line, as a share of the height of a figure
+NEARLY = 0.95  # of the points
 TOTAL_BYTES = "bytes_total"  # up and down
 Curve = tuple[Array, Array]
 
@@ -63,13 +65,13 @@ def band(curves: Sequence[Curve]) -> Band | None:
 
 
 def coincide(bands: Mapping[str, Band]) -> list[list[str]]:
-    """Return the groups of methods whose mean curves are the same to a thousandth of the range of all of them."""
+    """Return the groups of methods whose mean curves hide each other: nearly everywhere within a line's width."""
     ends = [v for b in bands.values() for v in (b.mean.min(initial=np.inf), b.mean.max(initial=-np.inf))]
-    near, groups = 1e-3 * max(max(ends, default=0.0) - min(ends, default=0.0), 0.0), list[list[str]]()
+    near, groups = LINE * max(max(ends, default=0.0) - min(ends, default=0.0), 0.0), list[list[str]]()
     for method, b in bands.items():
         for group in groups:
             other = bands[group[0]]
-            if np.array_equal(b.x, other.x) and b.x.size and np.abs(b.mean - other.mean).max() <= near:
+            if np.array_equal(b.x, other.x) and b.x.size and np.quantile(np.abs(b.mean - other.mean), NEARLY) <= near:
                 group.append(method)
                 break
         else:

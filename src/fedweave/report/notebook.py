@@ -39,6 +39,7 @@ def result_html(result: Result) -> str:
         "wall time": units.seconds(s["wall_seconds"]),
         "upload, download": f"{units.size(s['bytes_up'])}, {units.size(s['bytes_down'])}",
         "refused updates": str(s["refused"] or ""),
+        "diverged": "yes" if s.get("diverged") else "",
         "abandoned rounds": str(s["abandoned"] or ""),
         "run": s["run"] or "",
     }

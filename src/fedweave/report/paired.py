@@ -10,13 +10,17 @@ def paired_cells(paired: Row) -> list[str]:
     """Return a difference to the first method as text: itself, its interval, its verdict, and what could be shown."""
     write = units.difference(paired["metric"])
     low, high = write(paired["low"]), write(paired["high"])
-    return [write(paired["difference"]), f"{low} to {high}", paired["verdict"], write(paired["detectable"]).lstrip("+")]
+    verdict, margin = paired["verdict"], paired["margin"]
+    if verdict in ("better", "worse") and max(-paired["low"], paired["high"]) <= margin:  # significant, but small
+        verdict += f", but within ± {write(margin).lstrip('+')}"
+    return [write(paired["difference"]), f"{low} to {high}", verdict, write(paired["detectable"]).lstrip("+")]
 
 
 def paired_note(paired: Row) -> str:
     """Say how the differences are to be read."""
     margin = units.difference(paired["metric"])(paired["margin"]).lstrip("+")
     return (
-        f"t intervals over {paired['seeds']} paired seeds; equal: shown to be within ± {margin} of "
-        f"{paired['baseline']}; detectable: the smallest true difference that so many seeds show with a chance of 80 %."
+        f"t intervals over {paired['seeds']} paired seeds; better, worse: the interval excludes zero; equal: it does "
+        f"not, and the difference is shown to be within ± {margin} of {paired['baseline']}; detectable: the smallest "
+        "true difference that so many seeds show with a chance of 80 %."
     )

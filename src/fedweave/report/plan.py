@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -22,7 +23,7 @@ from fedweave.tables.files import write_file
 Laws = Mapping[str, LatencyPlan]
 SHOWN = 40  # clients shown in the terminal; the page and JSON list all of them
 BAR = 8  # characters of the longest bar
-_MARKS = {"planned": ("o", 26), "norm": ("x", 18), "uniform": ("_", 14)}
+_MARKS = {"planned": ("o", 26), "norm": ("x", 18), "uniform": ("_", 14), "ratio": ("+", 22)}
 
 
 def lede(laws: Laws) -> str:
@@ -101,7 +102,7 @@ def terminal(clients: Clients, laws: Laws) -> Group:
 
 
 def picture(clients: Clients, laws: Laws) -> str:
-    """Return p against latency as an inline SVG: the plan, norm and uniform selection."""
+    """Return p against latency as an inline SVG: the plan, and selection by norm, uniform and by ratio."""
     with canvas(9.4, 3.6) as figure:
         axes = simplify(figure.add_subplot(), grid="both")
         for color, (name, (marker, size)) in zip(PALETTE, _MARKS.items(), strict=False):
@@ -116,8 +117,8 @@ def picture(clients: Clients, laws: Laws) -> str:
                 axis.set_major_formatter("{x:g}")  # the default formatter uses mathtext, which is off
         axes.set_title("Probability of a draw against latency")
         axes.set_xlabel("latency, seconds")
-        axes.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
-        names = "the plan, norm and uniform selection"
+        axes.legend(frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
+        names = "the plan, and selection by norm, uniform and by ratio"
         return to_svg(figure, "plan", f"Probability of {len(clients.name)} clients against latency: {names}")
 
 
@@ -133,7 +134,8 @@ def page(
         f"α = {alpha:g}, ε = {epsilon:g}. Expected from the latency paper's bound; every law uses its best cohort "
         "size, unless one was given. The largest weight is 1/(M p): how many times its data share an answer counts."
     )
-    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in (first, *remarks))
+    marked = (re.sub("`([^`]*)`", r"<code>\1</code>", escape(note)) for note in (first, *remarks))
+    notes = "".join(f'<p class="note">{note}</p>' for note in marked)
     sections = (
         ("The plan against other laws", f"{table}{notes}"),
         ("Which clients are asked", f'<figure class="figure wide" tabindex="0">{picture(clients, laws)}</figure>'),

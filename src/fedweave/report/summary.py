@@ -47,8 +47,9 @@ def compare_rows(results: Sequence[Result]) -> list[Row]:
     method); where it is None, or over fewer seeds, ``note`` says why. ``unfinished`` counts the runs
     that have fewer rounds than their experiment asks for, but for ``ended_early``, those that ended at the target or by
     patience as asked, and those that ended when their simulated time, ``stop_after``, was over; ``short`` those that
-    had done all rounds before that; ``stalled`` those whose steps ended close to zero. ``worst_client`` is that of the
-    seed in which it did worst, and ``abandoned`` of ``abandoned_of`` rounds changed nothing.
+    had done all rounds before that; ``stalled`` those whose steps ended close to zero, ``diverged`` those whose last
+    model is of no use. ``abandoned`` of ``abandoned_of`` rounds changed nothing, ``refused_rounds`` refused updates.
+    ``worst_client`` is that of the seed in which it did worst.
     ``paired`` is the difference to the first method in the metric, seed by seed, with its 95 % t interval and a
     verdict: better, worse, equal (within ``margin``, 1 % of the first method's mean) or undecided.
     ``paired_clients`` has the same for the worst tenth of the clients, ``paired_costs`` for each of the costs to the
@@ -186,6 +187,9 @@ def _row(method: str, runs: Sequence[Result]) -> Row:
         "worst_client": _worst_client(runs),
         "abandoned": sum(int(run.summary.get("abandoned", 0)) for run in runs),
         "abandoned_of": sum(lengths),
+        "refused_rounds": sum(int(run.summary.get("refused_rounds", 0)) for run in runs),
+        "diverged": sum(bool(run.summary.get("diverged")) for run in runs),
+        "best_round": runs[0].summary.get("best_round") if len(runs) == 1 else None,
         "stalled": sum(run.summary.get("stalled_since") is not None for run in runs),
         "calibrated": any(run.experiment.get("calibrate") for run in runs),
         "validation": max((run.experiment.get("validation") or 0.0) for run in runs),

@@ -23,6 +23,8 @@ INK, MUTED, GRID = "#24292f", "#5f6670", "#e4e6ea"
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: small, selectable, in the page's font
     "svg.hashsalt": "fedweave",
+    "pdf.fonttype": 42,  # TrueType: publishers refuse the default, Type 3
+    "ps.fonttype": 42,
     "font.family": "DejaVu Sans",  # ships with matplotlib, so the layout is the same everywhere
     "font.size": 8.5,
     "text.color": INK,

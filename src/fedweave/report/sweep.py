@@ -54,7 +54,7 @@ def sentences(sweep: Sweep, rows: Sequence[Row], tested: Sequence[Row]) -> list[
     found += [f"Best points: {'; '.join(places)}."]
     if not best:
         found = ["At every point some run diverged, so there is no best one."]
-    found += _edges(best, rows)
+    found += edges(best, rows)
     if ended := how_runs_ended(rows):
         found.append(ended)
     return found
@@ -67,7 +67,7 @@ def _best_of_all(best: Mapping[str, Row], on: str) -> str:
     return f"{row['method']} at {point_text(row['point'])} has the best {on} {row['metric']}, {score}."
 
 
-def _edges(best: Mapping[str, Row], rows: Sequence[Row]) -> list[str]:
+def edges(best: Mapping[str, Row], rows: Sequence[Row]) -> list[str]:
     """Say where a best value is the smallest or largest that was tried: beyond it may lie a better one."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for method, row in best.items():

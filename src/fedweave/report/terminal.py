@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedweave.report import units
+from fedweave.report.headline import diverged_runs
 from fedweave.report.paired import paired_cells, paired_note
 from fedweave.report.summary import TO_TARGET, Row, best, compare_rows
 from fedweave.runs.results import Result
@@ -175,6 +176,10 @@ def caption(rows: Sequence[Row]) -> str:
     if short := sum(row["short"] for row in rows):
         all_ = sum(row["seeds"] for row in rows)
         parts.append(f"{short} of {all_} runs had done all their rounds before the time was over: give more rounds")
+    if any(row["diverged"] for row in rows):
+        parts.append(f"diverged, so lower the learning rate: {diverged_runs(rows)}")
+    if refused := sum(row["refused_rounds"] for row in rows):
+        parts.append(f"updates were refused in {refused} of {sum(row['abandoned_of'] for row in rows)} rounds")
     unfinished = sum(row["unfinished"] for row in rows)
     if unfinished:
         parts.append(f"{unfinished} of {sum(row['seeds'] for row in rows)} runs stopped early")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedweave.core.records import ServerState
+from fedweave.core.records import Failure, ServerState
 from fedweave.core.settings import BadInput, shown
 from fedweave.runs.experiment import Experiment
 from fedweave.store.export import Columns
@@ -27,6 +27,7 @@ class Running:
     folder: Path | None
     rounds_done: int  # of a run that is continued, when it began again
     past: Columns = field(default_factory=dict)  # the rows of those rounds, as in ``Result.rounds``
+    failures: list[tuple[str, Failure]] = field(default_factory=list)  # of the last round: refused | failed | abandoned
 
     @property
     def name(self) -> str:

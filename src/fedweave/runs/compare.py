@@ -19,24 +19,16 @@ from fedweave.method import Method
 from fedweave.runs import method_names
 from fedweave.runs.callbacks import Callback, Callbacks, Running, callbacks_of
 from fedweave.runs.experiment import Experiment, check_experiment
-from fedweave.runs.folders import (
-    BEST,
-    has_begun,
-    is_comparison,
-    is_sweep,
-    planned,
-    refuse_alone,
-    run_inside,
-    runs_in,
-)
+from fedweave.runs.extend import refuse_another_plan, with_length, with_seeds
+from fedweave.runs.folders import BEST, has_begun, is_comparison, is_sweep, planned, run_inside, runs_in
 from fedweave.runs.loop import Interrupted, load_result, resume_with, run_with, workers_of
 from fedweave.runs.plain import from_plain, to_plain
 from fedweave.runs.progress import shown_progress
-from fedweave.runs.results import Result, frame_of, may_end_early
-from fedweave.runs.same_run import different, refuse_another, refuse_length
+from fedweave.runs.results import Result, flat, frame_of, may_end_early
+from fedweave.runs.same_run import different, refuse_another
 from fedweave.runs.session import prepare
 from fedweave.runs.spread import spread
-from fedweave.store.run_folder import RunFolder, refuse_used, state_file, with_rounds
+from fedweave.store.run_folder import RunFolder, refuse_used, state_file
 from fedweave.tables.files import writable, write_file
 
 Point = Mapping[str, Any]  # the swept fields of a run by their paths, as they are shown
@@ -56,6 +48,12 @@ class Comparison:
         from fedweave.report import compare_rows
 
         return compare_rows(self.results)
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """The ``summary`` with plain values alone: ``paired_low`` is the ``low`` of ``paired``."""
+        rows = ({k: v for k, v in row.items() if k != "by_seed"} for row in self.summary)
+        return [flat({k: v for k, v in row.items() if v is not None or "paired" not in k}) for row in rows]
 
     def report(self, path: str | Path) -> Path:
         """Write the comparison as one self-contained HTML page."""
@@ -197,9 +195,10 @@ class Together:
             self._try(runs, workers, points)
             return self._spread(self._run, runs, None, workers)
         plan = {"runs": {name: to_plain(e) for name, e in runs.items()}, "points": points}
-        if is_comparison(folder) and not different(
-            {key: planned(folder).get(key) for key in plan}, json.loads(json.dumps(plan))
-        ):
+        if is_comparison(folder):
+            there, asked = planned(folder), json.loads(json.dumps(plan))
+            if different({key: there.get(key) for key in plan}, asked):
+                refuse_another_plan(folder, there, asked)
             return self.go_on(runs, folder, workers)
         refuse_used(folder, "compare.json")
         self._try(runs, workers, points)
@@ -268,17 +267,20 @@ def resume_comparison(
     trust: bool = False,
     rounds: int | None = None,
     progress: bool | None = None,
+    seeds: int | None = None,
 ) -> Comparison:
     """Finish an interrupted comparison or sweep: complete runs are only read; ``trust`` as for ``resume``.
 
-    ``rounds`` gives all runs of a comparison another length.
+    ``rounds`` gives all runs of a comparison another length, and ``seeds`` a comparison more seeds: it becomes what one
+    with so many would have been, bit for bit.
     """
     folder, heard = Path(folder), callbacks_of(callbacks)
     plan = planned(folder)
     runs = {name: from_plain(plain, trust) for name, plain in plan["runs"].items()}
     if rounds is not None:
-        runs = {name: replace(e, rounds=rounds) for name, e in runs.items()}
-        plan = _extend(folder, runs, plan, rounds)
+        runs, plan = with_length(folder, runs, plan, rounds)
+    if seeds is not None:
+        runs, plan = with_seeds(folder, runs, plan, seeds)
     runs = with_data(runs)
     with shown_progress(progress, count_left(folder, runs)) as bar, workers_of(next(iter(runs.values()))) as workers:
         together = Together((*bar, *heard), plan["command"])
@@ -287,28 +289,6 @@ def resume_comparison(
         from fedweave.runs.sweep import finish  # which is built on this module
 
         return finish(runs, plan["points"], folder, together, workers)
-
-
-def _extend(folder: Path, runs: Mapping[str, Experiment], plan: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """Return the plan of a comparison with another length; each run is extended when its turn comes."""
-    if plan.get("points") is not None:
-        raise BadInput(
-            "A sweep cannot be extended, because other points may be best after more rounds. Start a new one."
-        )
-    refuse_alone(folder, rounds)
-    for name, e in runs.items():
-        stored, done, place = plan["runs"][name], 0, run_inside(folder, name)
-        if (place / "run.sqlite").exists():
-            with closing(RunFolder.open(place, write=False)) as store:
-                state, stored = store.load_state(tables=None), store.experiment
-                done = state.round if state else 0
-        refuse_length(stored, e, done)
-    longer = {name: plain | {"rounds": rounds} for name, plain in plan["runs"].items()}
-    plan = {**plan, "command": with_rounds(plan["command"], rounds), "runs": longer}
-    crash_point("compare: extending")
-    with writable(folder):
-        write_file(folder / "compare.json", (json.dumps(plan, indent=1) + "\n").encode())
-    return plan
 
 
 def unfinished(folder: Path, runs: Mapping[str, Experiment]) -> list[Experiment]:

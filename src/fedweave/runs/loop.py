@@ -28,6 +28,7 @@ from fedweave.runs.folders import refuse_alone
 from fedweave.runs.plain import from_plain, to_plain
 from fedweave.runs.progress import shown_progress
 from fedweave.runs.recorder import Recorder
+from fedweave.runs.refusals import divergence
 from fedweave.runs.results import Result, ended_early, may_end_early, summarise, worst_client
 from fedweave.runs.same_run import (
     different,
@@ -40,7 +41,7 @@ from fedweave.runs.same_run import (
 from fedweave.runs.session import Session, prepare, refuse_foreign_state
 from fedweave.runs.start import started
 from fedweave.store.database import reading
-from fedweave.store.run_folder import RunFolder
+from fedweave.store.run_folder import NoState, RunFolder
 
 
 class Interrupted(KeyboardInterrupt):
@@ -235,6 +236,8 @@ def go_on(session: Session, state: ServerState, store: RunFolder, callbacks: Seq
     if why:
         said = f"{abandoned} of {result.summary['rounds']} rounds were abandoned and changed nothing"
         warnings.warn(f"{run.label}: {said}; the last: {why[-1]}.", stacklevel=4)  # of fw.run
+    if said := divergence(result.summary):
+        warnings.warn(f"{run.label}: {said}.", stacklevel=4)
     return result
 
 
@@ -242,7 +245,7 @@ def _result(
     store: RunFolder,
     plain: Mapping[str, Any],
     manifest: Mapping[str, Any],
-    state: ServerState,
+    state: ServerState | None,
     own_model: Callable[..., Any] | None = None,
 ) -> Result:
     rounds, clients, scores = store.columns("rounds"), store.columns("clients"), store.columns("client_scores")
@@ -257,7 +260,7 @@ def _result(
         **worst_client(scores, found["higher_is_better"]),
         "ended_early": ended_early(rounds, plain, manifest.get("task")),
         "run": str(store.folder) if store.folder else None,
-        "digest": hashlib.sha256(state.x.tobytes()).hexdigest(),
+        "digest": hashlib.sha256(state.x.tobytes()).hexdigest() if state else None,
     }
     return Result(
         experiment=plain,
@@ -265,10 +268,10 @@ def _result(
         rounds=rounds,
         clients=clients,
         summary=summary,
-        x=state.x,
+        x=state.x if state else None,
         folder=store.folder,
         client_scores=scores,
-        best=state.best,
+        best=state.best if state else {},
         factory=own_model,
     )
 
@@ -276,7 +279,11 @@ def _result(
 def load_result(folder: str | Path) -> Result:
     """Return the result of a run folder, finished or not."""
     with reading(Path(folder)), closing(RunFolder.open(Path(folder), write=False)) as store:
-        state = store.load_state(tables=None)
+        try:
+            state = store.load_state(tables=None)
+        except NoState:
+            warnings.warn(f"The run {str(folder)!r} has lost its model; only its rows are read.", stacklevel=2)
+            return _result(store, store.experiment, store.manifest, None)
         if state is None:
             raise BadInput(
                 f"The run {str(folder)!r} has no finished round yet. `fedweave resume {folder}` continues it."

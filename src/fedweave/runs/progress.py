@@ -21,6 +21,7 @@ from fedweave.core.html import CELL, FAINT, TABLE
 from fedweave.core.records import ServerState
 from fedweave.core.settings import BadInput, shown
 from fedweave.runs.callbacks import Callback, Row, Running
+from fedweave.runs.refusals import Refusals
 from fedweave.runs.results import Result, score_of
 
 LINE_SECONDS = 5.0  # between two plain lines of a run
@@ -92,12 +93,15 @@ class Show(Callback):
 
     def __init__(self, runs: int):
         self._runs, self._numbers, self._lines = runs, count(1), dict[Running, Line]()
+        self._refusals = Refusals(self.say)
 
     def begin(self, run: Running) -> None:
         """Begin a line for a run; the first one also says where it trains."""
         number, done = next(self._numbers), run.rounds_done
         if number == 1 and not done:  # a run that is continued says where it began
             self.say(f"device: {run.manifest['device']}")
+        if done:
+            self.say(f"{run.label}: continuing after round {done} of {run.experiment.rounds}")
         label = f"[{number}/{self._runs}] {run.label}" if self._runs > 1 else run.name
         self._lines[run] = Line(label, run.experiment.rounds, done, time.monotonic(), done)
         self.draw(self._lines[run])
@@ -105,17 +109,18 @@ class Show(Callback):
     def round(self, run: Running, row: Row, state: ServerState) -> None:
         """Bring the line of a run up to date."""
         line = self._lines[run]
-        line.done, line.score = row["round"], score_of(row, run.experiment.task) or line.score
+        score, held_out = score_of(row, run.experiment.task), "validation " if run.experiment.validation else ""
+        line.done, line.score = row["round"], f"{held_out}{score}" if score else line.score
         line.status = f"{line.score}  clock {row['clock']:.4g} s"
         self.draw(line)
-        if row["refused"]:
-            self.say(f"{line.label}  round {line.done}: refused {row['refused']} updates")
+        self._refusals.round(run, row, state)
 
     def end(self, run: Running, result: Result, error: BaseException | None) -> None:
         """Draw the line of a run for the last time."""
         line = self._lines[run]
         line.ended, line.failed = True, error is not None
         self.draw(line)
+        self._refusals.end(run, result, error)
 
     def say(self, text: str) -> None:
         """Show a line of text."""

@@ -106,6 +106,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         self.state = after._replace(best=best, fleet=self._session.fleet())
         before_extra = after.round == e.rounds - 1 and ends_with_more(e, e.rounds)  # a longer run goes on from here
         store.save(self.state, always=self._session.every_round or before_extra)
+        self._run.failures[:] = waiting.failures
         for callback in self._callbacks:
             callback.round(self._run, row, self.state)
         self._begin = time.perf_counter()

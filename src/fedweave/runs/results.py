@@ -91,10 +91,7 @@ class Result:
 
 def frame_of(results: Sequence[Result], keys: Sequence[Mapping[str, Any]]) -> Any:
     """Return the rows per round of several runs as one pandas DataFrame; first the columns that are one value a run."""
-    try:
-        import pandas as pd
-    except ImportError:
-        raise BadInput("to_pandas() needs pandas. Install it with: pip install 'fedweave[data]'.") from None
+    pd = pandas()
     tables = [
         {name: [value] * run.rounds["round"].size for name, value in own.items()} | dict(run.rounds)
         for run, own in zip(results, keys, strict=True)
@@ -104,6 +101,23 @@ def frame_of(results: Sequence[Result], keys: Sequence[Mapping[str, Any]]) -> An
     return pd.DataFrame(
         {n: [v for t, size in zip(tables, sizes, strict=True) for v in t.get(n, [None] * size)] for n in names}
     )
+
+
+def flat(row: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return a row without rows inside it: their values have names such as ``paired_low``."""
+    found = dict[str, Any]()
+    for name, value in row.items():
+        found |= flat(value, f"{before}{name}_") if isinstance(value, Mapping) else {before + name: value}
+    return found
+
+
+def pandas() -> Any:
+    """Return pandas, which is an extra."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise BadInput("to_pandas() needs pandas. Install it with: pip install 'fedweave[data]'.") from None
+    return pd
 
 
 def score_of(row: Mapping[str, Any], task: Task | None = None) -> str:
@@ -199,6 +213,8 @@ def summarise(rounds: Columns, target: float | None, task: Mapping[str, Any] | N
         "higher_is_better": higher,
         "value": value,
         "best": (max if higher else min)(scores, default=None),
+        "best_round": int(rounds["round"][seen[(np.argmax if higher else np.argmin)(scores)]]) if scores else None,
+        "diverged": diverged(rounds, metric),
         "accuracy": accuracy[-1] if accuracy else None,
         "best_accuracy": max(accuracy, default=None),
         "loss": loss if np.isfinite(loss) else None,  # None after divergence
@@ -208,6 +224,7 @@ def summarise(rounds: Columns, target: float | None, task: Mapping[str, Any] | N
         "bytes_up": last["bytes_up"],
         "bytes_down": last["bytes_down"],
         "refused": int(rounds["refused"].sum()),
+        "refused_rounds": int(np.count_nonzero(rounds["refused"])),
         "abandoned": int(rounds["abandoned"].sum()),
         **{name: _last(rounds[name]) for name in LATEST if name in rounds},
         **({"stalled_since": stalled_since(rounds["round"], rounds["stalled"] == 1)} if "stalled" in rounds else {}),
@@ -224,6 +241,13 @@ def worst_client(scores: Columns, higher_is_better: bool) -> dict[str, Any]:
     at = (np.argmin if higher_is_better else np.argmax)(values)
     facts = {name: scores[name][last[at]].item() for name in ("client", "name", "test_samples") if name in scores}
     return {"worst_client": {**facts, "others": int((values == values[at]).sum()) - 1}}
+
+
+def diverged(rounds: Columns, metric: str) -> bool:
+    """Return whether the last model is of no use: its last round refused every answer, or its loss is not finite."""
+    refused, received = (rounds.get(name, np.empty(0))[-1:].any() for name in ("refused", "received"))
+    seen = np.flatnonzero(np.isfinite(rounds.get(metric, np.empty(0))))
+    return bool((refused and not received) or (seen.size and not np.isfinite(rounds["loss"][seen[-1]])))
 
 
 def _last(values: Array) -> float | None:

@@ -35,7 +35,7 @@ from fedweave.runs.folders import BEST, has_begun, is_comparison, planned, run_i
 from fedweave.runs.grid import grid_of, point_text
 from fedweave.runs.loop import Interrupted, load_result, workers_of
 from fedweave.runs.progress import shown_progress
-from fedweave.runs.results import Result, frame_of
+from fedweave.runs.results import Result, diverged, frame_of, pandas
 from fedweave.statistics import mean_over_seeds
 from fedweave.tasks import default_for
 
@@ -100,11 +100,24 @@ class Sweep(Comparison):
             raise BadInput("This sweep has no curves: they show its best points on the test set, which were not run.")
         return self.tested.curves(path)
 
-    def to_pandas(self) -> Any:
-        """Return the rows per round of the grid's runs as one pandas DataFrame, with method, seed and swept fields."""
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """The ``summary`` with plain values alone: each swept field is a column."""
+        rows = ((row, {path: row["point"].get(path) for path in self.fields}) for row in self.summary)
+        return [
+            {"method": row["method"], **point, **{k: v for k, v in row.items() if k != "point"}} for row, point in rows
+        ]
+
+    def to_pandas(self, points: bool = False) -> Any:
+        """Return the rows per round of the grid's runs as one pandas DataFrame, with method, seed and swept fields.
+
+        With ``points`` it has a row for each method and point instead, as ``summary`` has them.
+        """
+        if points:
+            return pandas().DataFrame(self.table)
         keys = [{k: run.summary[k] for k in ("method", "seed")} for run in self.results]
-        points = [{path: point.get(path) for path in self.fields} for point in self.points]
-        return frame_of(self.results, [own | point for own, point in zip(keys, points, strict=True)])
+        places = [{path: point.get(path) for path in self.fields} for point in self.points]
+        return frame_of(self.results, [own | point for own, point in zip(keys, places, strict=True)])
 
     def _groups(self) -> dict[tuple[str, tuple[tuple[str, Any], ...]], list[Result]]:
         groups: dict[tuple[str, tuple[tuple[str, Any], ...]], list[Result]] = {}
@@ -274,12 +287,8 @@ def _is_unfinished(run: Result) -> bool:
 
 
 def _value(run: Result) -> float:
-    """Return the metric at the end of a run, nan if it diverged; of an unfinished one, what was found last.
-
-    A run in whose last round every answer was refused has diverged too: its model is an old one.
-    """
-    refused, received = (run.rounds.get(name, np.empty(0))[-1:].any() for name in ("refused", "received"))
-    if refused and not received:
+    """Return the metric at the end of a run, nan if it diverged; of an unfinished one, what was found last."""
+    if diverged(run.rounds, run.summary["metric"]):
         return np.nan
     values = run.rounds.get(run.summary["metric"], np.empty(0))
     if _is_unfinished(run):

@@ -73,7 +73,7 @@ def is_named(result: Result) -> bool:
 
 def _vector(result: Result, which: str) -> Array:
     if result.x is None:
-        raise BadInput("This result has no model.")
+        raise BadInput("This result has no model: only rows of the run were kept or could be read.")
     if which == "last":
         return result.x
     if which != "best":

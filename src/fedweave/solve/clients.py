@@ -15,6 +15,7 @@ class Clients:
     latency: Array  # (N,) δ, seconds
     samples: Array  # (N,)
     bound: Array  # (N,) G, of the norm of stochastic gradients
+    assumed: tuple[str, ...] = ()  # columns that were not given: all clients are taken as equal in them
 
     @property
     def weight(self) -> Array:

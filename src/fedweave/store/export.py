@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from fedweave.core.crash_points import crash_point
 from fedweave.core.records import Array
 from fedweave.core.settings import BadInput
+from fedweave.store.states import in_order
 from fedweave.tables.files import replacing
 
 if TYPE_CHECKING:
@@ -37,6 +38,14 @@ def write_tables(
     return files
 
 
+def write_summary(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write rows as CSV, with a column for each key of any of them; what is None is left empty."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    with replacing(path) as file:
+        _write_csv(file, {name: np.array([row.get(name) for row in rows], object) for name in names})
+    return path
+
+
 def write_model(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
     """Write a state dict to a .pt or .safetensors file; the latter has ``facts`` as metadata."""
     import torch
@@ -47,7 +56,7 @@ def write_model(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, s
         if path.suffix == ".pt":
             torch.save(kept, file)
         else:
-            file.write(save(kept, metadata={"format": "pt", **facts}))
+            file.write(in_order(save(kept, metadata={"format": "pt", **facts})))
 
 
 def _flat(columns: Columns) -> dict[str, Array]:

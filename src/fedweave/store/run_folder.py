@@ -36,6 +36,10 @@ SAVE_SHARE = 0.2  # largest share of the time spent on saving, where tables are 
 KEEP = 2
 
 
+class NoState(BadInput):
+    """A run folder whose states are all missing or damaged."""
+
+
 class RunFolder:
     """The stored rows and states of one run; without a folder, rows are kept in memory and states are not kept."""
 
@@ -92,8 +96,11 @@ class RunFolder:
     @classmethod
     def open(cls, folder: Path, write: bool = True) -> RunFolder:
         """Open an existing run, to continue it or only to read it."""
-        if not all(os.path.isfile(folder / name) for name in ("run.sqlite", "experiment.json")):
-            raise BadInput(f"{shown_path(folder)} is not a run folder: it has no run.sqlite and experiment.json.")
+        if not os.path.lexists(folder):
+            raise BadInput(f"There is no folder {shown_path(folder)}.")
+        missing = [name for name in ("run.sqlite", "experiment.json") if not os.path.isfile(folder / name)]
+        if missing:
+            raise BadInput(f"{shown_path(folder)} is not a run folder: it has no {' and no '.join(missing)}.")
         with reading(folder):
             return cls(folder, write)
 
@@ -208,6 +215,7 @@ class RunFolder:
         """Return the last committed state, checked against its digests; None when no round was finished.
 
         Its tables are loaded into memory or stay on disk; ``None`` leaves them out, which is enough to read results.
+        Where states were saved and none can be read, it raises NoState.
         """
         assert self.folder is not None
         found = list(self.states())
@@ -220,9 +228,11 @@ class RunFolder:
             if round in states and is_intact(states[round]):
                 return self._tables.moved(states[round], tables) if tables else states[round]
             what = f"The state of round {round} ({self.folder / name})"
-            warnings.warn(f"{what} is missing or damaged; trying the one before.", stacklevel=2)
+            # one place for all callers, so that Python shows it once
+            warnings.warn(f"{what} is missing or damaged; trying the one before.", stacklevel=1)
         if found:
-            raise BadInput(f"No state of the run {str(self.folder)!r} can be read: all are missing or damaged.")
+            way = "Its rows can still be read: `fedweave report` shows them, with the command that repeats the run"
+            raise NoState(f"No state of the run {str(self.folder)!r} can be read: all are missing or damaged. {way}.")
         return None
 
     def refuse_broken_log(self, round: int, audited: bool) -> None:

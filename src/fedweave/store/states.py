@@ -67,7 +67,17 @@ def pack(state: ServerState) -> bytes:
         else:
             arrays[key] = np.asarray(value, order="C")
     header = {"format": str(FORMAT), "round": str(state.round), "clock": float(state.clock).hex()}
-    return save(arrays, header | ({"tables": json.dumps(tables)} if tables else {}))
+    return in_order(save(arrays, header | ({"tables": json.dumps(tables)} if tables else {})))
+
+
+def in_order(content: bytes) -> bytes:
+    """Return safetensors bytes with their metadata sorted; the library shuffles it every time."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[8 + size :]
 
 
 def unpack(content: bytes) -> ServerState:

@@ -156,7 +156,9 @@ def _rows(path: Path) -> list[_Row]:
         raise BadInput(f"{path}: the trace file cannot be read: {e}.") from None
     with io.StringIO(text, newline="") as file:
         reader = csv.DictReader(file)
-        header = reader.fieldnames or []
+        header = list(reader.fieldnames or ())
+        if "seconds" not in header:  # as a file of clients for `fedweave plan` calls it
+            reader.fieldnames = header = ["seconds" if name == "latency_seconds" else name for name in header]
         problems = [
             f"{path}:1: there is no column {h!r}.{nearest(h, COLUMNS)} Valid: {', '.join(COLUMNS)}."
             for h in header

@@ -119,6 +119,8 @@ def read_bytes(path: Path) -> bytes:
 
 def read_json(path: Path, kind: Any) -> Any:
     """Return the content of a JSON file of a run folder if it is a ``kind``; otherwise one sentence with its name."""
+    if not os.path.lexists(path):
+        raise BadInput(f"{shown_path(path)} is missing.")
     return parse_json(read_bytes(path), kind, shown_path(path))
 
 
