@@ -61,7 +61,7 @@ def link(judged: Judged) -> str:
 def counts(contents: Contents, papers: Sequence[str]) -> str:
     """Return how many claims of each paper, and apart from them of ours, have which outcome at which fidelity."""
     rows = []
-    for (paper, ours), claims in by_section([j for paper in papers for j in contents.claims(paper)]).items():
+    for (paper, ours), claims in by_section([j for name in papers for j in contents.claims(name)]).items():
         found = [[j.fidelity for j in claims if j.verdict == outcome] for outcome in OUTCOMES]
         cells = [
             Cell(", ".join(f"{each.count(f)} {f}" for f in RANK if f in each), name=outcome)
