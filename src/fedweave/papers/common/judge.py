@@ -176,7 +176,8 @@ def _with_difference(judged: Judged, d: Difference, sign: int, ratio: bool, neve
     what = "ratio" if ratio else "difference"
     shown = [show_number(number, unit, ratio) for number in numbers]
     known = np.isfinite(numbers)  # with one or two seeds an interval may be infinite
-    text = f"{what} {shown[0]}{f' ({shown[1]} to {shown[2]})' if known[:3].all() else ''}, {d.seeds} seed{'s' * (d.seeds != 1)}"
+    around = f" ({shown[1]} to {shown[2]})" if known[:3].all() else ""
+    text = f"{what} {shown[0]}{around}, {d.seeds} seed{'s' * (d.seeds != 1)}"
     text += f"; detectable before correction {shown[3]}" if known[3] else ""
     text += "; some never arrived" if never else ""
     interval = (low, high) if known.all() else None

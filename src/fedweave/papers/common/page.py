@@ -47,12 +47,12 @@ def document(title: str, body: str, style: str) -> str:
 def section(outcome: Recorded, judged: Sequence[Judged], key: str) -> str:
     """Return an item's figures, table, claims and settings; ``key`` begins the ids of its figures."""
     facts = f"scale {outcome.scale}, {outcome.seeds} seeds, fidelity: {outcome.fidelity}"
-    warned = caution(outcome.scale, outcome.fidelity)
+    warned = f"<p><b>{text}</b></p>" if (text := caution(outcome.scale, outcome.fidelity)) else ""
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in outcome.notes)
     settings = [{"setting": name, **values} for name, values in outcome.settings.items()]
     return (
         f'<section><h2 id="{escape(outcome.item)}">{escape(outcome.item)}</h2><p>{escape(outcome.shows)}</p>'
-        f'<p class="note">{escape(facts)}</p>{f"<p><b>{warned}</b></p>" if warned else ""}{figures(outcome, key)}{table(outcome.rows)}{_claims(judged)}'
+        f'<p class="note">{escape(facts)}</p>{warned}{figures(outcome, key)}{table(outcome.rows)}{_claims(judged)}'
         f"{table(settings, 'compare texts')}{notes}</section>"
     )
 
