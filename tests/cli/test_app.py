@@ -814,6 +814,12 @@ def test_claims_are_chosen_by_paper_figure_and_whether_they_were_run(fedweave):
     assert (code, err) == (2, "error: ITEM and --run choose among the claims: fedweave list claims feddd --run\n")
 
 
+def test_too_few_clients_name_the_option(fedweave):
+    code, _, err = fedweave("run", "fedavg", "--data", "digits", "--clients", 4, "--rounds", 1)
+    assert code == 2
+    assert "asks for more clients than there are: 4. Lower per_round (--per-round)" in err
+
+
 @pytest.mark.parametrize(("words", "what"), [(["reproduce"], "item"), (["list", "claims"], "claim about")])
 def test_a_misspelt_item_gets_a_suggestion_and_not_all_names(fedweave, words, what):
     code, _, err = fedweave(*words, "fedd")

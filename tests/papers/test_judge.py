@@ -57,6 +57,13 @@ def test_ours_must_beat_every_other_and_one_better_one_contradicts():
     assert verdict(claim, a=UP, b=DOWN, c=[v + 1 for v in UP]) == "contradicted"
 
 
+def test_what_is_infinite_with_one_or_two_seeds_is_left_out():
+    assert verdict(CLAIM, settled=False, a=[3.0], b=[2.0]).evidence == "difference 1, 1 seed"
+    found = verdict(CLAIM, settled=False, ratio=True, a=[1e200, 1e-200], b=[1.0, 1.0]).evidence
+    assert found == "ratio 1×, 2 seeds"
+    assert "(" in verdict(CLAIM, settled=False, a=[3.0, 4.0], b=[2.0, 2.0]).evidence
+
+
 def test_trends_are_tested_seed_by_seed():
     rng = np.random.default_rng(0)
     arms = {str(k): rng.normal(k, 0.1, 5) for k in range(4)}

@@ -32,6 +32,16 @@ def test_the_command_prints_the_verdicts(capfd):
     assert {claim["verdict"] for claim in found["claims"]} == {"confirmed", "contradicted"}
 
 
+def test_a_smoke_run_says_on_terminal_and_page_that_it_shows_nothing(capfd, tmp_path):
+    for item, warned in (("latency/fig3", True), ("delta/fig3", False)):  # the latter is arithmetic
+        page = tmp_path / "page.html"
+        with pytest.raises(SystemExit, match="0"):
+            app(["reproduce", item, "--html", str(page)])
+        said = "A smoke run shows that the code works; its numbers and verdicts mean nothing beyond that."
+        assert (said in capfd.readouterr().out) == warned
+        assert (said in page.read_text(encoding="utf-8")) == warned
+
+
 def test_without_its_extra_nothing_begins(monkeypatch):
     monkeypatch.setattr(privacy, "find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"pip install 'fedweave\[private\]'"):

@@ -275,6 +275,8 @@ def _judge(outcomes: Sequence[Outcome]) -> Mapping[str, list[Judged]]:
 
 
 def _print(outcome: Outcome, alone: bool) -> None:
+    from fedweave.papers.common.scale import caution
+
     rows, study = outcome.rows(), outcome.study
     if rows:
         table = Table(*rows[0], title=f"{study.name}, scale {outcome.scale}", title_justify="left")
@@ -285,7 +287,7 @@ def _print(outcome: Outcome, alone: bool) -> None:
         Console(width=width).print(table)
     if alone:
         _print_claims(study.name, _judge([outcome])[study.name])
-    print("\n".join(study.notes))
+    print("\n".join([*study.notes, *filter(None, [caution(outcome.scale, study.fidelity(outcome.scale))])]))
 
 
 def _print_claims(item: str, judged: Sequence[Judged]) -> None:

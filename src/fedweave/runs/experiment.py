@@ -53,7 +53,7 @@ RULES = "When a round ends, and which updates it accepts"
 @renamed_options
 @settings
 class Experiment:
-    """Everything that decides a result, and ``pool``, ``workers``, ``device`` and ``tables``, which do not.
+    """Everything that decides a result; ``pool``, ``workers`` and ``tables`` do not, ``device`` only its last bits.
 
     A field with an ``Option`` is also an option of ``fedweave run`` and ``compare`` and a key of an experiment file,
     with the same default, and takes what they take: ``method="fedacs"``, ``partition="dirichlet:0.1"``.

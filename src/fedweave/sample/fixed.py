@@ -134,7 +134,7 @@ class Uniform(Sampler):
 
     def init(self, population: Population) -> State:
         if self.per_round > population.size and not population.growing:
-            way = "Lower per_round, or with a buffered pacing its concurrency."
+            way = "Lower per_round (--per-round), or with a buffered pacing its concurrency."
             raise BadInput(f"{self} asks for more clients than there are: {population.size}. {way}")
         return {}
 

@@ -175,10 +175,12 @@ def _with_difference(judged: Judged, d: Difference, sign: int, ratio: bool, neve
     mean, low, high, detectable = numbers
     what = "ratio" if ratio else "difference"
     shown = [show_number(number, unit, ratio) for number in numbers]
-    text = f"{what} {shown[0]} ({shown[1]} to {shown[2]}), {d.seeds} seeds; detectable before correction {shown[3]}"
+    known = np.isfinite(numbers)  # with one or two seeds an interval may be infinite
+    around = f" ({shown[1]} to {shown[2]})" if known[:3].all() else ""
+    text = f"{what} {shown[0]}{around}, {d.seeds} seed{'s' * (d.seeds != 1)}"
+    text += f"; detectable before correction {shown[3]}" if known[3] else ""
     text += "; some never arrived" if never else ""
-    finite = all(np.isfinite(numbers))
-    interval = (low, high) if finite else None
+    interval = (low, high) if known.all() else None
     return replace(
         judged,
         evidence=text,

@@ -13,6 +13,7 @@ from fedweave.papers.common.drawing import colors_of, draw
 from fedweave.papers.common.drawn import DrawnPanel
 from fedweave.papers.common.judge import Judged
 from fedweave.papers.common.recorded import Recorded
+from fedweave.papers.common.scale import caution
 from fedweave.report.style import CSS
 from fedweave.report.tables import legend
 
@@ -46,11 +47,12 @@ def document(title: str, body: str, style: str) -> str:
 def section(outcome: Recorded, judged: Sequence[Judged], key: str) -> str:
     """Return an item's figures, table, claims and settings; ``key`` begins the ids of its figures."""
     facts = f"scale {outcome.scale}, {outcome.seeds} seeds, fidelity: {outcome.fidelity}"
+    warned = f"<p><b>{text}</b></p>" if (text := caution(outcome.scale, outcome.fidelity)) else ""
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in outcome.notes)
     settings = [{"setting": name, **values} for name, values in outcome.settings.items()]
     return (
         f'<section><h2 id="{escape(outcome.item)}">{escape(outcome.item)}</h2><p>{escape(outcome.shows)}</p>'
-        f'<p class="note">{escape(facts)}</p>{figures(outcome, key)}{table(outcome.rows)}{_claims(judged)}'
+        f'<p class="note">{escape(facts)}</p>{warned}{figures(outcome, key)}{table(outcome.rows)}{_claims(judged)}'
         f"{table(settings, 'compare texts')}{notes}</section>"
     )
 

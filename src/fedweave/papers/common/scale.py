@@ -77,3 +77,10 @@ def pool_images(x: Array, pool: int) -> Array:
     x = x[:, :, : height // pool * pool, : width // pool * pool]
     blocks = x.reshape(n, channels, height // pool, pool, width // pool, pool)
     return np.rint(blocks.mean((3, 5))).astype(x.dtype)
+
+
+def caution(scale: str, fidelity: str) -> str:
+    """Return what a run must say of itself: tiny data and few seeds show nothing, but arithmetic is always the same."""
+    if scale != "smoke" or fidelity == "exact":
+        return ""
+    return "A smoke run shows that the code works; its numbers and verdicts mean nothing beyond that."
