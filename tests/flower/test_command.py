@@ -9,6 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
@@ -44,7 +45,7 @@ def test_new_writes_an_app_that_runs(monkeypatch, capsys, tmp_path):
     assert app["config"]["method"] == "scaffold"
     clients = app["config"]["clients"]
     assert clients >= app["config"]["per-round"] >= 3, "the fleet's size is not for its nodes to say, and medians count"
-    readme = (tmp_path / "My fleet/README.md").read_text()
+    readme = (tmp_path / "my-fleet/README.md").read_text()
     assert readme.count("flower-supernode") == readme.count(f"num-partitions={clients}") == clients
     assert app["components"] == {"serverapp": "my_fleet.server_app:app", "clientapp": "my_fleet.client_app:app"}
     monkeypatch.syspath_prepend(tmp_path / "my-fleet")
@@ -55,6 +56,28 @@ def test_new_writes_an_app_that_runs(monkeypatch, capsys, tmp_path):
     result = flower.run(server_app.experiment(config), grid, server_app.terms(config), clock=VirtualClock())
     assert result.summary["method"] == "scaffold"
     assert result.rounds["received"].tolist() == [3]
+
+
+def test_the_examples_in_the_comments_of_a_new_app_run_on_arrays_of_ones_own(monkeypatch, capsys, tmp_path):
+    """Five classes of 20 numbers, and the clients have only three of the classes."""
+    assert run(monkeypatch, capsys, "flower", "new", tmp_path / "own-data")[0] == 0
+    for name, y in (("", np.arange(40) % 3), ("test_", np.arange(40) % 5)):
+        np.save(tmp_path / f"{name}x.npy", np.ones((40, 20), np.float32))
+        np.save(tmp_path / f"{name}y.npy", y)
+    for name in ("task", "server_app"):
+        path = tmp_path / f"own-data/own_data/{name}.py"
+        lines = path.read_text().replace("/data/", f"{tmp_path}/").splitlines()
+        begin = lines.index("#")
+        end = next(i for i, line in enumerate(lines) if line.startswith(("load_partition =", "TEST =")))
+        own = [line[2:] for line in lines[begin + 1 : end]]
+        path.write_text("\n".join([*lines[:begin], *own, *lines[end + 1 :]]))
+    monkeypatch.syspath_prepend(tmp_path / "own-data")
+    from own_data import client_app, server_app
+
+    config = tomllib.loads((tmp_path / "own-data/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    what, grid = server_app.experiment({**config, "rounds": 1}), flower.LocalGrid(client_app.app, 3)
+    result = flower.run(what, grid, server_app.terms(config), clock=VirtualClock())
+    assert result.rounds["received"].tolist() == result.rounds["asked"].tolist()
 
 
 def test_the_server_app_takes_its_settings_from_the_run(tmp_path):

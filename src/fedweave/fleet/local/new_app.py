@@ -57,16 +57,26 @@ out = ""                  # a folder to keep the run in, and to continue it from
 """
 
 TASK = '''\
-"""Your data and your model. Here: scikit-learn's digits, unevenly divided among the clients, and a small network."""
+"""The clients' data and the model. Here: scikit-learn's digits, unevenly divided, and a small network.
+
+A model by name is built for the features and classes of the data, on each client and on the server: these must be the
+same for all of them, so CLASSES counts also those that a client does not have. The server's test set is in
+server_app.py; clients need not have it, and never send theirs.
+"""
 
 from fedweave import flower
 
-DATA = "digits"  # the server evaluates on its test samples; clients never send theirs
 MODEL = "auto"  # a name of `fedweave list models`, or a function that returns a torch module
 
-# Called as load_partition(partition_id, num_partitions) on the client. Replace it by a function that reads the
-# client's own samples and returns a fedweave.data.Dataset or a pair of arrays (x, y).
-load_partition = flower.dealt(DATA, "dirichlet:0.5")
+# Called as load_partition(partition_id, num_partitions) on the client. With its own samples instead:
+#
+# import numpy as np
+# import fedweave as fw
+# CLASSES = 5
+# def load_partition(partition_id, num_partitions):
+#     x, y = np.load("/data/x.npy"), np.load("/data/y.npy")  # float32 features (n, ...), int64 labels from 0
+#     return fw.data.Dataset("mine", x, y, x[:0], y[:0], CLASSES)
+load_partition = flower.dealt("digits", "dirichlet:0.5")
 '''
 
 CLIENT_APP = '''\
@@ -83,14 +93,22 @@ SERVER_APP = '''\
 
 import fedweave as fw
 from fedweave import flower
-from $package.task import DATA, MODEL
+from $package.task import MODEL
+
+# The server evaluates on the test samples of a data set. With samples of your own, as in task.py:
+#
+# import numpy as np
+# from $package.task import CLASSES
+# x, y = np.load("/data/test_x.npy"), np.load("/data/test_y.npy")
+# TEST = fw.data.Dataset("test", x[:1], y[:1], x, y, CLASSES)
+TEST = "digits"
 
 
 def experiment(config):
     """Return what to train; ``config`` is [tool.flwr.app.config]."""
     return fw.Experiment(
         method=getattr(fw.methods, config["method"])(config["per-round"]),
-        data=DATA,
+        data=TEST,
         model=MODEL,
         system=fw.system.Measured(),  # the server estimates links and latencies
         rounds=config["rounds"],
