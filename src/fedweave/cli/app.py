@@ -219,6 +219,7 @@ def _export_model(
 def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
     """Print what came out, and write the page if one is wanted."""
     from fedweave.report import client_table, compare_rows, cost_table, paired_table, terminal_table, write
+    from fedweave.report.headline import headline
 
     if page is not None:
         write(results, page)
@@ -229,6 +230,8 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
     for make in (terminal_table, paired_table, cost_table, client_table):
         if table := make(results):
             Console().print(table)
+    if page is not None:
+        print(*headline(compare_rows(results))[:2])
     for result in results:
         if not result.rounds["asked"].any():
             print(f"warning: nobody was ever available in {result.folder}: nothing was trained", file=sys.stderr)
