@@ -80,6 +80,25 @@ def test_the_examples_in_the_comments_of_a_new_app_run_on_arrays_of_ones_own(mon
     assert result.rounds["received"].tolist() == result.rounds["asked"].tolist()
 
 
+@pytest.mark.parametrize(
+    ("words", "nodes", "expected"),
+    [((), 3, ("scaffold", 3)), (("--method", "fedavg", "--nodes", "2"), 2, ("fedavg", 2))],
+)
+def test_the_demo_runs_an_app_of_ones_own(monkeypatch, capsys, tmp_path, words, nodes, expected):
+    """With the app's own method, clients and cohort, unless the command says otherwise."""
+    assert run(monkeypatch, capsys, "flower", "new", tmp_path / "mine", "--method", "scaffold")[0] == 0
+    given = []
+
+    def demonstrate(*args):
+        given.extend(args[:3])
+        raise fw.BadInput("far enough")
+
+    monkeypatch.setattr("fedweave.fleet.local.demo.demonstrate", demonstrate)
+    assert run(monkeypatch, capsys, "flower", "demo", tmp_path / "mine", *words)[2].endswith("far enough\n")
+    app, config, size = given
+    assert (app, size, (config["method"], config["per-round"])) == (tmp_path / "mine", nodes, expected)
+
+
 def test_the_server_app_takes_its_settings_from_the_run(tmp_path):
     from flwr.app import Context, RecordDict
 
@@ -105,6 +124,10 @@ def test_the_server_app_takes_its_settings_from_the_run(tmp_path):
         (["demo", "--kill", "4"], "--kill must be a whole number from 0 to 3. Got '4' instead."),
         (["demo", "--per-round", "9"], "--per-round must be a whole number from 1 to 4. Got '9' instead."),
         (["demo", "--kill", "1", "--rounds", "1"], "--kill takes effect in round 2"),
+        (
+            ["demo", "full"],
+            "'full' is not an app of `fedweave flower new`: [tool.flwr.app.config] of its pyproject.toml",
+        ),
         (["demo", "--node", "3"], "There is no option '--node'. Did you mean '--nodes'?"),
         (["demo", "--out", "full"], "--out: 'full' already exists"),
         (["keys", "k", "--host", "a", "--nodes", "0"], "--nodes must be a whole number from 1 to 100000"),

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import keyword
 import re
+import tomllib
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from fedweave.core.settings import BadInput
 from fedweave.store.run_folder import refuse_used, writable
@@ -55,6 +58,9 @@ start-seconds = 600       # how long to wait for the clients
 answer-seconds = 600      # how long a round waits for answers
 out = ""                  # a folder to keep the run in, and to continue it from after a crash; an absolute path
 """
+
+# What `fedweave flower demo` sets in an app.
+DEMO_SETS = ("method", "per-round", "rounds", "seed", "clients", "keys", "start-seconds", "answer-seconds", "out")
 
 TASK = '''\
 """The clients' data and the model. Here: scikit-learn's digits, unevenly divided, and a small network.
@@ -137,10 +143,15 @@ app = flower.server(experiment, terms=terms)
 README = """\
 # $project
 
-`$method` of fedweave as a Flower app. On one machine, four terminals:
+`$method` of fedweave as a Flower app. On one machine, four terminals, each of them with
 
 ```
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+```
+
+and one of
+
+```
 flower-superlink --insecure --disable-runtime-dependency-installation
 flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9094 --node-config 'partition-id=0 num-partitions=3'
 flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9095 --node-config 'partition-id=1 num-partitions=3'
@@ -158,9 +169,9 @@ address = "127.0.0.1:8000"
 insecure = true
 ```
 
-Then `flwr run . --stream`. With another number of nodes change `clients` in pyproject.toml too. `fedweave flower demo`
-does all of this for you. Over a real network use certificates and node keys: `fedweave flower keys`, and docs/deploy.md
-of fedweave.
+Then, in a fifth with the same `export`, `flwr run . --stream`. With another number of nodes change `clients` in
+pyproject.toml too. `fedweave flower demo .` does all of this for four rounds, encrypted, and leaves nothing behind. Over
+a real network use certificates and node keys: `fedweave flower keys`, and docs/deploy.md of fedweave.
 
 `flwr build` packs the app into one file. To offer it to others on Flower's Hub, put the name of your account into
 `publisher` in pyproject.toml, then `flwr login` and `flwr app publish .`; they get it by `flwr new @account/$project`.
@@ -200,6 +211,20 @@ def write_app(folder: Path, method: str, per_round: int = 3) -> list[Path]:
         for name, text in content.items():
             (folder / name).write_text(Template(text).substitute(values), encoding="utf-8")
     return [folder / name for name in content]
+
+
+def app_config(folder: Path) -> Mapping[str, Any]:
+    """Return the settings of an app that this module wrote, as its owner has changed them."""
+    try:
+        found = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
+    except (OSError, ValueError, LookupError, TypeError):
+        found = {}
+    if missing := [name for name in DEMO_SETS if name not in found]:
+        raise BadInput(
+            f"{str(folder)!r} is not an app of `fedweave flower new`: [tool.flwr.app.config] of its pyproject.toml "
+            f"lacks {', '.join(missing)}."
+        )
+    return found
 
 
 def _names(folder: Path) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from fedweave.fleet.server.questions import LIFE, Asker, Box, Question, some_of,
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import Clock, Terms
 from fedweave.fleet.wire.answer import read_loss
-from fedweave.fleet.wire.request import QUERY_LOSS, SAME_DATA, ask_loss
+from fedweave.fleet.wire.request import MODEL, QUERY_LOSS, SAME_DATA, ask_loss
 from fedweave.fleet.wire.tensors import Tensors, Unfit
 from fedweave.method import Method
 from fedweave.round import Round
@@ -106,7 +106,8 @@ class FlowerEngine:
         self._heard, self._misfits = self._heard or bool(replies.received.any()), self._misfits | said.keys()
         asked = assignment.cohort.ids.tolist() if assignment.landing is None else self._roster.node
         if said and not self._heard and self._misfits.issuperset(asked):
-            raise BadInput(f"No client could train: {next(iter(said.values())).rpartition('Misfit: ')[2]}.")
+            why = next(iter(said.values()))  # in which Flower has its own signs around the sentence
+            raise BadInput(f"No client could train: {why[max(why.find(MODEL), 0) : why.find(SAME_DATA)]}{SAME_DATA}.")
 
     def learn(self, happened: Round) -> None:
         """Remember the visits of a finished round as its rows have them: an answer that was refused is a failure."""

@@ -23,6 +23,7 @@ VERSION = 3  # of the messages; both sides compare
 ANYONE = -1  # in the place of the number of a client that has not introduced itself
 SPOKEN, ASKED = "fedweave.version", "fedweave.request"  # in the one ConfigRecord of a request, beside the app's own
 QUERY_LOSS = "query.loss"  # the type of the question for a loss
+MODEL = "the server's model"
 SAME_DATA = "the server's data and the clients' must have the same features and classes"
 
 
@@ -134,7 +135,7 @@ def read_vectors(content: RecordDict, tensors: Tensors, client: int) -> tuple[Ar
     try:
         x = vector("arrays")
     except Misfit as e:
-        raise Misfit(f"the server's model {e}: {SAME_DATA}") from None
+        raise Misfit(f"{MODEL} {e}: {SAME_DATA}") from None
     if x is None:
         raise Unfit("sent no model")
     return x, Extras(*(vector(name) for name in Extras._fields))
