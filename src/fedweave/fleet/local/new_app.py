@@ -45,7 +45,8 @@ clientapp = "$package.client_app:app"
 # `flwr run . -c "rounds=50"` changes any of these for one run.
 [tool.flwr.app.config]
 method = "$method"        # a name of `fedweave list methods`
-per-round = $per_round    # clients asked in a round; from three on, one that claims too much stands out
+per-round = $per_round    # clients drawn in a round; FedACS draws some twice and asks them once; from three on, one
+                          # that claims too much stands out
 rounds = 20
 lr = 0.05
 epochs = 1                # local passes over a client's data in a round
@@ -170,8 +171,8 @@ insecure = true
 ```
 
 Then, in a fifth with the same `export`, `flwr run . --stream`. With another number of nodes change `clients` in
-pyproject.toml too. `fedweave flower demo .` does all of this for four rounds, encrypted, and leaves nothing behind. Over
-a real network use certificates and node keys: `fedweave flower keys`, and docs/deploy.md of fedweave.
+pyproject.toml too. `fedweave flower demo .` does all of this for four rounds, encrypted, and leaves nothing behind.
+Over a real network use certificates and node keys: `fedweave flower keys`, and docs/deploy.md of fedweave.
 
 `flwr build` packs the app into one file. To offer it to others on Flower's Hub, put the name of your account into
 `publisher` in pyproject.toml, then `flwr login` and `flwr app publish .`; they get it by `flwr new @account/$project`.
