@@ -11,6 +11,8 @@ import signal
 import subprocess
 import sys
 import time
+from html import unescape
+from pathlib import Path
 
 import pytest
 
@@ -430,6 +432,15 @@ def compared(fedweave, kept):
         (kept / "printed").write_text(out)
     shutil.copytree(kept / "c", "c")
     return fedweave, json.loads((kept / "printed").read_text())
+
+
+def test_the_first_sentences_of_the_page_are_printed_too(compared):
+    fedweave, _ = compared
+    code, out, _ = fedweave("report", "c")
+    assert code == 0
+    told, where = out.splitlines()[-2:]
+    (lede,) = re.findall('<p class="lede">(.*?)</p>', Path(where.removeprefix("report: ")).read_text(encoding="utf-8"))
+    assert told.startswith(unescape(lede))
 
 
 def test_compare_prints_runs_and_summary_and_leaves_a_page(compared, tmp_path):

@@ -9,6 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
@@ -44,7 +45,7 @@ def test_new_writes_an_app_that_runs(monkeypatch, capsys, tmp_path):
     assert app["config"]["method"] == "scaffold"
     clients = app["config"]["clients"]
     assert clients >= app["config"]["per-round"] >= 3, "the fleet's size is not for its nodes to say, and medians count"
-    readme = (tmp_path / "My fleet/README.md").read_text()
+    readme = (tmp_path / "my-fleet/README.md").read_text()
     assert readme.count("flower-supernode") == readme.count(f"num-partitions={clients}") == clients
     assert app["components"] == {"serverapp": "my_fleet.server_app:app", "clientapp": "my_fleet.client_app:app"}
     monkeypatch.syspath_prepend(tmp_path / "my-fleet")
@@ -55,6 +56,47 @@ def test_new_writes_an_app_that_runs(monkeypatch, capsys, tmp_path):
     result = flower.run(server_app.experiment(config), grid, server_app.terms(config), clock=VirtualClock())
     assert result.summary["method"] == "scaffold"
     assert result.rounds["received"].tolist() == [3]
+
+
+def test_the_examples_in_the_comments_of_a_new_app_run_on_arrays_of_ones_own(monkeypatch, capsys, tmp_path):
+    """Five classes of 20 numbers, and the clients have only three of the classes."""
+    assert run(monkeypatch, capsys, "flower", "new", tmp_path / "own-data")[0] == 0
+    for name, y in (("", np.arange(40) % 3), ("test_", np.arange(40) % 5)):
+        np.save(tmp_path / f"{name}x.npy", np.ones((40, 20), np.float32))
+        np.save(tmp_path / f"{name}y.npy", y)
+    for name in ("task", "server_app"):
+        path = tmp_path / f"own-data/own_data/{name}.py"
+        lines = path.read_text().replace("/data/", f"{tmp_path}/").splitlines()
+        begin = lines.index("#")
+        end = next(i for i, line in enumerate(lines) if line.startswith(("load_partition =", "TEST =")))
+        own = [line[2:] for line in lines[begin + 1 : end]]
+        path.write_text("\n".join([*lines[:begin], *own, *lines[end + 1 :]]))
+    monkeypatch.syspath_prepend(tmp_path / "own-data")
+    from own_data import client_app, server_app
+
+    config = tomllib.loads((tmp_path / "own-data/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    what, grid = server_app.experiment({**config, "rounds": 1}), flower.LocalGrid(client_app.app, 3)
+    result = flower.run(what, grid, server_app.terms(config), clock=VirtualClock())
+    assert result.rounds["received"].tolist() == result.rounds["asked"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("words", "nodes", "expected"),
+    [((), 3, ("scaffold", 3)), (("--method", "fedavg", "--nodes", "2"), 2, ("fedavg", 2))],
+)
+def test_the_demo_runs_an_app_of_ones_own(monkeypatch, capsys, tmp_path, words, nodes, expected):
+    """With the app's own method, clients and cohort, unless the command says otherwise."""
+    assert run(monkeypatch, capsys, "flower", "new", tmp_path / "mine", "--method", "scaffold")[0] == 0
+    given = []
+
+    def demonstrate(*args):
+        given.extend(args[:3])
+        raise fw.BadInput("far enough")
+
+    monkeypatch.setattr("fedweave.fleet.local.demo.demonstrate", demonstrate)
+    assert run(monkeypatch, capsys, "flower", "demo", tmp_path / "mine", *words)[2].endswith("far enough\n")
+    app, config, size = given
+    assert (app, size, (config["method"], config["per-round"])) == (tmp_path / "mine", nodes, expected)
 
 
 def test_the_server_app_takes_its_settings_from_the_run(tmp_path):
@@ -82,6 +124,10 @@ def test_the_server_app_takes_its_settings_from_the_run(tmp_path):
         (["demo", "--kill", "4"], "--kill must be a whole number from 0 to 3. Got '4' instead."),
         (["demo", "--per-round", "9"], "--per-round must be a whole number from 1 to 4. Got '9' instead."),
         (["demo", "--kill", "1", "--rounds", "1"], "--kill takes effect in round 2"),
+        (
+            ["demo", "full"],
+            "'full' is not an app of `fedweave flower new`: [tool.flwr.app.config] of its pyproject.toml",
+        ),
         (["demo", "--node", "3"], "There is no option '--node'. Did you mean '--nodes'?"),
         (["demo", "--out", "full"], "--out: 'full' already exists"),
         (["keys", "k", "--host", "a", "--nodes", "0"], "--nodes must be a whole number from 1 to 100000"),

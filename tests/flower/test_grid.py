@@ -120,6 +120,29 @@ def test_each_failure_is_booked_to_its_client_with_its_reason(tmp_path):
     assert result.clients["seconds"][4] == 10
 
 
+def own_data(others):
+    """Return an app whose clients, all but the first ``others``, have digits; those have five classes of 20 numbers."""
+    x, y = np.ones((30, 20), np.float32), np.arange(30) % 5
+    return flower.client("auto", lambda who, of: (x, y) if who < others else flower.dealt(digits())(who, of))
+
+
+@pytest.mark.parametrize("method", [fw.methods.fedavg(3), fw.methods.fedbuff(3)], ids=["rounds", "overlapping"])
+def test_data_of_another_kind_on_all_clients_ends_the_run_with_one_error_that_names_both_sides(method):
+    told = (
+        r"No client could train: the server's model has fc1\.weight of shape \(10, 64\), that of client \d's data "
+        r"\(5, 20\): the server's data and the clients' must have the same features and classes\."
+    )
+    with pytest.raises(fw.BadInput, match=told):
+        run(experiment(method, rounds=9), flower.LocalGrid(own_data(CLIENTS), CLIENTS))
+
+
+def test_data_of_another_kind_on_some_clients_is_their_failure_alone(tmp_path):
+    fleet = flower.LocalGrid(own_data(2), CLIENTS)
+    result = run(experiment(fw.methods.fedavg(CLIENTS), rounds=2), fleet, out=tmp_path / "run")
+    assert result.clients["received"].tolist() == [0, 0, 1, 1, 1, 1] * 2
+    assert all("the server's model has fc1.weight of shape (10, 64)" in why for _, why in reasons(tmp_path / "run"))
+
+
 def test_failures_become_links_and_seconds_become_latencies():
     """Two visits of each client: the discounted record (0.99 + 1 visits), drawn to everyone's by one visit."""
     clock, lost = VirtualClock(), {1: (1, 2), 4: (2,)}

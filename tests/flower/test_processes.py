@@ -112,7 +112,7 @@ def part(where):
     x, y = (np.load(FOLDER + "/" + name) for name in ("x.npy", "y.npy"))
     return Dataset("part", x[where], y[where], x[:200], y[:200], 10)
 
-DATA, MODEL = part(slice(0, 200)), "logistic"
+MODEL, TEST = "logistic", part(slice(0, 200))
 
 def load_partition(client, clients):
     return part(slice(client, None, clients))
@@ -124,7 +124,11 @@ def own_task(tmp_path):
     digits = fw.data.load("digits")
     np.save(tmp_path / "x.npy", digits.x.astype(np.float32) / 255)
     np.save(tmp_path / "y.npy", digits.y)
-    (tmp_path / "trial/trial/task.py").write_text(f"FOLDER = {str(tmp_path)!r}\n{REQUEST}")
+    app = tmp_path / "trial/trial"
+    (app / "task.py").write_text(f"FOLDER = {str(tmp_path)!r}\n{REQUEST}")
+    server = (app / "server_app.py").read_text()
+    assert 'TEST = "digits"' in server
+    (app / "server_app.py").write_text(server.replace('TEST = "digits"', "from trial.task import TEST"))
 
 
 def killed_at_the_deadline(fleet, tmp_path, config):

@@ -342,4 +342,13 @@ def test_that_nobody_reached_the_target_is_said_once():
     text = Reader(report.page([tiny("a", [0.2, 0.4]), tiny("b", [0.1, 0.3])])).text
     assert text.count("reached 80 %") == 1
     assert "No time ratio" not in text
-    assert "No time ratio: b never reached" in Reader(report.page([tiny("a", [0.2, 0.9]), tiny("b", [0.1, 0.3])])).text
+    assert (
+        "No time ratio for b: it never reached the target."
+        in Reader(report.page([tiny("a", [0.2, 0.9]), tiny("b", [0.1, 0.3])])).text
+    )
+
+
+def test_one_seed_has_no_mean_over_the_seeds():
+    several = comparison()
+    assert "At the last evaluation, mean over the seeds." in Reader(report.page(several)).text
+    assert "mean over the seeds" not in Reader(report.page(several[:1])).text

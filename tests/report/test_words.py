@@ -165,6 +165,15 @@ def test_the_terminal_table_fits_and_marks_the_best():
     assert "\x1b[1m" in line  # bold
 
 
+def test_what_the_columns_of_the_target_leave_open_is_said():
+    """The bytes of the whole run, by which the headline compares, and that who reached it may have lost it again."""
+    table = terminal_table([tiny("fedavg", [0.1, 0.9, 0.7]), tiny("fedyogi", [0.9, 0.9, 0.9])])
+    assert [str(cell) for cell in table.columns[-1].cells] == ["9.0 kB", "9.0 kB"], "of three rounds"
+    assert "“bytes”: up and down, of the whole run" in str(table.caption)
+    assert "“reached”: at some evaluation; the end may be lower" in str(table.caption)
+    assert "at some evaluation" not in str(terminal_table([tiny("fedavg", [0.1, 0.9])]).caption)
+
+
 def test_costs_are_a_table_of_their_own():
     runs = [tiny(m, [0.1] * n + [0.9], seed=s) for m, ns in (("a", (3, 5)), ("[b]", (1, 2))) for s, n in enumerate(ns)]
     assert cost_table(runs[:2]) is None

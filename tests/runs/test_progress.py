@@ -52,7 +52,9 @@ def quadratic():
 def runs(n):
     return [
         Running(
-            SimpleNamespace(method=SimpleNamespace(name="m"), seed=i, rounds=50, task=None, validation=None),
+            SimpleNamespace(
+                method=SimpleNamespace(name="m"), seed=i, rounds=50, task=None, validation=None, stop_after=None
+            ),
             *({"device": "cpu"}, None, 0),
         )
         for i in range(n)
@@ -87,6 +89,19 @@ def test_a_terminal_shows_a_bar_that_ends_full(quadratic, terminal):
         fw.run(quadratic)
     assert re.match(r"fedavg +━{30} 4/4 rounds .*clock", terminal.lines[-2])
     assert terminal.getvalue().endswith("\x1b[?25h"), "the cursor is back"
+
+
+def test_bars_go_by_the_simulated_time_where_that_ends_a_run(terminal):
+    (run,) = runs(1)
+    run.experiment.stop_after = 20.0
+    show = progress.Bars(2, progress.Console(file=terminal))
+    show.begin(run)
+    for i, part in ((1, 0.25), (2, 0.5), (3, 1.0)):
+        show.round(run, row(i) | {"clock": 20 * part + (i == 3)}, None)
+        total, mine = show._bars.tasks
+        assert (mine.completed, total.completed) == (part, part), "of 50 rounds, and a time of which the last has more"
+    assert mine.fields["status"].endswith("3 rounds    clock 21/20 s")
+    show.close()
 
 
 def test_nothing_is_shown_where_nothing_is_wanted(quadratic, terminal):

@@ -240,6 +240,7 @@ def _export_model(
 def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
     """Print what came out, and write the page if one is wanted."""
     from fedweave.report import compare_rows, comparison_tables, write
+    from fedweave.report.headline import headline
 
     if page is not None:
         write(results, page)
@@ -249,6 +250,8 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
         return
     for table in comparison_tables(results):
         Console().print(table)
+    if page is not None:
+        print(*headline(compare_rows(results))[:2])
     for result in results:
         if not result.rounds["asked"].any():
             print(f"warning: nobody was ever available in {result.folder}: nothing was trained", file=sys.stderr)

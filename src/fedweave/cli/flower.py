@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_text
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,16 +51,29 @@ def new(folder: Annotated[Path, Parameter(metavar="DIR")], /, *, method: Method 
         print(json_text.dumps({"files": files}))
         return
     print("\n".join(files))
-    print(f"{folder / 'README.md'} says how to run it; `fedweave flower demo --method {method}` shows it now.")
+    print(f"{folder / 'README.md'} says how to run it; `fedweave flower demo {folder}` shows it now.")
 
 
 @flower.command(help_epilogue="Example: fedweave flower demo --nodes 4 --method fedacs --kill 1")
 def demo(
+    app: Annotated[
+        Path | None,
+        Parameter(metavar="DIR", help="An app of `fedweave flower new` with your changes. [a new one, on digits]"),
+    ] = None,
+    /,
     *,
-    nodes: Annotated[str, help_text("Clients, each in a Flower process of its own. [4]", "N")] = "4",
-    method: Method = "fedacs",
+    nodes: Annotated[
+        str | None, help_text("Clients, each in a Flower process of its own. [those of the app, or 4]", "N")
+    ] = None,
+    method: Annotated[
+        str | None,
+        Parameter(completer=completer("methods")),
+        help_text("A name of `fedweave list methods`. [that of the app, or fedacs]", "NAME"),
+    ] = None,
     rounds: Annotated[str, help_text("Number of rounds. [4]", "R")] = "4",
-    per_round: Annotated[str | None, help_text("Clients asked in a round. [3, or all of fewer]", "K")] = None,
+    per_round: Annotated[
+        str | None, help_text("Clients asked in a round. [those of the app, or 3, or all of fewer]", "K")
+    ] = None,
     kill: Annotated[str, help_text("Number of nodes to kill in the middle of round 2. [0]", "COUNT")] = "0",
     secure: Annotated[
         bool,
@@ -72,16 +85,27 @@ def demo(
     talk: Talk = NORMAL,
     json: Json = False,
 ) -> None:
-    """Start a SuperLink and SuperNodes on this machine, train on real digits, and leave nothing behind.
+    """Start a SuperLink and SuperNodes on this machine, train an app, and leave nothing behind.
 
     Nothing calls outside this machine: no telemetry, no update check, nothing is installed.
     """
     problems: list[str] = []
     with gather(problems):
         check(talk)
-    method, size = _fitting_method(method, problems), whole_number("--nodes", nodes, problems, 2, 64)
+    own: Mapping[str, Any] = {}
+    if app is not None:
+        from fedweave.fleet.local.new_app import app_config
+
+        with gather(problems):
+            own = app_config(app)
+    method = _fitting_method(method or own.get("method", "fedacs"), problems)
+    size = whole_number("--nodes", nodes or str(own.get("clients") or 4), problems, 2, 64)
     last = whole_number("--rounds", rounds, problems, 1, 10**6)
-    asked = min(3, size) if per_round is None else whole_number("--per-round", per_round, problems, 1, size)
+    asked = (
+        min(own.get("per-round", 3), size)
+        if per_round is None
+        else whole_number("--per-round", per_round, problems, 1, size)
+    )
     killed = whole_number("--kill", kill, problems, 0, size - 1)
     start = whole_number("--seed", seed, problems, 0, 2**62)
     if not 1 <= answer_seconds <= 10**6:
@@ -101,7 +125,7 @@ def demo(
         if not talk.quiet:
             screen.print(line, soft_wrap=True)
 
-    result = demonstrate(method, config, size, killed, secure, out, say)
+    result = demonstrate(app, config, size, killed, secure, out, say)
     if json:
         summary = {**result.result.summary, "run": str(out) if out else None}
         details = {"killed": result.killed, "failed": [f"round {r}, {why}" for r, why in result.reasons]}

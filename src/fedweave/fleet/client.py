@@ -111,7 +111,7 @@ def client(
         floors.count_answer(context)
         who, of = identity(context)
         trainer = trainers.trainer(who, of, read_setting(message.content, "seed", 2**63), None)
-        x, _ = read_vectors(message.content, Tensors.of_layout(trainer.layout))
+        x, _ = read_vectors(message.content, Tensors.of_layout(trainer.layout), who)
         loss = trainer.losses(x, np.array([who]))
         return Message(RecordDict({"loss": MetricRecord({"loss": float(loss[0])})}), reply_to=message)
 
@@ -131,7 +131,7 @@ def client(
         solver = solver_of(request)
         trainer = trainers.trainer(who, of, request.seed, solver)
         tensors = Tensors.of_layout(trainer.layout)
-        x, extras = read_vectors(message.content, tensors)
+        x, extras = read_vectors(message.content, tensors, who)
         trainer.seed = request.seed
         if keeps_secret(context):
             request = request._replace(batch_size=floors.own_batch(samples, request.steps, request.batch_size))
@@ -166,8 +166,9 @@ def client(
     def measure(message: Message, context: Context) -> Message:
         """Measure the model on all of this client's test samples, or on its training samples if it has no others."""
         floors.check_evaluation()
-        trainer = trainers.trainer(*identity(context), 0, None)
-        x, _ = read_vectors(message.content, Tensors.of_layout(trainer.layout))
+        who, of = identity(context)
+        trainer = trainers.trainer(who, of, 0, None)
+        x, _ = read_vectors(message.content, Tensors.of_layout(trainer.layout), who)
         n = trainer.test_size
         floors.check_size(n)
         floors.count_answer(context)

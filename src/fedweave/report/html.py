@@ -222,7 +222,8 @@ def _classes(groups: Groups, colors: dict[str, Ink]) -> str:
         return ""
     first = next(iter(groups.values()))[0]
     dots = len(found) > 1 and sum(v.size for v in found.values()) <= figures.MANY_DOTS
-    note = "At the last evaluation, mean over the seeds." + (" Each dot is a method." if dots else "")
+    mean = ", mean over the seeds" if any(len(runs) > 1 for runs in groups.values()) else ""
+    note = f"At the last evaluation{mean}." + (" Each dot is a method." if dots else "")
     worst = [f"{m} {100 * np.nanmin(v):.0f} % (class {_worst(v, _names(first))})" for m, v in found.items()]
     note += f" Lowest: {', '.join(worst)}."
     svg = figures.class_accuracy(found, colors, _names(first))

@@ -234,6 +234,15 @@ def _against(row: Row, base: Row) -> Row:
     return {"baseline": base["method"], "time_ratio": ratio, "note": note}
 
 
+def worse_at_the_end(rows: Sequence[Row]) -> str:
+    """Say what “reached” means where a method reached the target and its mean at the end has not; else nothing."""
+    for row in rows:
+        up, value = row["higher_is_better"], row["value"]
+        if row["reached"] and value is not None and (value < row["target"] if up else value > row["target"]):
+            return f"“reached”: at some evaluation; the end may be {'lower' if up else 'higher'}"
+    return ""
+
+
 def _mean_std(name: str, values: Sequence[float | None]) -> Row:
     known = np.array([v for v in values if v is not None and np.isfinite(v)], dtype=float)
     return {

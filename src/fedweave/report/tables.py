@@ -8,7 +8,7 @@ from html import escape
 
 from fedweave.report import units
 from fedweave.report.paired import paired_cells, paired_note
-from fedweave.report.summary import Row, best
+from fedweave.report.summary import Row, best, worse_at_the_end
 from fedweave.report.svg import Ink
 
 
@@ -186,7 +186,17 @@ def _note(rows: Sequence[Row]) -> str:
         parts.append("Costs until the target are over the seeds that reached it.")
     if len(rows) > 1:
         parts.append("Bold: best mean" + (", whether or not the spread allows a verdict." if many else "."))
-    notes = dict.fromkeys(row["note"] for row in rows if row["time_ratio"] is None and row["reached"] is not None)
+    if worse := worse_at_the_end(rows):
+        parts.append(f"{worse}.")
     if len(rows) > 1 and any(row["reached"] for row in rows):  # else the headline says that none did
-        parts += [f"No time ratio: {note}." for note in notes if note]
+        without = [row for row in rows if row["time_ratio"] is None and row["reached"] is not None and row["note"]]
+        parts += dict.fromkeys(map(_no_ratio, without))
     return " ".join(parts)
+
+
+def _no_ratio(row: Row) -> str:
+    """Say why a method has no time ratio: because of itself, or because of the first method, as all have none then."""
+    own = row["method"] != row["baseline"] and not row["reached"]
+    return (
+        f"No time ratio for {row['method']}: it never reached the target." if own else f"No time ratio: {row['note']}."
+    )

@@ -13,17 +13,18 @@ from rich.text import Text
 from fedweave.report import units
 from fedweave.report.headline import diverged_runs
 from fedweave.report.paired import paired_cells, paired_note
-from fedweave.report.summary import TO_TARGET, Row, best, compare_rows
+from fedweave.report.summary import TO_TARGET, Row, best, compare_rows, worse_at_the_end
 from fedweave.runs.results import Result
 
 COSTS = dict(zip(TO_TARGET, ("rounds", "sim. time", "upload", "up and down"), strict=True))
+WHOLE = "bytes"  # by which the headline compares
 Column = tuple[str, str, Callable[[Row], str]]  # heading, the quantity that is ranked, the text of a cell
 
 
 def terminal_table(results: Sequence[Result]) -> Table:
     """Return the comparison as a rich table, at most 100 columns wide; the best mean of a column is bold."""
     rows = compare_rows(results)
-    table = Table(box=box.SIMPLE_HEAD, caption=caption(rows), caption_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, caption=caption(rows), caption_justify="left", show_edge=False)
     table.padding, table.pad_edge = (
         (0, 0, 0, 1),
         False,
@@ -134,7 +135,6 @@ def known_columns(rows: Sequence[Row]) -> list[Column]:
 
 
 def _columns(rows: Sequence[Row]) -> list[Column]:
-    base = rows[0]["baseline"] if rows else ""
     metric = rows[0]["metric"] if rows else "accuracy"
     quality: list[Column] = [(metric, "value", lambda r: units.score(metric)(r["value"], r["value_std"]))]
     if all(row["value"] is None for row in rows):
@@ -147,8 +147,9 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
             ("reached", "", lambda r: r["reached_of"] or units.NONE),
             ("rounds", "rounds_to_target", lambda r: units.rounds(r["rounds_to_target"])),
             ("sim. time", "seconds_to_target", lambda r: units.seconds(r["seconds_to_target"])),
-            (f"× {base}", "", lambda r: units.ratio(r["time_ratio"])),
+            ("× time", "", lambda r: units.ratio(r["time_ratio"])),
             ("upload", "bytes_to_target", lambda r: units.size(r["bytes_to_target"])),
+            (WHOLE, "", lambda r: units.size(r["bytes_up"] + r["bytes_down"])),
         ]
     return [
         *quality,
@@ -168,7 +169,10 @@ def caption(rows: Sequence[Row]) -> str:
     target = next((row["target"] for row in rows if row["target"] is not None), None)
     if any(row["reached"] is not None for row in rows):
         goal = units.goal(target, rows[0]["metric"])
-        parts.append(f"from “reached” on: until {goal}, over the seeds that got there")
+        parts.append(f"“reached” to “upload”: until {goal}, over the seeds that got there")
+        parts.append(f"“× time”: sim. time beside {rows[0]['baseline']}")
+        parts.append(f"“{WHOLE}”: up and down, of the whole run")
+        parts += [worse] if (worse := worse_at_the_end(rows)) else []
     if ended := sum(row["ended_early"] for row in rows):
         parts.append(
             f"{ended} of {sum(row['seeds'] for row in rows)} runs ended at the target or by patience, as asked"

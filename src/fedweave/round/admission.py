@@ -99,7 +99,9 @@ def not_finite(x: Array, direction: Array, method: Method) -> str:
     return f"{type(who).__name__} made the model not finite"
 
 
-def misfit(found: Mapping[str, tuple[tuple[int, ...], str]], layout: Layout, types: Mapping[str, str]) -> str:
+def misfit(
+    found: Mapping[str, tuple[tuple[int, ...], str]], layout: Layout, types: Mapping[str, str], ours: str = "the model"
+) -> str:
     """Return what is wrong with the names, shapes and types of the tensors of an answer, or nothing.
 
     A shape must be the very same: NumPy would stretch one of (1,) over a whole tensor.
@@ -107,12 +109,12 @@ def misfit(found: Mapping[str, tuple[tuple[int, ...], str]], layout: Layout, typ
     if missing := [name for name in layout.names if name not in found]:
         return f"lacks the tensor {missing[0]!r}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
     if extra := [name for name in found if name not in types]:
-        return f"has a tensor {brief(extra[0])!r} that the model does not have"
+        return f"has a tensor {brief(extra[0])!r} that {ours} does not have"
     for name, shape in zip(layout.names, layout.shapes, strict=True):
         if found[name][0] != shape:
-            return f"has {name} of shape {brief(found[name][0])}, the model {shape}"
+            return f"has {name} of shape {brief(found[name][0])}, {ours} {shape}"
         if found[name][1] != types[name]:
-            return f"has {name} of type {brief(found[name][1])}, the model {types[name]}"
+            return f"has {name} of type {brief(found[name][1])}, {ours} {types[name]}"
     return ""
 
 

@@ -76,6 +76,9 @@ class Line:
     done: int
     begun: float
     first: int  # the rounds that were done when it began
+    seconds: float | None = None  # simulated ones after which it ends, if that comes before the last round
+    clock: float = 0.0
+    before: float = 0.0  # the part that was done when it began
     status: str = ""
     score: str = ""
     ended: bool = False
@@ -83,9 +86,20 @@ class Line:
     drawn: Any = None  # where, or when and at which round, by the kind of display
 
     @property
+    def part(self) -> float:
+        """What is done, from 0 to 1: of the rounds or of the simulated time, whichever ends first."""
+        by_time = self.clock / self.seconds if self.seconds else 0.0
+        return min(max(self.done / max(self.total, 1), by_time), 1.0)
+
+    @property
     def share(self) -> float:
         """What is done, from 0 to 1, of what was left when it began."""
-        return 1.0 if self.ended else (self.done - self.first) / max(self.total - self.first, 1)
+        return 1.0 if self.ended or self.before == 1 else (self.part - self.before) / (1 - self.before)
+
+    @property
+    def rounds(self) -> str:
+        """The rounds, of how many unless the time is likely to end it before."""
+        return f"{self.done} rounds" if self.seconds else f"{self.done}/{self.total} rounds"
 
 
 class Show(Callback):
@@ -103,15 +117,19 @@ class Show(Callback):
         if done:
             self.say(f"{run.label}: continuing after round {done} of {run.experiment.rounds}")
         label = f"[{number}/{self._runs}] {run.label}" if self._runs > 1 else run.name
-        self._lines[run] = Line(label, run.experiment.rounds, done, time.monotonic(), done)
-        self.draw(self._lines[run])
+        line = Line(label, run.experiment.rounds, done, time.monotonic(), done, run.experiment.stop_after)
+        line.clock = float(run.past["clock"][-1]) if done and line.seconds else 0.0
+        line.before = line.part
+        self._lines[run] = line
+        self.draw(line)
 
     def round(self, run: Running, row: Row, state: ServerState) -> None:
         """Bring the line of a run up to date."""
         line = self._lines[run]
         score, held_out = score_of(row, run.experiment.task), "validation " if run.experiment.validation else ""
         line.done, line.score = row["round"], f"{held_out}{score}" if score else line.score
-        line.status = f"{line.score}  clock {row['clock']:.4g} s"
+        line.clock = float(row["clock"])
+        line.status = f"{line.score}  clock {line.clock:.4g}{f'/{line.seconds:g}' if line.seconds else ''} s"
         self.draw(line)
         self._refusals.round(run, row, state)
 
@@ -149,7 +167,7 @@ class Lines(Show):
         due = line.ended or line.done == line.total or time.monotonic() - when > LINE_SECONDS
         if due and line.done > done:
             line.drawn = (time.monotonic(), line.done)
-            self.say(f"{line.label}  round {line.done}/{line.total}  {line.status}")
+            self.say(f"{line.label}  round {line.rounds.removesuffix(' rounds')}  {line.status}")
 
 
 class Bars(Show):
@@ -175,10 +193,10 @@ class Bars(Show):
     def draw(self, line: Line) -> None:
         """Move the bar of a run, and that of all."""
         self._bars.start()  # now that there is something to show; does nothing the second time
-        status = f"{line.done}/{line.total} rounds  {line.status}"
+        status = f"{line.rounds}  {line.status}"
         if line.drawn is None:
-            line.drawn = self._bars.add_task(line.label, total=line.total, status=status)
-        self._bars.update(line.drawn, completed=line.done, status=status)
+            line.drawn = self._bars.add_task(line.label, total=1.0, status=status)
+        self._bars.update(line.drawn, completed=line.part, status=status)
         if self._runs == 1:
             return
         lines = list(self._lines.values())
@@ -186,7 +204,7 @@ class Bars(Show):
         self._bars.update(self._all, completed=sum(one.share for one in lines), status=status)
         if line.ended:
             self._bars.remove_task(line.drawn)
-            self.say(f"{line.label:<24} {line.done}/{line.total} rounds  {line.status}")
+            self.say(f"{line.label:<24} {line.rounds}  {line.status}")
 
     def close(self) -> None:
         """Leave the bars as they are."""
@@ -244,10 +262,10 @@ class Cell(Show):
 
 
 def _cells(line: Line, now: float) -> tuple[str, float, float, str]:
-    passed, done = now - line.begun, line.done - line.first
-    left = "" if line.ended or not done else f", {_span(passed / done * (line.total - line.done))} left"
-    text = f"{line.done}/{line.total} rounds  {line.status}  took {_span(passed)}{left}"
-    return line.label, line.done, line.total, text
+    passed, share = now - line.begun, line.share
+    left = "" if line.ended or not share else f", {_span(passed / share * (1 - share))} left"
+    text = f"{line.rounds}  {line.status}  took {_span(passed)}{left}"
+    return line.label, line.part, 1.0, text
 
 
 def _span(seconds: float) -> str:

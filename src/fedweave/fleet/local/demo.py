@@ -27,7 +27,7 @@ class DemoResult(NamedTuple):
 
 
 def demonstrate(
-    method: str,
+    app: Path | None,
     config: dict[str, Any],
     nodes: int,
     kill: int,
@@ -35,7 +35,7 @@ def demonstrate(
     out: Path | None,
     on_line: Callable[[str], None],
 ) -> DemoResult:
-    """Run a method on a fleet of processes; ``kill`` nodes are killed while round 2 waits for them."""
+    """Run an app, or a new one, on a fleet of processes; ``kill`` nodes are killed while round 2 waits for them."""
     from fedweave.runs.loop import load_result
 
     if out is not None and out.exists():
@@ -44,8 +44,9 @@ def demonstrate(
     kind = "TLS and node keys" if secure else "no encryption"
     on_line(f"starting a SuperLink and {nodes} SuperNodes on this machine, {kind}")
     with Processes(nodes, secure=secure) as fleet:
-        app = fleet.folder / "demo"
-        write_app(app, method)
+        if app is None:
+            app = fleet.folder / "demo"
+            write_app(app, config["method"])
         folder = out.resolve() if out else fleet.folder / "run"
 
         def line(text: str) -> None:
@@ -58,7 +59,7 @@ def demonstrate(
                     on_line(f"killed the node of client {client} in round {KILL_ROUND}")
 
         seats = {"clients": nodes, "keys": str(fleet.folder / "keys") if secure else ""}
-        fleet.run(app, {**config, **seats, "out": str(folder)}, line)
+        fleet.run(app.resolve(), {**config, **seats, "out": str(folder)}, line)
         result = load_result(folder)
         store = RunFolder.open(folder, write=False)
         reasons = [(round, str(failure)) for round, _, failure in store.failures()]

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import keyword
 import re
+import tomllib
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from fedweave.core.settings import BadInput
 from fedweave.store.run_folder import refuse_used, writable
@@ -42,7 +45,8 @@ clientapp = "$package.client_app:app"
 # `flwr run . -c "rounds=50"` changes any of these for one run.
 [tool.flwr.app.config]
 method = "$method"        # a name of `fedweave list methods`
-per-round = $per_round    # clients asked in a round; from three on, one that claims too much stands out
+per-round = $per_round    # clients drawn in a round; FedACS draws some twice and asks them once; from three on, one
+                          # that claims too much stands out
 rounds = 20
 lr = 0.05
 epochs = 1                # local passes over a client's data in a round
@@ -56,17 +60,30 @@ answer-seconds = 600      # how long a round waits for answers
 out = ""                  # a folder to keep the run in, and to continue it from after a crash; an absolute path
 """
 
+# What `fedweave flower demo` sets in an app.
+DEMO_SETS = ("method", "per-round", "rounds", "seed", "clients", "keys", "start-seconds", "answer-seconds", "out")
+
 TASK = '''\
-"""Your data and your model. Here: scikit-learn's digits, unevenly divided among the clients, and a small network."""
+"""The clients' data and the model. Here: scikit-learn's digits, unevenly divided, and a small network.
+
+A model by name is built for the features and classes of the data, on each client and on the server: these must be the
+same for all of them, so CLASSES counts also those that a client does not have. The server's test set is in
+server_app.py; clients need not have it, and never send theirs.
+"""
 
 from fedweave import flower
 
-DATA = "digits"  # the server evaluates on its test samples; clients never send theirs
 MODEL = "auto"  # a name of `fedweave list models`, or a function that returns a torch module
 
-# Called as load_partition(partition_id, num_partitions) on the client. Replace it by a function that reads the
-# client's own samples and returns a fedweave.data.Dataset or a pair of arrays (x, y).
-load_partition = flower.dealt(DATA, "dirichlet:0.5")
+# Called as load_partition(partition_id, num_partitions) on the client. With its own samples instead:
+#
+# import numpy as np
+# import fedweave as fw
+# CLASSES = 5
+# def load_partition(partition_id, num_partitions):
+#     x, y = np.load("/data/x.npy"), np.load("/data/y.npy")  # float32 features (n, ...), int64 labels from 0
+#     return fw.data.Dataset("mine", x, y, x[:0], y[:0], CLASSES)
+load_partition = flower.dealt("digits", "dirichlet:0.5")
 '''
 
 CLIENT_APP = '''\
@@ -83,14 +100,22 @@ SERVER_APP = '''\
 
 import fedweave as fw
 from fedweave import flower
-from $package.task import DATA, MODEL
+from $package.task import MODEL
+
+# The server evaluates on the test samples of a data set. With samples of your own, as in task.py:
+#
+# import numpy as np
+# from $package.task import CLASSES
+# x, y = np.load("/data/test_x.npy"), np.load("/data/test_y.npy")
+# TEST = fw.data.Dataset("test", x[:1], y[:1], x, y, CLASSES)
+TEST = "digits"
 
 
 def experiment(config):
     """Return what to train; ``config`` is [tool.flwr.app.config]."""
     return fw.Experiment(
         method=getattr(fw.methods, config["method"])(config["per-round"]),
-        data=DATA,
+        data=TEST,
         model=MODEL,
         system=fw.system.Measured(),  # the server estimates links and latencies
         rounds=config["rounds"],
@@ -119,10 +144,15 @@ app = flower.server(experiment, terms=terms)
 README = """\
 # $project
 
-`$method` of fedweave as a Flower app. On one machine, four terminals:
+`$method` of fedweave as a Flower app. On one machine, four terminals, each of them with
 
 ```
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+```
+
+and one of
+
+```
 flower-superlink --insecure --disable-runtime-dependency-installation
 flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9094 --node-config 'partition-id=0 num-partitions=3'
 flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9095 --node-config 'partition-id=1 num-partitions=3'
@@ -140,9 +170,9 @@ address = "127.0.0.1:8000"
 insecure = true
 ```
 
-Then `flwr run . --stream`. With another number of nodes change `clients` in pyproject.toml too. `fedweave flower demo`
-does all of this for you. Over a real network use certificates and node keys: `fedweave flower keys`, and docs/deploy.md
-of fedweave.
+Then, in a fifth with the same `export`, `flwr run . --stream`. With another number of nodes change `clients` in
+pyproject.toml too. `fedweave flower demo .` does all of this for four rounds, encrypted, and leaves nothing behind.
+Over a real network use certificates and node keys: `fedweave flower keys`, and docs/deploy.md of fedweave.
 
 `flwr build` packs the app into one file. To offer it to others on Flower's Hub, put the name of your account into
 `publisher` in pyproject.toml, then `flwr login` and `flwr app publish .`; they get it by `flwr new @account/$project`.
@@ -182,6 +212,20 @@ def write_app(folder: Path, method: str, per_round: int = 3) -> list[Path]:
         for name, text in content.items():
             (folder / name).write_text(Template(text).substitute(values), encoding="utf-8")
     return [folder / name for name in content]
+
+
+def app_config(folder: Path) -> Mapping[str, Any]:
+    """Return the settings of an app that this module wrote, as its owner has changed them."""
+    try:
+        found = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
+    except (OSError, ValueError, LookupError, TypeError):
+        found = {}
+    if missing := [name for name in DEMO_SETS if name not in found]:
+        raise BadInput(
+            f"{str(folder)!r} is not an app of `fedweave flower new`: [tool.flwr.app.config] of its pyproject.toml "
+            f"lacks {', '.join(missing)}."
+        )
+    return found
 
 
 def _names(folder: Path) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -22,6 +23,7 @@ from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
 import psutil
 
+from fedweave.core.settings import BadInput
 from fedweave.engine.pool.zygote import ONE_THREAD
 from fedweave.fleet.floors import OPEN
 from fedweave.fleet.local import guard, keys
@@ -190,8 +192,11 @@ class Processes(AbstractContextManager["Processes"]):
             status = json.loads(self._status.read_text(encoding="utf-8"))["runs"][0]["status"]
         except (OSError, ValueError, KeyError, IndexError):
             status = f"unknown ({self.log('run')})"
-        if status != "finished:completed":
-            raise RuntimeError(f"The run ended as {status!r}:\n{self.log('superlink')}")
+        if status == "finished:completed":
+            return
+        if said := re.findall(r"^fedweave\S+BadInput: (.+)", self.log("run", 1000), re.MULTILINE):
+            raise BadInput(said[-1])
+        raise RuntimeError(f"The run ended as {status!r}:\n{self.log('run')}")
 
     def log(self, name: str, lines: int = 30) -> str:
         """Return the last lines of a process's log."""

@@ -24,7 +24,7 @@ from fedweave.fleet.server.questions import LIFE, Asker, Box, Question, some_of,
 from fedweave.fleet.server.roster import Roster
 from fedweave.fleet.server.terms import Clock, Terms
 from fedweave.fleet.wire.answer import read_loss
-from fedweave.fleet.wire.request import QUERY_LOSS, ask_loss
+from fedweave.fleet.wire.request import MODEL, QUERY_LOSS, SAME_DATA, ask_loss
 from fedweave.fleet.wire.tensors import Tensors, Unfit
 from fedweave.method import Method
 from fedweave.round import Round
@@ -67,6 +67,7 @@ class FlowerEngine:
         self.seen: State = measured.fresh(roster.size) if measured else {}
         limit = terms.answer_seconds if method.pacing.timeout is None else method.pacing.timeout
         self._posts = Posts(grid, clock, limit, at_once(layout.dim * self._asker.tensors.dtype.itemsize))
+        self._heard, self._misfits = False, set[int]()  # whether anyone could train, and who has data of another kind
         self._newest, self._run_clock, self._since = 0, 0.0, clock.now()  # the last dispatch; the run's time at another
 
     def train(self, assignment: Assignment) -> Replies:
@@ -96,7 +97,17 @@ class FlowerEngine:
         """Return the replies, once their failures are in the log."""
         for failure in (*replies.failures.refused, *replies.failures.failed):
             log(INFO, "fedweave: round %s, %s", assignment.round, self._roster.told(failure))
+        self._refuse_other_data(assignment, replies)
         return replies
+
+    def _refuse_other_data(self, assignment: Assignment, replies: Replies) -> None:
+        """End a run in which nobody could ever train, because the server's model is not for the clients' data."""
+        said = {failure.client: failure.why for failure in replies.failures.failed if SAME_DATA in failure.why}
+        self._heard, self._misfits = self._heard or bool(replies.received.any()), self._misfits | said.keys()
+        asked = assignment.cohort.ids.tolist() if assignment.landing is None else self._roster.node
+        if said and not self._heard and self._misfits.issuperset(asked):
+            why = next(iter(said.values()))  # in which Flower has its own signs around the sentence
+            raise BadInput(f"No client could train: {why[max(why.find(MODEL), 0) : why.find(SAME_DATA)]}{SAME_DATA}.")
 
     def learn(self, happened: Round) -> None:
         """Remember the visits of a finished round as its rows have them: an answer that was refused is a failure."""

@@ -16,13 +16,15 @@ from fedweave.core.records import Array, Layout
 from fedweave.core.roles import Solver, Upload
 from fedweave.core.settings import BadInput, brief
 from fedweave.core.spec import build, describe
-from fedweave.fleet.wire.tensors import Tensors, Unfit, records_of
+from fedweave.fleet.wire.tensors import Misfit, Tensors, Unfit, records_of
 from fedweave.upload.everything import Everything
 
 VERSION = 3  # of the messages; both sides compare
 ANYONE = -1  # in the place of the number of a client that has not introduced itself
 SPOKEN, ASKED = "fedweave.version", "fedweave.request"  # in the one ConfigRecord of a request, beside the app's own
 QUERY_LOSS = "query.loss"  # the type of the question for a loss
+MODEL = "the server's model"
+SAME_DATA = "the server's data and the clients' must have the same features and classes"
 
 
 class TrainRequest(NamedTuple):
@@ -117,8 +119,8 @@ def read_setting(content: RecordDict, name: str, most: int) -> int:
     return value
 
 
-def read_vectors(content: RecordDict, tensors: Tensors) -> tuple[Array, Extras]:
-    """Return the model that the server sends, and what comes with it."""
+def read_vectors(content: RecordDict, tensors: Tensors, client: int) -> tuple[Array, Extras]:
+    """Return the model that the server sends to a client, and what comes with it."""
 
     def vector(name: str) -> Array | None:
         record = records_of(content, ArrayRecord).get(name)
@@ -126,10 +128,14 @@ def read_vectors(content: RecordDict, tensors: Tensors) -> tuple[Array, Extras]:
             return None
         numbers = {n: a for n, a in record.items() if n in tensors.types or a.dtype.startswith("float")}
         out = np.empty(tensors.layout.dim, tensors.dtype)
-        tensors.read(ArrayRecord(numbers), out)  # whole numbers, such as counts of batches, are the client's own
+        # Whole numbers, such as counts of batches, are the client's own.
+        tensors.read(ArrayRecord(numbers), out, ours=f"that of client {client}'s data")
         return out
 
-    x = vector("arrays")
+    try:
+        x = vector("arrays")
+    except Misfit as e:
+        raise Misfit(f"{MODEL} {e}: {SAME_DATA}") from None
     if x is None:
         raise Unfit("sent no model")
     return x, Extras(*(vector(name) for name in Extras._fields))

@@ -46,6 +46,10 @@ class Unfit(ValueError):  # noqa: N818 - it says what the message is
     """What arrived cannot be used; the text says what its sender did."""
 
 
+class Misfit(Unfit):
+    """The tensors of another model arrived."""
+
+
 def packed(values: Array) -> Packed:
     """Return an array as Flower sends it."""
     values = np.asarray(values, order="C")
@@ -135,15 +139,16 @@ class Tensors:
 
         return ArrayRecord({name: one(name, kind) for name, kind in self.types.items()})
 
-    def read(self, arrays: ArrayRecord, out: Array, minus: Array | None = None) -> None:
+    def read(self, arrays: ArrayRecord, out: Array, minus: Array | None = None, ours: str = "the model") -> None:
         """Write the arrays into the flat vector ``out``, less the vector ``minus``; refuse what does not fit.
 
-        Floating-point numbers of another size than the model's are cast: NumPy's own are float64.
+        Floating-point numbers of another size than the model's are cast: NumPy's own are float64. ``ours`` is what the
+        model is called where another one arrived.
         """
         cast = self.cast(arrays)
         found = {n: (tuple(a.shape), self.types[n] if n in cast else a.dtype) for n, a in arrays.items()}
-        if wrong := misfit(found, self.layout, self.types):
-            raise Unfit(wrong)
+        if wrong := misfit(found, self.layout, self.types, ours):
+            raise Misfit(wrong)
         into, less = self.layout.split(out), None if minus is None else self.layout.split(minus)
         for name, place in into.items():
             values = opened(name, arrays[name])
