@@ -33,7 +33,7 @@ demo-tune: $(VENV)/.demo  # how the learning rates of both were found: other see
 	$(BIN)/fedweave sweep $(DEMO) $(UNEVEN) --over lr=0.03,0.1,0.3,1 --seed 1001 --seeds 4 --validation 0.2 --out runs/demo-tune
 	$(BIN)/fedweave sweep $(DEMO) $(PLAIN) --over lr=0.01,0.03,0.1,0.3,1,3 --seed 1001 --seeds 4 --validation 0.2 --out runs/demo-plain-tune
 
-methods-tune: $(VENV)/.dev  # the learning rates of beyond/methods, in the same way: 20 minutes on two cores
+methods-tune: $(VENV)/.dev  # the learning rates of beyond/methods, in the same way: ten minutes on two idle cores
 	$(BIN)/python -m fedweave.papers.beyond.tuning
 
 # One thread in each process: more threads than cores would only wait for each other. One process more than two cores

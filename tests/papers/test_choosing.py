@@ -71,8 +71,9 @@ def test_where_nothing_is_better_plain_fedavg_is_named(tmp_path):
         content["measures"]["paper"]["final accuracy"] = dict.fromkeys(values, values["fedavg"])
 
     page = changed(tmp_path, all_equal)
-    assert "- `beyond/demo`, final accuracy: no method was shown to be better. Worse: none." in page
-    assert "| **plain FedAvg** | no difference could be shown in favour of another method | 0, 0, 3 |" in page
+    assert "- `beyond/demo`, final accuracy. Worse: none.\n" in page
+    assert "| none shown | no difference could be shown in favour of another method | 0, 0, 3 |" in page
+    assert "| **plain FedAvg** | every other method is worse | 0, 3, 0 | `beyond/demo` |" in page  # in MB
     assert row(page, "feddd")[1] == "the same in every run"
 
 
@@ -80,6 +81,13 @@ def test_where_nothing_is_better_plain_fedavg_is_named(tmp_path):
 def test_a_run_that_never_arrives_has_no_factor(tmp_path):
     line = row(changed(tmp_path, lambda content: None), "fedacs")
     assert line[3] == "worse: never arrives against always arrives"
+
+    def once(content):
+        (cells,) = (cells for cells in content["rows"] if cells["method"] == "feddd")
+        cells["seconds to the target"] = "9 of 10 seeds, the first 52"
+
+    line = row(changed(tmp_path, once), "feddd")
+    assert line[3] == "**better**: 0.651× (0.54× to 0.786×), arrives in 9 of 10 runs against always arrives"
 
 
 @needs_results

@@ -55,14 +55,16 @@ class Answer:
 
     @property
     def size(self) -> str:
-        """The difference, or the ratio, with its interval; or who arrived where not all runs did."""
-        if not (_all_arrived(self.shown) and _all_arrived(self.reference)):
-            return f"{_arrivals(self.shown)} against {_arrivals(self.reference)}"
+        """The difference, or the ratio, with its interval; and who arrived, where not all runs did."""
+        arrived = f"{_arrivals(self.shown)} against {_arrivals(self.reference)}"
+        if "never" in (self.shown, self.reference):  # a factor would be made of the runs' ends
+            return arrived
         unit, ratio = self.question.facts
         numbers = [self.difference.mean, *self.difference.interval]
         mean, low, high = (show_number(float(np.exp(n)) if ratio else n, unit, ratio) for n in numbers)
         sign = "+" if not ratio and numbers[0] > 0 else ""
-        return f"{sign}{mean} ({low.split()[0]} to {high.split()[0]})"
+        text = f"{sign}{mean} ({low.split()[0]} to {high.split()[0]})"
+        return text if _all_arrived(self.shown) and _all_arrived(self.reference) else f"{text}, {arrived}"
 
     @property
     def detectable(self) -> str:

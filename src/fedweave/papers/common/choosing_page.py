@@ -119,7 +119,7 @@ def markdown(folder: Path = papers.RECORDED) -> str:
         HEAD.format(count=sum(map(len, found.values()))),
         "## At a glance\n",
         _glance(asked, found),
-        "## Where plain FedAvg is the best choice\n",
+        "## Where no method was shown to be better than plain FedAvg\n",
         _plain_best(questions, found),
         "## Do combinations pay?\n",
         _combined(found),
@@ -153,17 +153,24 @@ def _best(q: Question, found: Found) -> tuple[str, str, str]:
     counts = f"{len(better)}, {len(worse)}, {len(found[q]) - len(better) - len(worse)}"
     if better:
         return f"`{better[0].arm}`", better[0].size, counts
-    return "**plain FedAvg**", "no difference could be shown in favour of another method", counts
+    if len(worse) == len(found[q]):
+        return "**plain FedAvg**", "every other method is worse", counts
+    return "none shown", "no difference could be shown in favour of another method", counts
 
 
 def _plain_best(questions: Sequence[Question], found: Found) -> str:
+    """Return where nothing was shown to be better: who is worse, and what the seeds could not have found."""
     lines = []
     for q in questions:
-        if q in found and not _of(found[q], "better"):
-            worse = ", ".join(f"`{a.arm}` {a.size}" for a in _of(found[q], "worse")) or "none"
-            lines.append(
-                f"- `{q.item}`, {LABELS.get(q.measure, q.measure)}: no method was shown to be better. Worse: {worse}."
-            )
+        if q not in found or _of(found[q], "better"):
+            continue
+        worse = ", ".join(f"`{a.arm}` {a.size}" for a in _of(found[q], "worse")) or "none"
+        rest = [a for a in found[q] if a.direction == "open"]
+        least = max(rest, key=lambda a: a.difference.detectable).detectable if rest else ""
+        more = (
+            f" Not shown: {len(rest)}, with differences of up to {least} that might have been missed." if rest else ""
+        )
+        lines.append(f"- `{q.item}`, {LABELS.get(q.measure, q.measure)}. Worse: {worse}.{more}")
     return "\n".join(lines or ["- Nowhere: in every row above some method was shown to be better."]) + "\n"
 
 
@@ -212,7 +219,7 @@ def _cell(answer: Answer) -> str:
     direction, size = answer.direction, answer.size
     if direction == "same":
         return WORDS[direction]
-    more = f"; detectable {answer.detectable}" if direction == "open" and size.endswith(")") else ""
+    more = f"; detectable {answer.detectable}" if direction == "open" and "(" in size else ""
     return f"{WORDS[direction]}: {size}{more}"
 
 
