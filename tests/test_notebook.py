@@ -162,16 +162,15 @@ def test_a_silent_cell_shows_nothing(kernel, tiny, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_a_run_refuses_is_told_below_its_bar(kernel):
+def test_what_is_said_of_a_run_is_below_its_bar(kernel):
     from fedweave.runs.progress import Cell
 
     show = Cell(1)
-    show.say("a <b>")
-    run = type("Run", (), {"experiment": worlds.experiment(), "name": "x<y", "rounds_done": 1, "manifest": {}})()
+    facts = {"experiment": worlds.experiment(), "name": "x<y", "rounds_done": 0, "manifest": {"device": "a <b>"}}
     kernel.display_pub.outputs.clear()
-    show.begin(run)
+    show.begin(type("Run", (), facts)())
     html = kernel.display_pub.outputs[-1]["data"]["text/html"]
-    assert {"x<y", "a <b>"} <= {*Page(html).texts}, "escaped"
+    assert {"x<y", "device: a <b>"} <= {*Page(html).texts}, "escaped"
 
 
 def test_reprs_are_short_and_escaped():

@@ -77,7 +77,7 @@ def test_a_comparison_goes_on_when_called_again(tiny, tmp_path):
     again = fw.compare(zoo, base, out=tmp_path / "c")
     whole = fw.compare(zoo, base)
     assert [r.summary["digest"] for r in again.results] == [r.summary["digest"] for r in whole.results]
-    with pytest.raises(fw.BadInput, match="already exists"):
+    with pytest.raises(fw.BadInput, match="differs in lr"):
         fw.compare(zoo, replace(base, lr=0.9), out=tmp_path / "c")
 
 

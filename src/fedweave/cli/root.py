@@ -64,7 +64,7 @@ COMMANDS = {
     ),
     "resume": Command(
         "app:resume",
-        "Continue an interrupted run, comparison or sweep, bit for bit, or extend a finished one with --rounds.",
+        "Continue an interrupted run, comparison or sweep, bit for bit, or extend a finished one: --rounds, --seeds.",
         ("fedweave resume runs/fedavg-20260101-120000", "fedweave resume runs/fedavg-20260101-120000 --rounds 200"),
     ),
     "report": Command(

@@ -123,10 +123,13 @@ def _search(terms: Terms, whole: Node, gap: float, nodes: int) -> JointPlan:
         nonlocal best, rate
         if (relaxed := relax(terms, node)) is None:
             return
-        share = rounded(terms, node, relaxed)
-        found, seconds = float(terms.worth @ share), max(terms.seconds(share), 1e-300)
-        if found / seconds > rate:
-            best, rate = share, found / seconds
+        found = 0.0
+        for few in (False, True):
+            share = rounded(terms, node, relaxed, few)
+            gain, seconds = float(terms.worth @ share), max(terms.seconds(share), 1e-300)
+            found = max(found, gain)
+            if gain / seconds > rate:
+                best, rate = share, gain / seconds
         heapq.heappush(heap, (-relaxed.rate, next(number), node, relaxed, found))
 
     look(whole)
@@ -199,11 +202,14 @@ def relax(terms: Terms, node: Node) -> Relaxed | None:
     return found
 
 
-def rounded(terms: Terms, node: Node, relaxed: Relaxed) -> Array:
-    """Return a plan close to the linear program's (n,): the clients of the highest rank, and their best shares."""
+def rounded(terms: Terms, node: Node, relaxed: Relaxed, few: bool) -> Array:
+    """Return a plan close to the linear program's (n,): the clients of the highest rank, and their best shares.
+
+    As many clients as may be asked, or ``few``: only those that the linear program asks.
+    """
     u = np.where(node.outside, 0.0, terms.largest(node.end))
     order = np.argsort(-relaxed.rank, kind="stable")
-    order = order[(u[order] > 0) & (relaxed.asked[order] > TINY)][: terms.most]
+    order = order[(u[order] > 0) & (not few or relaxed.asked[order] > TINY)][: terms.most]
     order = order[np.cumsum(terms.least * terms.size[order]) <= terms.budget * (1 + TINY)]
     order = order[np.argsort(-(terms.worth / terms.size)[order], kind="stable")]
     room = (u[order] - terms.least) * terms.size[order]
