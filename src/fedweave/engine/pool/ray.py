@@ -26,7 +26,7 @@ from fedweave.engine.pool.shared_data import SHARED, contiguous
 from fedweave.engine.pool.worker import Answer, Serving, answered, packed, result_of
 from fedweave.local.client_data import ClientData
 
-START_SECONDS = 60.0  # how long to wait for the first actor: the CPUs of a cluster may be busy with other work
+START_SECONDS = 300.0  # how long to wait for the first actor: the CPUs of a cluster may be busy with other work
 MOST_DEATHS = 3  # actors that may be lost at one call, or at their start, before it is no accident
 MOST_COLUMNS = 16  # kept in the object store for later runs
 
