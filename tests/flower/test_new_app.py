@@ -56,7 +56,11 @@ def test_flower_builds_a_bundle_that_says_what_it_holds(app):
         held = {name: file.read(name) for name in file.namelist()}
     lines = [line.split(",") for line in held.pop(".info/CONTENT").decode().splitlines()]
     assert {name: digest for name, digest, _ in lines} == {n: sha256(c).hexdigest() for n, c in held.items()}
-    ours = {str(p.relative_to(app)): p.read_bytes() for p in app.rglob("*") if p.is_file() and p.name != ".gitignore"}
+    ours = {
+        str(p.relative_to(app)): p.read_bytes()
+        for p in app.rglob("*")
+        if p.is_file() and "__pycache__" not in p.parts and p.name != ".gitignore"
+    }
     assert held.keys() == ours.keys()
     assert {n: c for n, c in held.items() if n != "pyproject.toml"} == {
         n: c for n, c in ours.items() if n != "pyproject.toml"
