@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -151,7 +152,7 @@ def test_runs_without_a_common_measure():
 
 def shown(runs: Sequence[Result], width: int = 100) -> str:
     out = io.StringIO()
-    Console(file=out, width=width, color_system="standard", force_terminal=True).print(terminal_table(runs))
+    Console(file=out, width=width, color_system="standard", force_terminal=True).print(terminal_table(runs, width))
     return out.getvalue()
 
 
@@ -163,6 +164,21 @@ def test_the_terminal_table_fits_and_marks_the_best():
     assert "0 of 1" in text
     line = next(line for line in text.splitlines() if "fedyogi" in line)
     assert "\x1b[1m" in line  # bold
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_whole_names():
+    runs = [tiny(m, [0.1, 0.9], seed=s) for m in ("fedavg", "latency_optimal") for s in range(3)]
+    text = shown(runs, 100)
+    assert "left out" not in text
+    assert "upload" in text
+    text = shown(runs, 70)
+    plain = re.sub(r"\x1b\[[\d;]*m", "", text)
+    heading, *lines = [line.rstrip() for line in plain.splitlines() if line.strip()]
+    assert len(heading) <= 70
+    assert "upload" not in heading
+    assert "left out, since the terminal is narrow: upload" in " ".join(lines)
+    assert "bytes" in heading
+    assert any("latency_optimal" in line for line in lines), "no name is broken"
 
 
 def test_what_the_columns_of_the_target_leave_open_is_said():

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from fedweave.cli import plan as plan_command
 from fedweave.cli import sweep as sweep_command
@@ -26,7 +25,7 @@ from fedweave.cli.common import (
     training,
 )
 from fedweave.cli.options import NO_OPTIONS, Text, Typed, experiments_of
-from fedweave.cli.output import beside_progress
+from fedweave.cli.output import beside_progress, screen
 from fedweave.cli.parameters import NORMAL, Json, Talk, help_text
 from fedweave.cli.root import app as app
 from fedweave.cli.root import main as main
@@ -248,8 +247,9 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
         runs = [dict(r.summary) for r in results]
         print_json(runs[0] if page is None else {"runs": runs, "summary": compare_rows(results), "report": str(page)})
         return
-    for table in comparison_tables(results):
-        Console().print(table)
+    console = screen()
+    for table in comparison_tables(results, console.width):
+        console.print(table, end="\n\n")
     if page is not None:
         print(*headline(compare_rows(results))[:2])
     for result in results:

@@ -117,10 +117,10 @@ def _kind(kind: str, count: int, shown: Sequence[str], width: int) -> list[str]:
 
 def _print_claims(item: str, run: bool, json: bool) -> None:
     """Print the claims of the ledger with the verdicts of their recorded runs."""
-    from rich.console import Console
     from rich.table import Table
 
     from fedweave import papers
+    from fedweave.cli.output import screen
     from fedweave.papers.common.results_page import count_run
 
     found = papers.list_claims(item=item)
@@ -134,7 +134,6 @@ def _print_claims(item: str, run: bool, json: bool) -> None:
         mark = " (primary)" if entry["primary"] else " (beyond the paper)" if entry["beyond"] else " (exploratory)"
         cells = (entry["claim"] + mark, entry["where"], entry["published"] or "—", verdict, entry["evidence"] or "—")
         table.add_row(entry["paper"], *cells)
-    screen = Console()
-    Console(width=max(screen.width, 150) if not screen.is_terminal else None).print(table)
+    screen(150).print(table)
     counted = count_run([(entry["beyond"], entry["verdict"]) for entry in found])
     print(f"{counted} `fedweave reproduce ITEM` runs one; docs/reproduce.md explains.")

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedweave import papers
-from fedweave.cli.output import check
+from fedweave.cli.output import check, screen
 from fedweave.cli.parameters import NORMAL, Json, Talk, help_text
 from fedweave.cli.progress import Count
 from fedweave.core.crash_points import crash_point
@@ -282,9 +282,7 @@ def _print(outcome: Outcome, alone: bool) -> None:
         table = Table(*rows[0], title=f"{study.name}, scale {outcome.scale}", title_justify="left")
         for row in rows:
             table.add_row(*row.values())
-        screen = Console()
-        width = max(screen.width, 150) if not screen.is_terminal else None  # not wrapped when written to a file
-        Console(width=width).print(table)
+        screen(150).print(table)
     if alone:
         _print_claims(study.name, _judge([outcome])[study.name])
     print("\n".join([*study.notes, *filter(None, [caution(outcome.scale, study.fidelity(outcome.scale))])]))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from fedweave.cli.common import (
     AtOnce,
@@ -26,7 +25,7 @@ from fedweave.cli.common import (
     training,
 )
 from fedweave.cli.options import NO_OPTIONS, CommandOptions, Texts, Typed, current_name, experiments_of, gather
-from fedweave.cli.output import beside_progress
+from fedweave.cli.output import beside_progress, screen
 from fedweave.cli.parameters import NORMAL, Json, Talk
 from fedweave.cli.signals import resumable
 from fedweave.core.settings import BadInput
@@ -166,9 +165,9 @@ def say(found: Sweep, page: Path, as_json: bool) -> None:
         print_json({"runs": runs, "summary": found.summary, "best": found.best, "tested": tested, "report": str(page)})
         return
     for table in sweep_tables(found):
-        Console().print(table)
+        screen().print(table)
     if found.tested and (table := paired_table(found.tested.results)):
-        Console().print(table)
+        screen().print(table)
     for edge in edges(found.best, found.summary):
         print(f"warning: {edge}", file=sys.stderr)
     print(f"report: {page}")

@@ -18,19 +18,34 @@ from fedweave.runs.results import Result
 
 COSTS = dict(zip(TO_TARGET, ("rounds", "sim. time", "upload", "up and down"), strict=True))
 WHOLE = "bytes"  # by which the headline compares
+WIDTH = 100
+LEFT_OUT_FIRST = ("upload", "loss", "rounds", "wall", "× time")  # columns, where not all of them fit
 Column = tuple[str, str, Callable[[Row], str]]  # heading, the quantity that is ranked, the text of a cell
 
 
-def terminal_table(results: Sequence[Result]) -> Table:
-    """Return the comparison as a rich table, at most 100 columns wide; the best mean of a column is bold."""
+def terminal_table(results: Sequence[Result], width: int = WIDTH) -> Table:
+    """Return the comparison as a rich table; the best mean of a column is bold.
+
+    Where the width is too small for all columns, those that matter least are left out, and the caption names them.
+    """
     rows = compare_rows(results)
-    table = Table(box=box.SIMPLE_HEAD, caption=caption(rows), caption_justify="left", show_edge=False)
-    table.padding, table.pad_edge = (
-        (0, 0, 0, 1),
-        False,
-    )  # 100 columns with the longest names and spreads
-    table.add_column("method", overflow="fold", max_width=24)
-    columns = known_columns(rows)
+    columns, left_out = known_columns(rows), list[str]()
+    table = _means(rows, columns)
+    for heading in LEFT_OUT_FIRST:
+        if Console(width=10 * WIDTH).measure(table).maximum <= width:
+            break
+        if len(fewer := [column for column in columns if column[0] != heading]) < len(columns):
+            columns, left_out = fewer, [*left_out, heading]
+            table = _means(rows, columns)
+    table.caption = caption(rows, [heading for heading, _, _ in columns], left_out)
+    return table
+
+
+def _means(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, caption_justify="left", show_edge=False)
+    table.padding, table.pad_edge = (0, 0, 0, 1), False  # 100 columns with the longest names and spreads
+    longest = max((len(row["method"]) for row in rows), default=0)
+    table.add_column("method", overflow="fold", min_width=min(max(longest, 6), 24), max_width=24)
     for heading, _, _ in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     winners = {quantity: best(rows, quantity) if quantity else None for _, quantity, _ in columns}
@@ -40,9 +55,9 @@ def terminal_table(results: Sequence[Result]) -> Table:
     return table
 
 
-def comparison_tables(results: Sequence[Result]) -> list[Table]:
+def comparison_tables(results: Sequence[Result], width: int = WIDTH) -> list[Table]:
     """Return the means, the differences with their verdicts, the costs and the clients, as far as there are any."""
-    found = (make(results) for make in (terminal_table, paired_table, cost_table, client_table))
+    found = (terminal_table(results, width), *(make(results) for make in (paired_table, cost_table, client_table)))
     return [table for table in found if table is not None]
 
 
@@ -50,7 +65,7 @@ def as_text(tables: Sequence[Table]) -> str:
     """Return tables as plain text, at most 100 columns wide."""
     texts = list[str]()
     for table in tables:
-        Console(file=(text := io.StringIO()), width=100, color_system=None).print(table)
+        Console(file=(text := io.StringIO()), width=WIDTH, color_system=None).print(table)
         texts.append("\n".join(map(str.rstrip, text.getvalue().splitlines())).strip("\n"))
     return "\n\n".join(texts)
 
@@ -159,8 +174,9 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
     ]
 
 
-def caption(rows: Sequence[Row]) -> str:
-    """Say what the numbers of a comparison are."""
+def caption(rows: Sequence[Row], shown: Sequence[str] | None = None, left_out: Sequence[str] = ()) -> str:
+    """Say what the numbers of a comparison are; ``shown`` are the columns, if not all known ones."""
+    shown = [heading for heading, _, _ in known_columns(rows)] if shown is None else shown
     seeds = {row["seeds"] for row in rows}
     parts = ["mean ± std over the seeds" if max(seeds, default=1) > 1 else "one seed each"]
     if any(row["value"] is not None for row in rows):
@@ -169,10 +185,13 @@ def caption(rows: Sequence[Row]) -> str:
     target = next((row["target"] for row in rows if row["target"] is not None), None)
     if any(row["reached"] is not None for row in rows):
         goal = units.goal(target, rows[0]["metric"])
-        parts.append(f"“reached” to “upload”: until {goal}, over the seeds that got there")
-        parts.append(f"“× time”: sim. time beside {rows[0]['baseline']}")
+        until = [heading for heading in shown if heading in ("reached", "rounds", "sim. time", "upload")]
+        parts.append(f"“{until[0]}” to “{until[-1]}”: until {goal}, over the seeds that got there")
+        parts += [f"“× time”: sim. time beside {rows[0]['baseline']}"] if "× time" in shown else []
         parts.append(f"“{WHOLE}”: up and down, of the whole run")
         parts += [worse] if (worse := worse_at_the_end(rows)) else []
+    if left_out:
+        parts.append(f"left out, since the terminal is narrow: {', '.join(left_out)}")
     if ended := sum(row["ended_early"] for row in rows):
         parts.append(
             f"{ended} of {sum(row['seeds'] for row in rows)} runs ended at the target or by patience, as asked"
