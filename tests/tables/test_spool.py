@@ -19,7 +19,7 @@ from fedweave.core import crash_points, vectors
 from fedweave.round.admission import admit
 from fedweave.tables import spool
 from fedweave.tables.files import NotStored
-from fedweave.tables.spool import Spool
+from fedweave.tables.spool import Memory, Spool
 
 K, D = 7, 1031
 FLOAT = np.dtype(np.float32)
@@ -73,6 +73,53 @@ def test_what_was_put_is_there_in_any_order_and_the_rest_is_zero(dtype, large, m
     assert found.dtype == dtype
     assert np.array_equal(found, U)
     assert lies_in_a_file(found) == (not large)
+
+
+@pytest.mark.parametrize("large", [0, 10**6])
+def test_a_row_written_in_place_counts_once_it_is_ended(large, monkeypatch):
+    monkeypatch.setattr(spool, "LARGE", large)
+    U, made = values(), Spool((K, D), FLOAT)
+    for row in (2, 5, 4):
+        made.begin(row)[:] = U[row]
+        if row != 5:  # this one is given up
+            made.end(row)
+    expected = np.zeros_like(U)
+    expected[[2, 4]] = U[[2, 4]]
+    assert np.array_equal(made.matrix(), expected)
+
+
+def test_memory_is_used_again_once_nobody_holds_the_matrix_before():
+    memory, U = Memory(), values()
+
+    def fill(*rows):
+        made = Spool((K, D), FLOAT, memory)
+        for row in rows:
+            made.put(row, U[row])
+        return made.matrix()
+
+    first = fill(*range(K))
+    address, part = first.ctypes.data, first[1:3].T
+    del first
+    second = fill(0)
+    assert second.ctypes.data != address, "a view of the first matrix is held"
+    assert np.array_equal(part, U[1:3].T)
+    del part
+    third = fill(3, 5)
+    assert third.ctypes.data == address
+    expected = np.zeros_like(U)
+    expected[[3, 5]] = U[[3, 5]]
+    assert np.array_equal(third, expected), "nothing is left of the first matrix"
+    assert np.array_equal(second[0], U[0])
+    assert not second[1:].any()
+
+
+def test_memory_of_another_size_is_given_back():
+    memory = Memory()
+    Spool((K, D), FLOAT, memory).matrix()
+    small = Spool((1, D), FLOAT, memory).matrix()
+    assert not small.any()
+    assert small.shape == (1, D)
+    assert not memory._free
 
 
 def test_nothing_was_put(in_files):

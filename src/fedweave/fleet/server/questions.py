@@ -23,7 +23,7 @@ from fedweave.local.trainer import WHILE
 from fedweave.round.admission import admit
 from fedweave.round.memories import relative_weights, with_memory_change
 from fedweave.tables.rows import Rows
-from fedweave.tables.spool import Spool
+from fedweave.tables.spool import Memory, Spool
 from fedweave.upload.codec import ClientModel
 from fedweave.upload.everything import Everything
 
@@ -93,6 +93,7 @@ class Asker:
         self._strangers, self._half = strangers, client_half(solver, self._upload, tensors.layout)
         self.tensors, self._solver, self._seed, self._terms = tensors, solver, seed, terms
         self._has: dict[int, set[str]] = {}  # client -> the memories that it keeps, by their digests
+        self._memory = Memory()
         self.whole = False  # whether models are asked for, which a wrapper around the strategy may clip
 
     def messages(
@@ -135,7 +136,8 @@ class Asker:
     def box(self, q: Question) -> Box:
         """Return an empty box for the answers."""
         passes = self._strangers[1] if self._strangers else None
-        return Box(q.assignment, self.tensors, self._terms.most_samples, passes, self._upload, self.whole)
+        most, memory = self._terms.most_samples, self._memory
+        return Box(q.assignment, self.tensors, most, passes, self._upload, self.whole, memory)
 
     def replies(self, q: Question, box: Box, look: bool = True) -> Replies:
         """Return what was received, and what was wrong with the rest.
@@ -193,11 +195,12 @@ class Box:
         epochs: float | None,
         upload: Upload,
         whole: bool = False,
+        memory: Memory | None = None,
     ):
         """Wait for the answers to an assignment.
 
         ``most_samples`` is how many a client may claim, ``epochs`` that of apps that count their steps themselves;
-        ``whole``: models were asked for, and may have been clipped since.
+        ``whole``: models were asked for, and may have been clipped since. The answers lie in ``memory``.
         """
         self._whole = whole
         ids, context, x = assignment.cohort.ids, assignment.context, assignment.x
@@ -206,7 +209,7 @@ class Box:
         self._tensors, self._most_samples, own = tensors, most_samples, assignment.own_models(ids)
         self._models = [x] * k if own is None else own  # what each was sent
         self.ids, self.received, self.answered = ids, np.zeros(k, bool), np.zeros(k, bool)
-        self._updates, self._update = Spool(shape, x.dtype), np.empty_like(x)  # all, and the one that is being read
+        self._updates = Spool(shape, x.dtype, memory)
         self.sent = np.zeros(shape, bool) if upload.masks else None  # which entries came
         self._upload, self._budget = upload, context.budget
         self._model = ClientModel(tensors.layout, dtype=tensors.dtype)
@@ -235,14 +238,15 @@ class Box:
             if self._whole and "update" in reply.content:
                 raise Unfit("sent its update where its model was asked for, which nobody has clipped")
             most, model = self._most_samples, self._models[row]
-            about = read_answer(reply.content, self._tensors, model, self._update, most, self._expected(row))
+            out = self._updates.begin(row)
+            about = read_answer(reply.content, self._tensors, model, out, most, self._expected(row))
             if self._measure and self._epochs is None and np.isnan(about.variance):
                 raise Unfit("does not report the variance that it was asked for")
             self._check_steps(row, about)
         except Unfit as e:
             self.refused.append(Failure(client, str(e)))
             return
-        self._updates.put(row, self._update)
+        self._updates.end(row)
         self.received[row] = True
         for name, column in self.numbers.items():
             column[row] = getattr(about, name)
