@@ -50,6 +50,18 @@ def test_a_measure_lies_above_or_below_a_number(kind, value):
     assert found.difference == pytest.approx(np.mean(UP) - value)
 
 
+def test_a_claim_about_every_instance_says_in_how_many_it_holds():
+    found = verdict(CLAIM, "exact", settled=False, a=[1.0, 2.0, 3.0], b=[0.5, 2.5, 1.0])
+    assert found.verdict == "contradicted"
+    assert found.evidence == "a 1 to 3, b 0.5 to 2.5; holds in 2 of 3 instances"
+    alike = verdict(CLAIM, "exact", settled=False, a=[1.0, 1.0], b=[2.0, 2.0])
+    assert (alike.verdict, alike.evidence) == ("contradicted", "a 1, b 2")
+    never = verdict(replace(CLAIM, kind="below", value=0.0, others=()), "exact", settled=False, a=[1.0, 2.0])
+    assert never.evidence == "a 1 to 2; holds in none of 2 instances"
+    rising = replace(CLAIM, kind="rising", ours="", others=("a", "b"))
+    assert verdict(rising, "exact", settled=False, a=[1, 4], b=[3, 3]).evidence.endswith("holds in 1 of 2 instances")
+
+
 def test_ours_must_beat_every_other_and_one_better_one_contradicts():
     claim = replace(CLAIM, others=("b", "c"))
     assert verdict(claim, a=UP, b=DOWN, c=DOWN) == "confirmed"

@@ -149,20 +149,28 @@ def _p_values(claim: Claim, found: Sequence[Difference], censored: bool) -> tupl
 
 def _exact(plain: Judged, values: Values, unit: str) -> Judged:
     """Judge what arithmetic decides: every value is the same for every seed, or holds for every instance."""
-    claim, gaps = plain.claim, [a - b for a, b in _pairs(plain.claim, values)]
+    claim, gaps = plain.claim, np.array([a - b for a, b in _pairs(plain.claim, values)])
     if claim.kind in ("equal", "value", "holds"):
-        holds = all((np.abs(gap) <= claim.margin).all() for gap in gaps)
+        held = np.abs(gaps) <= claim.margin
     elif claim.kind in ("rising", "falling"):  # at every step, not only on the whole
         steps = np.diff([values.compared(arm) for arm in claim.others], axis=0)
-        holds = bool((steps > 0 if claim.kind == "rising" else steps < 0).all())
+        held = steps > 0 if claim.kind == "rising" else steps < 0
     else:
-        holds = all((gap > 0).all() for gap in gaps)
-    verdict: Verdict = "confirmed" if holds else "contradicted"
+        held = gaps > 0
+    instances = held.all(0)
+    holds = bool(instances.all())
     arms = [arm for arm in (claim.ours, *claim.others) if arm]
-    text = ", ".join(f"{arm} {show_number(values.by_arm[arm].mean(), unit)}" for arm in arms)
-    seeds = min(gap.size for gap in gaps)
+    text = ", ".join(f"{arm} {_range(values.by_arm[arm], unit)}" for arm in arms)
+    if not holds and len({v.tobytes() for v in np.column_stack([values.by_arm[arm] for arm in arms])}) > 1:
+        text += f"; holds in {instances.sum() or 'none'} of {instances.size} instances"
     p = (0.0, 1.0) if holds else (1.0, 0.0)
-    return replace(plain, verdict=verdict, evidence=text, p_right=p[0], p_wrong=p[1], seeds=seeds)
+    verdict: Verdict = "confirmed" if holds else "contradicted"
+    return replace(plain, verdict=verdict, evidence=text, p_right=p[0], p_wrong=p[1], seeds=instances.size)
+
+
+def _range(values: Array, unit: str) -> str:
+    low, high = (show_number(float(value), unit) for value in (values.min(), values.max()))
+    return low if low == high else f"{low} to {high}"
 
 
 def _with_difference(judged: Judged, d: Difference, sign: int, ratio: bool, never: bool, unit: str) -> Judged:
