@@ -14,6 +14,7 @@ import pytest
 
 import fedweave
 from clean import ROOT, built, called, done, linked, metadata, pip_installed
+from fedweave.local.compiled import kernels as kernels_module
 from smaller import smaller
 
 PIP = bool(os.environ.get("FEDWEAVE_FAULTS"))
@@ -104,8 +105,9 @@ def test_what_is_declared_is_enough(extras, packages, tmp_path):
         if PIP or not extras:
             assert done(*command(python, "--version")).strip() == fedweave.__version__
             assert "fedavg" in done(*command(python, "list"))
+        kernels = {} if PIP else {"NUMBA_CACHE_DIR": str(Path(kernels_module.__file__).parent / "__pycache__")}
         for use in USES[extras]:
-            done(*command(python, use), folder=tmp_path)
+            done(*command(python, use), folder=tmp_path, **kernels)  # compiled here, unless that is to be tried too
 
 
 @pytest.mark.parametrize("extras", MISSING)

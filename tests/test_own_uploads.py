@@ -11,6 +11,7 @@ from fedweave import flower
 from fedweave.core.records import Cohort, Replies
 from fedweave.core.roles import Parcel, Upload
 from fedweave.engine.pool.processes import Workers
+from fedweave.fleet.server.terms import Terms
 from fedweave.round import absorb, first_state, plan, run_round
 from fedweave.runs.session import prepare
 from fedweave.upload.codec import ClientModel
@@ -119,10 +120,9 @@ def test_personal_heads_never_reach_the_server_and_are_where_clients_go_on():
 
 
 def test_a_strategy_refuses_an_upload_that_an_ordinary_app_cannot_encode():
+    strategy = flower.Strategy(fw.Method(fw.sample.Uniform(2), upload=TopK()), terms=Terms(start_seconds=2))
     with pytest.raises(fw.BadInput, match="encode their updates with TopK"):
-        flower.Strategy(fw.Method(fw.sample.Uniform(2), upload=TopK())).start(
-            flower.LocalGrid(plain(), 2), initial(), num_rounds=1
-        )
+        strategy.start(flower.LocalGrid(plain(), 2), initial(), num_rounds=1)
 
 
 def test_a_codec_that_decodes_to_another_length_is_named():

@@ -210,13 +210,23 @@ def test_a_node_of_another_app_that_comes_first_ends_no_run_before_the_deadline(
     assert f"Node {fleet.nodes[0]} is no client" in roster.news[0]
 
 
-def test_where_nobody_is_a_client_of_ours_the_error_says_what_is_needed():
+def test_where_two_nodes_of_another_app_come_first_others_have_half_a_minute():
+    apps = {i: app() if i > 1 else plain() for i in range(CLIENTS)}
+    fleet = flower.LocalGrid(apps, CLIENTS)
+    fleet.online = set(fleet.nodes[:2])
+    terms, clock = Terms(connected=CLIENTS - 2), Later(fleet, *range(CLIENTS))
+    roster = Roster(fleet, terms, clock, needs="They must be ours.", clients=CLIENTS)
+    assert roster.gather().sum() == CLIENTS - 2
+
+
+@pytest.mark.parametrize(("terms", "earliest", "latest"), [({"start_seconds": 20}, 20, 22), ({}, 30, 33)])
+def test_where_nobody_is_a_client_of_ours_the_error_says_what_is_needed(terms, earliest, latest):
     fleet, clock = flower.LocalGrid(plain(), 2), VirtualClock()
     with pytest.raises(
         fw.BadInput, match=r"They must be ours\. A node of this fleet is none: it did not say who it is"
     ):
-        Roster(fleet, Terms(start_seconds=20), clock, needs="They must be ours.").gather()
-    assert clock.now() >= 20
+        Roster(fleet, Terms(**terms), clock, needs="They must be ours.").gather()
+    assert earliest <= clock.now() <= latest
 
 
 def test_a_node_that_was_mended_and_started_again_is_asked_again_who_it_is():

@@ -19,7 +19,7 @@ from fedweave.engine.pool.protocol import Build, Call, Pool
 from fedweave.local.client_data import ClientData
 from fedweave.local.trainer import ALL_ROWS, EVALUATION_BATCH, Jobs, Trainer
 from fedweave.round.memories import relative_weights
-from fedweave.tables.spool import Spool
+from fedweave.tables.spool import Memory, Spool
 from fedweave.tasks.task import Sums, add_up
 from fedweave.upload.codec import check_decoded
 from fedweave.upload.everything import Everything
@@ -70,12 +70,13 @@ class Simulator:
         self._upload, self._skip = upload or Everything(), skip
         self._pool, self._build, self._data = pool, build, data
         self._later: _Later | None = None
+        self._memory = Memory()  # of updates, for one round after another
 
     def train(self, assignment: Assignment) -> Replies:
         """Train the cohort. Clients whose answers will be lost are not trained: it would change nothing."""
         ids, landing = assignment.cohort.ids, assignment.landing
         received, seconds, up, down = self.send(assignment) if landing is None else landing.sent
-        found = _merge(assignment, self._participate(assignment, received.nonzero()[0], _receive))
+        found = _merge(assignment, self._participate(assignment, received.nonzero()[0], _receive), self._memory)
         if found.failed:
             received = received & ~np.isin(ids, [failure.client for failure in found.failed])
             for rows in (found.memory_change, found.mask):  # a lost reply is a zero row
@@ -113,7 +114,7 @@ class Simulator:
     def rehearse(self, assignment: Assignment) -> Array:
         """Return the updates that the cohort would send, whatever its links."""
         everyone = np.arange(assignment.cohort.ids.size)
-        return _merge(assignment, self._participate(assignment, everyone, _rehearse)).updates
+        return _merge(assignment, self._participate(assignment, everyone, _rehearse), self._memory).updates
 
     def _participate(
         self, assignment: Assignment, rows: Array, work: Callable[..., Received]
@@ -254,10 +255,13 @@ def _jobs(assignment: Assignment, ids: Array, rows: Array) -> Jobs:
     )
 
 
-def _merge(assignment: Assignment, pieces: Iterator[tuple[Array | slice, Received]]) -> Received:
-    """Return what was received of the whole cohort, from pieces with their rows; the rows of the others are empty."""
+def _merge(assignment: Assignment, pieces: Iterator[tuple[Array | slice, Received]], memory: Memory) -> Received:
+    """Return what was received of the whole cohort, from pieces with their rows; the rows of the others are empty.
+
+    The updates lie in ``memory``.
+    """
     k, x, context, failed = assignment.cohort.ids.size, assignment.x, assignment.context, []
-    updates, nothing = Spool((k, x.size), x.dtype), np.full(k, np.nan)
+    updates, nothing = Spool((k, x.size), x.dtype, memory), np.full(k, np.nan)
     columns: dict[str, Array] = {name: nothing.copy() for name in _ALWAYS}
     if context.measure:
         columns["variance"] = nothing.copy()

@@ -24,6 +24,7 @@ MOST_CLAIMED = 10**5  # clients of a fleet whose size only its nodes tell; a lar
 AGREED = 2  # nodes that must say the same size where it is not stated: one alone could shut the others out
 TRIES = 3  # how often a node is asked who it is before it is taken for something else
 HELLO_SECONDS = 60.0  # to answer the first question: Flower starts a process for it
+STRANGERS_SECONDS = 30.0  # how long a fleet in which all run another app is given for others to come
 LATE = 30.0  # how long a question lives after it was waited for
 # What Flower itself says in the name of a node that has not answered.
 UNHEARD = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
@@ -44,9 +45,9 @@ class Roster(Seats):
     A node is asked once who it is, and waited for once: Flower lists a dead one for a minute, and rounds go on. It gets
     the seat of its ``partition-id`` if nobody else holds it. The fleet has as many seats as was stated, or as most
     nodes say, at least two of them, when the first round begins. With ``needs``, a sentence, it is an error if nodes
-    came and none of them runs our app. A node that was away is asked again, and not waited for: it may have been
-    mended, or be another client now. With ``classes`` clients are also asked how well their samples cover so many
-    classes, or 0: as many as each one knows.
+    came and none of them runs our app; where as many came as must, others have half a minute more. A node that was away
+    is asked again, and not waited for: it may have been mended, or be another client now. With ``classes`` clients are
+    also asked how well their samples cover so many classes, or 0: as many as each one knows.
     """
 
     def __init__(
@@ -83,18 +84,30 @@ class Roster(Seats):
 
     def gather(self) -> Array:
         """Return which clients are there (N,) bool, after waiting for as many as the terms want."""
-        deadline = self._clock.now() + self._terms.start_seconds
+        deadline, alone_since = self._clock.now() + self._terms.start_seconds, None
         while True:
-            there = self._look(deadline)
+            there, now = self._look(deadline), self._clock.now()
             wanted = self._wanted()
             if self.size and self._agreed and there.sum() >= wanted:
                 self.stated = self.size  # from now on nobody can change it
                 return there
-            if self._clock.now() >= deadline:
+            if not self._strangers_only:
+                alone_since = None
+            elif alone_since is None:
+                alone_since = now
+            given_up = deadline if alone_since is None else min(deadline, alone_since + STRANGERS_SECONDS)
+            if now >= given_up:
                 if self._needs and self._stranger and not self.holder:
                     raise BadInput(f"{self._needs} A node of this fleet is none: {self._stranger}")
                 raise RuntimeError(self._missing(there, wanted))
             self._clock.sleep(min(max(self._terms.poll_seconds, 0.5), self._terms.start_seconds))
+
+    @property
+    def _strangers_only(self) -> bool:
+        """Whether as many nodes as must come have come, and all of them run another app where ours is needed."""
+        strangers = list(self._claims.values()).count(None)
+        enough = max(AGREED, self.min_available or self.stated or 0)
+        return bool(self._needs) and not self.holder and strangers >= enough
 
     @property
     def _agreed(self) -> bool:
