@@ -54,6 +54,7 @@ def test_a_broken_library_is_told_with_the_way_to_mend_it(monkeypatch, capsys):
     with pytest.raises(ImportError):  # our own module: a defect of fedweave, not of the installation
         root._parse(sys.argv[1:])
     monkeypatch.delitem(sys.modules, "fedweave.store.export")
+    monkeypatch.delitem(sys.modules, "fedweave.cli.output", raising=False)
     monkeypatch.delitem(sys.modules, "rich.console", raising=False)
     monkeypatch.setitem(sys.modules, "rich.console", None)
     with pytest.raises(SystemExit) as ended:

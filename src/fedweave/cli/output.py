@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+
+from rich.console import Console
 
 from fedweave.cli.parameters import Talk
 from fedweave.cli.signals import heed
@@ -11,14 +12,9 @@ from fedweave.core.errors import BadInput
 from fedweave.runs.callbacks import Callback, Given, Running
 from fedweave.runs.refusals import Refusals
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 def screen(least: int = 100) -> Console:
     """Return where tables are printed: as wide as the terminal, and wide enough for them when written to a file."""
-    from rich.console import Console
-
     console = Console()
     return console if console.is_terminal else Console(width=max(console.width, least))
 
