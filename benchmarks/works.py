@@ -21,10 +21,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedweave import methods, models
+from fedweave.core.determinism import deterministic
 from fedweave.core.records import Array, Population
 from fedweave.data.columns import Items
 from fedweave.engine.machine import processor
@@ -175,9 +177,12 @@ def fedweave_round(
     )
     state = first_state(method, initial_vector(model()), population, engine.layout.parameters)
 
+    blas = ThreadpoolController()
+
     def one_round() -> Array:
         nonlocal state
-        state, done = run_round(method, state, population, engine, work.lr, 0)
+        with deterministic(blas):  # as every run does: the server's arithmetic has one thread, beside the workers
+            state, done = run_round(method, state, population, engine, work.lr, 0)
         return done.cohort.ids
 
     return one_round
