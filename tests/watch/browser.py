@@ -58,17 +58,23 @@ class Browser:
 
     def get(self, expression: str) -> Any:
         """Return the value of a JavaScript expression."""
-        found = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        found = self._evaluate(expression)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
     def wait(self, expression: str) -> Any:
-        """Return the value of an expression once it is true; give up after a minute."""
+        """Return the value of an expression once it is true; give up after a minute.
+
+        Not yet true is also one about an element that the page is just drawing.
+        """
         end = time.monotonic() + 60
-        while not (value := self.get(expression)):
+        while not (value := self._evaluate(expression)["result"].get("value")):
             assert time.monotonic() < end, f"never true: {expression}\n{self.get('document.body.innerText')}"
             time.sleep(0.05)
         return value
+
+    def _evaluate(self, expression: str) -> dict[str, Any]:
+        return self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
 
     def press(self, key: str) -> None:
         for kind in ("rawKeyDown", "keyUp"):
