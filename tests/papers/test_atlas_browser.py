@@ -8,7 +8,8 @@ from html import escape, unescape
 import pytest
 
 from fedweave import papers
-from fedweave.papers.atlas import pages
+from fedweave.papers.atlas.contents import read_contents
+from fedweave.papers.atlas.front import front_page
 from report.test_browser import BROWSER, FLAGS
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH")
@@ -37,7 +38,7 @@ onload = () => {
 
 
 def test_the_table_filters_and_sorts_and_fits_a_phone(tmp_path):
-    front = pages(papers.RECORDED)["index.html"]
+    front = front_page(read_contents(papers.RECORDED))
     frames = "".join(f'<iframe width="{w}" height="900" srcdoc="{escape(front)}"></iframe>' for w in (1400, 390))
     outer = tmp_path / "outer.html"
     outer.write_text(f"<!DOCTYPE html>{frames}<pre id=out></pre><script>{PROBE}</script>", encoding="utf-8")

@@ -211,9 +211,9 @@ def settle(judged: Sequence[Judged]) -> list[Judged]:
     A primary claim that was not run counts as one with p = 1, so that verdicts do not depend on what was run. Claims of
     ours are a family of their own, and claims without their seeds are in none: neither may ease a paper's own claims.
     """
-    decided = [j for j in judged if j.fidelity == "exact" or not j.seeds]
-    short = {id(j): _decide(j, 1.0) for j in judged if j.seeds < j.claim.seeds and j not in decided}
-    tested = [j for j in judged if j not in decided and id(j) not in short]
+    open_ = [j for j in judged if j.fidelity != "exact" and j.seeds]
+    short = {id(j): _decide(j, 1.0) for j in open_ if j.seeds < j.claim.seeds}
+    tested = [j for j in open_ if id(j) not in short]
     primary = [j for j in tested if j.claim.primary]
     p = [min(j.p_right, j.p_wrong) for j in primary]
     padded = holm(p + [1.0] * (len(PAPERS) - len(p)))
