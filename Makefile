@@ -36,13 +36,13 @@ demo-tune: $(VENV)/.demo  # how the learning rates of both were found: other see
 methods-tune: $(VENV)/.dev  # the learning rates of beyond/methods, in the same way: ten minutes on two idle cores
 	$(BIN)/python -m fedweave.papers.beyond.tuning
 
-# One thread in each process: more threads than cores would only wait for each other. One process more than two cores
+# One thread in each process: more threads than cores would only wait for each other. Two processes more than two cores
 # need, since the tests of real fleets mostly wait.
 test faults: export OMP_NUM_THREADS := 1
 test faults: export OPENBLAS_NUM_THREADS := 1
 test faults: export MKL_NUM_THREADS := 1
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST)
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST)
 
 faults: $(VENV)/.dev  # every kill point, a hundred random times, a hundred thousand broken files, as many messages, the lowest versions and each extra installed, every method with every task, lost nodes of a Ray cluster, ten minutes of the live page: an hour
 	FEDWEAVE_FAULTS=1 $(BIN)/python -m pytest -n 2 tests/faults tests/local/test_company.py tests/test_install.py \
