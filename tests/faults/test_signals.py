@@ -19,7 +19,7 @@ RUN = ["scaffold", *(word for name, value in WORLD.items() for word in (f"--{nam
 RUN += ["--tables", "disk", "--workers", "1"]
 COMPARE = ["compare", "fedavg", *RUN]
 ONCE = {"folder made", "folder filled", "folder named"}  # passed when a run begins
-NEVER = {"rewinding", "audit rewinding", "extending"}  # passed only by a run that goes on
+NEVER = {"rewinding", "audit rewinding", "extending", "extended"}  # passed only by a run that goes on
 CASES = [(point, by) for point in POINTS for by in CODES]
 CASES = CASES if THOROUGH else CASES[::4] + CASES[3::8]  # each of the two at some points
 
