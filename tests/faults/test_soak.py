@@ -145,7 +145,8 @@ def test_a_fleet_in_bad_weather_changes_nothing_and_nothing_piles_up():
     assert min(grid.counts[kind] for kind in ("lost", "bad", "doubled")) > rounds / 10
     told = found[1].train_metrics_clientapp
     assert list(told) == list(range(1, rounds + 1))
-    assert sum(m["refused"] for m in told.values()) == grid.counts["bad"]
+    of_all = [sum(m["refused"] for m in result.train_metrics_clientapp.values()) for result in found]
+    assert of_all[1] - of_all[0] == grid.counts["bad"], "a good one may be refused too: far longer than the median"
     (before, *handles), (after, *still) = seen
     assert still == handles, "handles and threads"
     slope = (after - before) / (rounds * 3 / 4) * 1000
