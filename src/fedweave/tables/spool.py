@@ -31,7 +31,7 @@ class Memory:
         found = next((place for place, memory in enumerate(self._free) if memory.size == size), None)
         memory = np.zeros(size, np.uint8) if found is None else self._free[found]
         self._free.clear()  # what does not fit any longer is given back
-        whole = np.frombuffer(memoryview(memory), dtype)  # every view of the matrix refers to this one
+        whole = np.frombuffer(memory.data, dtype)  # every view of the matrix refers to this one
         weakref.finalize(whole, self._free.append, memory).atexit = False
         return whole.reshape(shape), found is not None
 
