@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from fedweave import papers
 from fedweave.papers.common import ledger
@@ -17,6 +18,13 @@ from fedweave.papers.fedaware.setup import SETTINGS, client_lr, zoo
 STUDIES = papers.studies()
 
 
+@pytest.fixture
+def without_margins(monkeypatch):
+    """Figures are drawn where they are: making room for their labels takes longer than all the rest."""
+    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda *_: None)
+
+
+@pytest.mark.usefixtures("without_margins")
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_runs_is_drawn_and_judged(name):
     outcome = papers.reproduce(name)  # stand-ins replace missing data sets, so nothing is skipped
