@@ -11,7 +11,7 @@ from fedweave import flower
 from fedweave.core.records import Cohort, Replies
 from fedweave.core.roles import Parcel, Upload
 from fedweave.engine.pool.processes import Workers
-from fedweave.fleet.server.terms import Terms
+from fedweave.fleet.server.terms import VirtualClock
 from fedweave.round import absorb, first_state, plan, run_round
 from fedweave.runs.session import prepare
 from fedweave.upload.codec import ClientModel
@@ -120,7 +120,7 @@ def test_personal_heads_never_reach_the_server_and_are_where_clients_go_on():
 
 
 def test_a_strategy_refuses_an_upload_that_an_ordinary_app_cannot_encode():
-    strategy = flower.Strategy(fw.Method(fw.sample.Uniform(2), upload=TopK()), terms=Terms(start_seconds=2))
+    strategy = flower.Strategy(fw.Method(fw.sample.Uniform(2), upload=TopK()), clock=VirtualClock())
     with pytest.raises(fw.BadInput, match="encode their updates with TopK"):
         strategy.start(flower.LocalGrid(plain(), 2), initial(), num_rounds=1)
 
