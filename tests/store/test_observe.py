@@ -48,6 +48,25 @@ def test_a_run_under_way_is_seen_as_it_was_saved_last_and_goes_on_undisturbed(tm
     assert not (tmp_path / "run/run.sqlite-wal").exists(), "the writer was the last to close, and cleaned up"
 
 
+@pytest.mark.parametrize("log_stays", [False, True])
+def test_a_writer_that_ends_just_before_its_files_are_opened(tmp_path, monkeypatch, log_stays):
+    """SQLite removes the index before the log; a reader may come between the two."""
+    connect = sqlite3.connect
+    with Writer(tmp_path / "run") as writer:
+        writer("add 2", "save")
+
+        def late(*args, **kwargs):
+            monkeypatch.setattr(sqlite3, "connect", connect)
+            writer("close")
+            assert not (writer.folder / "run.sqlite-shm").exists()
+            if log_stays:
+                (writer.folder / "run.sqlite-wal").write_bytes(b"")
+            return connect(*args, **kwargs)
+
+        monkeypatch.setattr(sqlite3, "connect", late)
+        assert count(writer.folder) == 2
+
+
 def test_what_a_killed_run_left_is_read_from_its_log(tmp_path):
     with Writer(tmp_path / "run") as writer:
         writer("add 3", "save", "add 1")

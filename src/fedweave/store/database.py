@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,14 @@ def observe(folder: Path) -> sqlite3.Connection:
     how = "readonly_shm=1" if wal else "immutable=1"  # without a log nobody is writing, and the file is all there is
     place = (folder.absolute() / NAME).as_uri()
     db = sqlite3.connect(f"{place}?mode=ro&{how}", uri=True, isolation_level=None)
-    db.execute("PRAGMA trusted_schema=OFF")
+    try:
+        db.execute("PRAGMA trusted_schema=OFF")
+        db.execute("SELECT 1 FROM sqlite_master")  # opens the files
+    except sqlite3.OperationalError:
+        db.close()
+        if wal and not os.path.exists(folder / f"{NAME}-shm"):  # its writer has just ended and removed them
+            return observe(folder)
+        raise
     return db
 
 
@@ -65,9 +72,12 @@ def _copy_to_memory(folder: Path) -> sqlite3.Connection:
     memory = sqlite3.connect(":memory:", isolation_level=None)
     with tempfile.TemporaryDirectory(prefix="fedweave-") as temporary:
         for name in (NAME, f"{NAME}-wal"):
-            if (folder / name).exists():
-                with open_inside(folder / name, "rb") as source, (Path(temporary) / name).open("wb") as copy:
-                    shutil.copyfileobj(source, copy)
+            with (
+                suppress(FileNotFoundError),  # a log that its writer has just removed holds nothing any more
+                open_inside(folder / name, "rb") as source,
+                (Path(temporary) / name).open("wb") as copy,
+            ):
+                shutil.copyfileobj(source, copy)
         with closing(sqlite3.connect(Path(temporary) / NAME)) as copied:
             copied.backup(memory)
     return memory
