@@ -4,7 +4,8 @@ W1 and W2 as in rounds.py, with 1,000 test images; MNIST: 100 clients, 10 of the
 CNN; each evaluated every round. Wall seconds of the main process by what it does; "start" begins with the process, and
 "end" is from the last word to its end. With workers, evaluation beside training counts as training.
 
---start: seconds of `fedweave run` on digits with one round, of `list` and of `--help`, against another checkout.
+--start: seconds of `fedweave run` on digits with one round, of `list` and of `--help`, against another checkout; and of
+Python alone and with torch, which a run needs.
 --overlap: the MNIST run with evaluation every round against its training alone (evaluated after the last round only).
 Both sides in one run, alternating; the figure is the median over turns of the ratio, also in
 processor seconds, which other programs on the machine disturb less.
@@ -152,7 +153,7 @@ def start(against: Path, turns: int) -> dict[str, Any]:
     sides = {"here": Path(__file__).resolve().parents[1], "there": against.resolve()}
     commands = {"run": "run fedavg --data digits --rounds 1 --out", "list": "list", "help": "--help"}
     taken: dict[str, dict[str, list[tuple[float, float]]]] = {c: {side: [] for side in sides} for c in commands}
-    plain: list[float] = []
+    alone: dict[str, list[float]] = {"pass": [], "import torch": []}  # what no change of ours makes shorter
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(turns + 1):  # the first one compiles and warms up
             for command, words in commands.items():
@@ -160,8 +161,9 @@ def start(against: Path, turns: int) -> dict[str, Any]:
                     given = words.split() + ([f"{folder}/{side}{turn}"] if command == "run" else [])
                     seconds = _seconds(["-m", "fedweave", *given], sides[side], folder)
                     taken[command][side] += [seconds] * (turn > 0)
-            plain += [_seconds(["-c", "pass"], sides["here"], folder)[0]] * (turn > 0)
-    figures: dict[str, Any] = {"turns": turns, "python_s": median(plain)}
+            for program, found in alone.items():
+                found += [_seconds(["-c", program], sides["here"], folder)[0]] * (turn > 0)
+    figures: dict[str, Any] = {"turns": turns} | {f"{program}_s": median(found) for program, found in alone.items()}
     for command, by_side in taken.items():
         for i, unit in enumerate(("", "_processor")):
             figures |= {f"{command}_{side}{unit}_s": median(s[i] for s in found) for side, found in by_side.items()}

@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import threading
 from itertools import product
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedweave.core.settings import settings as part
 from fedweave.local.compiled import table
 from fedweave.local.compiled.network import CompiledNetwork
 from fedweave.local.solvers import SGD, Adam
+from fedweave.local.torch import trainer as trainer_module
 from fedweave.local.torch.flat_module import FlatModule, initial_vector
 from fedweave.local.torch.pieces import cut_into_pieces
 from fedweave.local.torch.samples import Samples
@@ -153,6 +155,48 @@ def digest(model):
     start = np.random.default_rng(0).normal(0, 0.1, initial_vector(module).size).astype(np.float32)
     trained = TorchTrainer(module, data, SGD(), 0).train(start, jobs_of((0, 9, 5), (2, 4, 40)))
     return hashlib.sha256(b"".join(np.asarray(column).tobytes() for column in trained[:3])).hexdigest()
+
+
+@pytest.mark.parametrize("model", [odd_dense, odd_cnn])
+def test_threads_change_no_bit(model, monkeypatch):
+    monkeypatch.setattr(trainer_module, "THREAD", 1)
+    used, call = list[tuple[int, int]](), CompiledNetwork.train_in_one_call
+
+    def noted(self, *arguments):
+        used.append((threading.get_ident(), id(self)))
+        return call(self, *arguments)
+
+    monkeypatch.setattr(CompiledNetwork, "train_in_one_call", noted)
+    trainer, start = trainer_of(model, image_data())
+    models = start + np.random.default_rng(1).normal(0, 0.1, (7, start.size)).astype(np.float32)
+    jobs = jobs_of((0, 40, 3), (1, 1, 4), (2, 1, 30), (0, 2, 5), (1, 3, 1), (2, 1, 1), (0, 12, 7))
+    versions, starts = jobs._replace(version=np.arange(7)), jobs._replace(starts=models)
+    for x, these in ((start, jobs), (models, versions), (start, starts)):
+        trainer.threads = 1
+        alone = trainer.train(x, these)
+        for trainer.threads in (2, 3, 7, 20):
+            used.clear()
+            together = trainer.train(x, these)
+            assert len(used) == 7
+            assert len(set(used)) == len({network for _, network in used}) > 1, "no two threads share a network"
+            for one, other in zip(alone[:-1], together[:-1], strict=True):
+                assert np.array_equal(one, other, equal_nan=True)
+
+
+def test_an_error_in_a_thread_is_that_of_the_round(monkeypatch):
+    monkeypatch.setattr(trainer_module, "THREAD", 1)
+    trainer, start = trainer_of(odd_dense, image_data())
+    trainer.threads = 3
+    main, call = threading.get_ident(), CompiledNetwork.train_in_one_call
+
+    def failing(self, *arguments):
+        if threading.get_ident() != main:
+            raise RuntimeError("stopped")
+        return call(self, *arguments)
+
+    monkeypatch.setattr(CompiledNetwork, "train_in_one_call", failing)
+    with pytest.raises(RuntimeError, match="stopped"):
+        trainer.train(start, jobs_of((0, 3, 4), (1, 3, 4), (2, 3, 4)))
 
 
 OTHERS = ["-avx512f,-avx512vl,-avx512bw,-avx512dq", "-avx512f,-avx512vl,-avx512bw,-avx512dq,-avx2,-fma,-avx"]

@@ -39,7 +39,10 @@ def torch_simulator(
     Sub-models begin ``roll`` channels further on each round.
     """
     build = partial(_build_trainer, model, tuple(submodels), solver, seed, device, task, adversary, roll)
-    return Simulator(build(data), upload, pool, build, data, skip)
+    trainer = build(data)
+    if isinstance(trainer, TorchTrainer):  # what is not worth a worker has the processors to itself
+        trainer.threads = pool.count or 1
+    return Simulator(trainer, upload, pool, build, data, skip)
 
 
 def _build_trainer(

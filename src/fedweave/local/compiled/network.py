@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from ctypes import addressof, c_char, c_int64
 from math import prod
 from typing import Any
@@ -52,27 +53,38 @@ class CompiledNetwork:
     def __init__(self, plan: Plan, samples: Samples, dim: int, shape: tuple[int, ...]):
         from fedweave.local.compiled.kernels import load  # LLVM is loaded where it is used
 
-        self.plan, self._samples, self._kernels, self._shape = plan, samples, load(), shape
-        self._gradient, room = np.zeros(dim, np.float32), np.zeros(plan.room, np.float32)
-        offset, where = np.zeros(plan.offsets, np.int64), np.zeros(plan.where, np.float32)
-        room[plan.numbers[ONES] :] = 1  # nothing lies behind the ones, and nobody writes there
-        self._x, scaling = None, (NOTHING, NOTHING)
+        self.plan, self._samples, self._kernels, self._shape, self._dim = plan, samples, load(), shape, dim
+        self._x, self._scaling = None, (NOTHING, NOTHING)
         kind = torch.float32 if samples.scale is None else torch.uint8
         if isinstance(samples.x, Tensor) and samples.x.dtype == kind:
             self._x, each = samples.x.flatten(1).contiguous().numpy(), samples.x.shape[1:]
             if samples.scale is not None:
                 scale, shift = (np.ascontiguousarray(t.expand(each).reshape(-1).numpy()) for t in samples.scale)
-                scaling = scale, shift
+                self._scaling = scale, shift
         labels, classify = samples.y.numpy(), bool(plan.numbers[CLASSIFY])
         labels = np.ascontiguousarray(labels, np.int64 if classify else np.float32)
         rows = NO_ROWS if self._x is None else self._x
         self._data = (rows, labels, NOTHING) if classify else (rows, NO_LABELS, labels)
+        self._take_room()
+
+    def _take_room(self) -> None:
+        """Take the memory that calls write to."""
+        plan, (scale, shift) = self.plan, self._scaling
+        self._gradient, room = np.zeros(self._dim, np.float32), np.zeros(plan.room, np.float32)
+        offset, where = np.zeros(plan.offsets, np.int64), np.zeros(plan.where, np.float32)
+        room[plan.numbers[ONES] :] = 1  # nothing lies behind the ones, and nobody writes there
         self._block, self._now, self._factors = (c_int64 * BLOCK)(), None, NOTHING
         self._fixed = {NET: plan.net, NUMBERS: plan.numbers, OFFSETS: offset, LARGEST: where, ACTIVATIONS: room}
-        self._fixed |= {GRADIENT: self._gradient, SCALE: scaling[0], SHIFT: scaling[1]}  # kept: the block has addresses
+        self._fixed |= {GRADIENT: self._gradient, SCALE: scale, SHIFT: shift}  # kept: the block has addresses
         for slot, array in self._fixed.items():
             self._block[slot] = _address(array, array.dtype)
-        self._block[LAYERS], self._block[DIM] = len(plan.net), dim
+        self._block[LAYERS], self._block[DIM] = len(plan.net), self._dim
+
+    def another(self) -> CompiledNetwork:
+        """Return the same network with memory of its own, for another thread."""
+        network = copy(self)
+        network._take_room()
+        return network
 
     @classmethod
     def of(cls, model: nn.Module, layout: Layout, samples: Samples, task: Task) -> CompiledNetwork | None:
@@ -112,11 +124,17 @@ class CompiledNetwork:
         """Return whether nothing that may draw takes part: stored samples, a solver of the library, no dropout."""
         return self._x is not None and not self.plan.dropouts and not is_foreign(solver)
 
+    def in_one_call(self, solver: Solver, measure: bool) -> bool:
+        """Return whether one call trains a client: plain steps on stored samples, without dropout."""
+        return solver == PLAIN and not measure and self._x is not None and not self.plan.dropouts
+
+    def train_in_one_call(self, y: Array, batches: Batches, lr: float) -> Numbers:
+        """Train the parameters ``y`` in place, by plain steps; other threads go on meanwhile."""
+        return self._call(y, batches.where, batches.size, self._data, lr)
+
     def train(self, y: Array, batches: Batches, solver: Solver, begin: Begin, lr: float, spread: Spread) -> Numbers:
         """Train the parameters ``y`` in place; return what is known of the losses and of the first gradient."""
         plain = solver == PLAIN and not spread.wanted
-        if plain and self._x is not None and not self.plan.dropouts:
-            return self._call(y, batches.where, batches.size, self._data, lr)
         parameters, start = torch.from_numpy(y), torch.from_numpy(y.copy())
         state, total, squares, first, first_loss = begin(parameters), 0.0, 0.0, 0.0, 0.0
         for t, (row, size) in enumerate(zip(batches.where, batches.size, strict=True)):

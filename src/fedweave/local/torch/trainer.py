@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.util import find_spec
@@ -29,6 +30,7 @@ from fedweave.tasks import Task, default_for
 from fedweave.tasks.task import Batch, Sums, add_up
 from fedweave.upload.codec import ClientModel, ModelFleet
 
+THREAD = 2**24  # multiplications of a thread's share: much longer than its start
 WORTHWHILE = 2**26  # multiplications of a piece: much longer than its way to a worker and back
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -57,7 +59,8 @@ class TorchTrainer:
         self.test_set = Samples(data.test_x, data.test_y, data.mean, data.std, self.device)
         self.flat = FlatModule(model.to(self.device))
         self.batch_norm = any(isinstance(m, BATCH_NORMS) for m in model.modules())
-        self.network = None
+        self.network, self._twins = None, list[CompiledNetwork]()
+        self.threads = 1  # of small clients in compiled kernels; bits do not depend on it
         if data.transform is None and find_spec("numba") is not None:
             self.network = CompiledNetwork.of(model, self.flat.layout, self.train_set, self.task)
         self.models = ModelFleet((ClientModel(self.flat.layout),))
@@ -93,10 +96,36 @@ class TorchTrainer:
     def train(self, x: Array, jobs: Jobs) -> Trained:
         """Train one piece from the model ``x``, one client after another."""
         updates = np.empty((jobs.client.size, self.layout.dim), np.float32)
-        plans = batches(self.seed, jobs, self.data.parts)
-        rows = [self._train_one(of_one(x, jobs, i), jobs, i, plan, updates[i]) for i, plan in enumerate(plans)]
+        if self.network is not None and self.network.in_one_call(self.solver, jobs.measure):
+            rows = self._train_in_threads(self.network, x, jobs, updates)
+        else:
+            plans = batches(self.seed, jobs, self.data.parts)
+            rows = [self._train_one(of_one(x, jobs, i), jobs, i, plan, updates[i]) for i, plan in enumerate(plans)]
         updates -= of_each(x, jobs)
         return Trained(updates, *np.array(rows).T)
+
+    def _train_in_threads(self, network: CompiledNetwork, x: Array, jobs: Jobs, out: Array) -> list[tuple[float, ...]]:
+        """Write the clients' models to ``out``, each by one call of the kernels, which hold up no other thread."""
+        work = jobs.steps * jobs.batch_size * network.plan.work
+        whole, middle = int(work.sum()), np.cumsum(work) - work / 2
+        count = max(1, min(self.threads, whole // THREAD, work.size))
+        cuts = [0, *np.searchsorted(middle, whole * np.arange(1, count) / count).tolist(), work.size]
+        self._twins += [network.another() for _ in range(count - 1 - len(self._twins))]
+
+        def train(network: CompiledNetwork, begin: int, end: int) -> list[tuple[float, ...]]:
+            some, rows = jobs.take(slice(begin, end)), list[tuple[float, ...]]()
+            for i, plan in enumerate(batches(self.seed, some, self.data.parts)):
+                y, steps = out[begin + i], int(some.steps[i])
+                y[:] = of_one(x, some, i) if some.starts is None else some.starts[i]
+                total, first, first_loss, squares = network.train_in_one_call(y, plan, float(some.lr[i]))
+                rows.append((total / steps, first, float("nan"), first_loss, squares / steps))
+            return rows
+
+        with ThreadPoolExecutor(max(count - 1, 1)) as others:  # starts a thread for each share that is submitted
+            shares = zip(self._twins, cuts[1:-1], cuts[2:], strict=False)
+            found = [others.submit(train, *share) for share in shares]
+            first_rows = train(network, 0, cuts[1])
+        return [*first_rows, *(row for share in found for row in share.result())]
 
     def _train_one(self, x: Array, jobs: Jobs, i: int, plan: Batches, out: Array) -> tuple[float, ...]:
         """Write the model of client i to ``out``; return its numbers, in the order of ``Trained``."""
