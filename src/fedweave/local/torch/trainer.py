@@ -121,7 +121,9 @@ class TorchTrainer:
                 rows.append((total / steps, first, float("nan"), first_loss, squares / steps))
             return rows
 
-        with ThreadPoolExecutor(max(count - 1, 1)) as others:  # starts a thread for each share that is submitted
+        if count == 1:
+            return train(network, 0, work.size)
+        with ThreadPoolExecutor(count - 1) as others:
             shares = zip(self._twins, cuts[1:-1], cuts[2:], strict=False)
             found = [others.submit(train, *share) for share in shares]
             first_rows = train(network, 0, cuts[1])
