@@ -16,7 +16,7 @@ DEMO   := fedavg fedacs feddd fedbuff --data mnist5k --model logistic --clients 
 UNEVEN := --per-round 20 --partition one-class:sorted --system dynamic --set system.slow_work=[1,5] --set system.slow_loss=[0.6,0.8] --stop-after 180
 PLAIN  := --per-round 4 --partition iid --system uniform --stop-after 60
 
-demo: $(VENV)/.demo  # half of the clients is slow and loses most of its answers: what FedAvg forgets, and what helps
+demo: $(VENV)/.demo  # half of the clients are slow and lose most of their answers: what FedAvg forgets, and what helps
 	rm -rf demo
 	$(BIN)/fedweave compare $(DEMO) $(UNEVEN) --lr "0.1; fedacs=0.3" --target 0.85 --seeds 10 --out demo
 	@echo "Open demo/report.html in a browser. Where plain FedAvg is the best choice: make demo-plain"

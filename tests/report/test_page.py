@@ -104,7 +104,7 @@ def test_costs_of_the_target_are_compared_where_all_seeds_got_there():
     missed = [tiny("c", [0.1, 0.2], seed=s) for s in range(2)]
     text = report.page([*runs, *missed])
     read = Reader(text).text
-    assert "Cost until 80 %, difference to a, seed by seed" in read
+    assert "Cost until 80 %, difference from a, seed by seed" in read
     section = read.split("Cost until 80 %, difference")[1].split("Learning curves")[0]
     for wanted in ("b\n-2.5 \n-8.9 to +3.9\nundecided", "-25.0 s", "-2.5 kB", "-7.5 kB", "some seeds missed"):
         assert wanted in section
@@ -154,7 +154,7 @@ def test_the_uneven_and_the_forgotten_come_first_then_results_then_mechanics():
     order += ["Which clients take part", "How to repeat it", "Copy this command"]
     places = [read.index(heading) for heading in order[:2]] + [read.index(h, read.index(order[1])) for h in order[2:]]
     assert places == sorted(places)
-    assert "Worst tenth of clients: difference to fedavg, seed by seed" in read
+    assert "Worst tenth of clients: difference from fedavg, seed by seed" in read
 
 
 def test_where_all_had_the_same_time_it_is_the_first_axis_and_in_the_title():
@@ -298,7 +298,7 @@ def test_the_name_of_a_metric_stays_as_it_is():
     runs = [judged(method, [0.2, 0.4 + 0.1 * seed], "AUC", seed) for method in ("a", "b") for seed in (0, 1)]
     text = report.page([with_scores(run, [0.5, 0.9]) for run in runs])
     assert "AUC on each client" in text
-    assert "AUC: difference to a" in text
+    assert "AUC: difference from a" in text
     assert "Auc" not in text
 
 

@@ -197,7 +197,7 @@ def test_costs_are_a_table_of_their_own():
     out = io.StringIO()
     Console(file=out, width=80).print(cost_table(runs))
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
-    assert lines[0] == "cost until 80 %: difference to a, seed by seed"
+    assert lines[0] == "cost until 80 %: difference from a, seed by seed"
     assert "[b] rounds -2.5 -8.9 to +3.9 undecided" in lines
     assert "upload -2.5 kB -8.9 kB to +3.9 kB undecided" in lines
 
@@ -225,7 +225,7 @@ def test_a_printed_comparison_is_the_table_of_the_command_line():
         tiny(method, [0.1, end + seed / 100], seed=seed) for method, end in (("a", 0.5), ("b", 0.9)) for seed in (0, 1)
     ]
     text = str(Comparison(runs))
-    assert "accuracy: difference to a, seed by seed" in text
+    assert "accuracy: difference from a, seed by seed" in text
     assert "b 90.5 % ± " in " ".join(text.split())
     assert "better" in text
     assert max(map(len, text.splitlines())) <= 100

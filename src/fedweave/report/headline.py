@@ -156,12 +156,24 @@ def _quality(rows: Sequence[Row], quantity: str) -> str:
     if all(row["seeds"] == 1 for row in rows):
         return f"{score(top)} has the {name}, then {score(rest[0])}; with one seed each that may be chance."
     if not close:
-        return f"{score(top)} has the {name}, ahead of {score(rest[0])} by more than the seeds' spread."
+        ahead = f"ahead of {score(rest[0])}: the paired 95 % interval excludes zero"
+        return f"{score(top)} has the {name}, {ahead}{_price(top, rest[0])}."
     close = close[:3] if len(close) > 4 else close
     names = _and([score(top), *map(score, close)])
     if len(close) == len(rest):
         return f"No clear winner in final {what}: {names} are within the seeds' spread."
     return f"{names} have the {name}, too close for the seeds to tell them apart."
+
+
+def _price(row: Row, other: Row) -> str:
+    """Say what a method took beside another one, where that differs."""
+    costs = (
+        ("simulated time", row["simulated_seconds"], other["simulated_seconds"]),
+        ("bytes", _bytes(row), _bytes(other)),
+    )
+    ratios = [(what, a / b) for what, a, b in costs if a and b]
+    parts = [f"{units.ratio(ratio)} the {what}" for what, ratio in ratios if abs(ratio - 1) > 0.01]
+    return f"; it took {_and(parts)}" if parts else ""
 
 
 def _missed(rows: Sequence[Row]) -> str:

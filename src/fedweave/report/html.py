@@ -31,7 +31,7 @@ def page(results: Sequence[Result], title: str | None = None) -> str:
     groups, rows = by_method(results), compare_rows(results)
     colors = inks(groups)
     title = title or _title(list(groups))
-    against = f"difference to {rows[0]['method']}, seed by seed" if rows else ""
+    against = f"difference from {rows[0]['method']}, seed by seed" if rows else ""
     sections = [
         ("What is uneven", _labels(results)),
         ("Who is forgotten: accuracy per class", _classes(groups, colors)),
@@ -84,7 +84,7 @@ def _costs_title(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     goal = units.goal(rows[0]["target"], rows[0]["metric"])
-    return f"Cost until {goal}, difference to {rows[0]['method']}, seed by seed"
+    return f"Cost until {goal}, difference from {rows[0]['method']}, seed by seed"
 
 
 def _scope(rows: Sequence[Row]) -> str:

@@ -65,7 +65,7 @@ def comparison_html(results: Sequence[Result]) -> str:
     first = paired[0]["paired"]
     return html + html_table(
         [[row["method"], *paired_cells(row["paired"])] for row in paired],
-        title=f"{first['metric']}: difference to {first['baseline']}, seed by seed",
+        title=f"{first['metric']}: difference from {first['baseline']}, seed by seed",
         head=["method", "difference", "95 % interval", "verdict", "detectable"],
         note=paired_note(first),
     )

@@ -20,7 +20,7 @@ def paired_note(paired: Row) -> str:
     """Say how the differences are to be read."""
     margin = units.difference(paired["metric"])(paired["margin"]).lstrip("+")
     return (
-        f"t intervals over {paired['seeds']} paired seeds; better, worse: the interval excludes zero; equal: it does "
-        f"not, and the difference is shown to be within ± {margin} of {paired['baseline']}; detectable: the smallest "
-        "true difference that so many seeds show with a chance of 80 %."
+        f"t intervals over {paired['seeds']} paired seeds; better, worse: the interval excludes zero; equal: it "
+        f"contains zero, and the difference is shown to be within ± {margin} of {paired['baseline']}; detectable: the "
+        "smallest true difference that so many seeds show with a chance of 80 %."
     )

@@ -28,7 +28,7 @@ def page(sweep: Sweep) -> str:
     title = f"Sweep of {', '.join(groups) if len(groups) < 5 else f'{len(groups)} methods'}"
     tested = compare_rows(sweep.tested.results) if sweep.tested else []
     fields = field_columns(sweep)
-    first = f"difference to {tested[0]['method']}, seed by seed" if tested else ""
+    first = f"difference from {tested[0]['method']}, seed by seed" if tested else ""
     sections = [
         ("The best point of every method", _best(sweep, colors)),
         (f"The best points on the test set: {first}", paired_differences(tested, colors)),

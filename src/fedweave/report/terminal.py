@@ -76,7 +76,7 @@ def paired_table(results: Sequence[Result]) -> Table | None:
     if not rows:
         return None
     first = rows[0]["paired"]
-    title = f"{first['metric']}: difference to {first['baseline']}, seed by seed"
+    title = f"{first['metric']}: difference from {first['baseline']}, seed by seed"
     table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
     table.caption, table.caption_justify = paired_note(first), "left"
     for heading in ("method", "difference", "95 % interval", "verdict", "detectable"):
@@ -93,7 +93,7 @@ def cost_table(results: Sequence[Result]) -> Table | None:
     if not costs:
         return None
     goal = units.goal(rows[0]["target"], rows[0]["metric"])
-    title = f"cost until {goal}: difference to {costs[0][1]['baseline']}, seed by seed"
+    title = f"cost until {goal}: difference from {costs[0][1]['baseline']}, seed by seed"
     table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
     for heading in ("method", "cost", "difference", "95 % interval", "verdict"):
         table.add_column(heading, justify="right" if heading[0] in "d9" else "left", overflow="fold")

@@ -14,6 +14,7 @@ from fedweave.papers.common.judge import show_number
 from fedweave.papers.common.recorded import Recorded
 from fedweave.statistics import LEVEL, Difference, benjamini_hochberg, paired_difference
 
+ROUNDING = 1e-9  # a smaller ratio is that of a value to its rounding errors
 Direction = Literal["better", "worse", "open", "same"]
 
 
@@ -61,6 +62,8 @@ class Answer:
             return arrived
         unit, ratio = self.question.facts
         numbers = [self.difference.mean, *self.difference.interval]
+        if ratio and max(numbers) < np.log(ROUNDING):
+            return f"less than {ROUNDING:g}×: equal up to rounding"
         mean, low, high = (show_number(float(np.exp(n)) if ratio else n, unit, ratio) for n in numbers)
         sign = "+" if not ratio and numbers[0] > 0 else ""
         text = f"{sign}{mean} ({low.split()[0]} to {high.split()[0]})"

@@ -21,6 +21,8 @@ Methods are compared with plain FedAvg seed by seed. A method is called better o
 5 % after Benjamini and Hochberg's correction over all {count} comparisons of this page; else no difference is shown,
 and *detectable* is what the seeds would have found before correction. Intervals are 95 % intervals, each for itself.
 Ratios are a method's value divided by FedAvg's. A run that never reaches the target counts as later than all that do.
+Names with a number are variants that an item compares: `fedbuff, 40` has 40 clients under way at any time, and
+`synchronous, 5` is FedAvg with five clients a round instead of ten.
 These are small networks and simulated clients: look for the case that is most like your fleet, then
 [compare on your own data](tutorials/first-comparison.md).
 """
