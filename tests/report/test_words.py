@@ -97,6 +97,20 @@ def test_a_winning_baseline_names_the_next():
     assert "20.0 s of simulated time; the next, fedyogi, took 2.00× as long in simulated time." in words(*runs)
 
 
+def test_the_best_method_is_named_with_its_price():
+    """Two rounds of 20 s and 3,000 bytes each: against two of 10 s, then against three of 10 s."""
+    slow = [tiny("fedavg", [0.1, 0.9 + s / 100], seed=s, seconds=20.0, target=None) for s in (0, 1, 2)]
+    fast = [tiny("fedyogi", [0.1, 0.5 + s / 100], seed=s, target=None) for s in (0, 1, 2)]
+    said = "the paired 95 % interval excludes zero; it took 2.00× the simulated time."
+    assert words(*slow, *fast).startswith("fedavg (91.0 % ± 1.0) has the highest final test accuracy, ahead of fedyogi")
+    assert said in words(*slow, *fast)
+    long = [tiny("oort", [0.1, 0.2, 0.5 + s / 100], seed=s, target=None) for s in (0, 1, 2)]
+    assert "; it took 1.33× the simulated time and 0.67× the bytes." in words(*slow, *long)
+    assert "excludes zero." in words(
+        *(tiny("a", [0.9 + s / 100], s, None) for s in (0, 1)), *(tiny("b", [s / 100], s, None) for s in (0, 1))
+    )
+
+
 def test_no_winner_within_the_spread():
     runs = [tiny("fedavg", [0.1, 0.8]), tiny("fedavg", [0.1, 0.2, 0.3, 0.9], seed=1)]
     runs += [tiny("fedyogi", [0.85]), tiny("fedyogi", [0.1, 0.2, 0.3, 0.85], seed=1)]
