@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from fedweave.core.settings import BadInput
+from fedweave.watch import catalog
 from watch.browser import PROGRAM, Browser
 from watch.folders import Writer, made, many
 
@@ -59,6 +61,23 @@ def test_a_run_under_way_is_seen_as_it_goes_on(serve, tmp_path, browser):
     assert browser.get("document.querySelectorAll('#clients figure svg[role=img]').length") == 2
     assert browser.problems == []
     assert {url.split("?")[0].rsplit("/", 1)[0] + "/" for url in browser.requests} == {server.url}
+
+
+def test_what_could_not_be_read_for_a_moment_is_read_again(serve, tmp_path, browser, monkeypatch):
+    made(tmp_path / "run", rounds=40)
+    failures = []
+
+    def fail_at_first(folder, opened=catalog.opened):
+        if len(failures) < 2:  # the curve and the clients, once
+            failures.append(folder)
+            raise BadInput("It cannot be read.")
+        return opened(folder)
+
+    monkeypatch.setattr(catalog, "opened", fail_at_first)
+    browser.open(serve(tmp_path).url)
+    browser.wait("document.querySelectorAll('#chart path').length === 1")
+    browser.wait("document.querySelectorAll('#clients figure svg[role=img]').length === 1")
+    assert len(failures) == 2
 
 
 @pytest.mark.parametrize("width", [1400, 390])

@@ -7,6 +7,7 @@ const ORDER = Object.keys(SIGNS);
 const MOST = PALETTE.length * DASHES.length; // runs in one figure
 const CARDS = 12; // runs whose clients are drawn
 const FIRST = 6; // runs that are chosen while the user has chosen nothing
+const RETRY = 2000; // milliseconds after which what could not be read is tried again
 const SVG = "http://www.w3.org/2000/svg";
 
 const $ = (id) => document.getElementById(id);
@@ -367,7 +368,7 @@ function bars(card, part, run, ink, top) {
 
 // --- what comes from the server
 
-let busy = false, again = false;
+let busy = false, again = false, retry = 0;
 
 async function fetchChosen() {
   if (busy) { again = true; return; }
@@ -384,6 +385,8 @@ async function fetchChosen() {
       [state.curves, state.clients] = [curves, clients];
       drawChart();
       drawClients();
+      clearTimeout(retry); // a run that was just being closed can be read a moment later
+      if ([curves, clients].some((found) => Object.values(found).some((run) => run.problem))) retry = setTimeout(fetchChosen, RETRY);
     } catch { /* the stream of events says that the connection is lost, and comes back by itself */ }
   } while (again);
   busy = false;
