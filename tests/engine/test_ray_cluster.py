@@ -137,7 +137,7 @@ def remove_node(cluster, name, pid):
     cluster.remove_node(node, allow_graceful=False)
 
 
-@pytest.mark.parametrize("deed", [kill_actor, pytest.param(remove_node, marks=LONG)])
+@pytest.mark.parametrize("deed", [kill_actor, remove_node])
 def test_what_is_lost_in_mid_round_is_done_elsewhere_to_the_same_bits(deed, cluster, pool, waiting, tmp_path):
     struck = []
 
