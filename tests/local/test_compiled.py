@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from itertools import product
 
 import numpy as np
@@ -163,6 +164,8 @@ def test_threads_change_no_bit(model, monkeypatch):
     used, call = list[tuple[int, int]](), CompiledNetwork.train_in_one_call
 
     def noted(self, *arguments):
+        if threading.get_ident() not in {thread for thread, _ in used}:
+            together_now.wait(60)  # a thread's first client lasts until every thread has one
         used.append((threading.get_ident(), id(self)))
         return call(self, *arguments)
 
@@ -172,31 +175,68 @@ def test_threads_change_no_bit(model, monkeypatch):
     jobs = jobs_of((0, 40, 3), (1, 1, 4), (2, 1, 30), (0, 2, 5), (1, 3, 1), (2, 1, 1), (0, 12, 7))
     versions, starts = jobs._replace(version=np.arange(7)), jobs._replace(starts=models)
     for x, these in ((start, jobs), (models, versions), (start, starts)):
-        trainer.threads = 1
+        trainer.threads, together_now = 1, threading.Barrier(1)
         alone = trainer.train(x, these)
         for trainer.threads in (2, 3, 7, 20):
             used.clear()
+            threads = min(trainer.threads, 7)
+            together_now = threading.Barrier(threads)
             together = trainer.train(x, these)
             assert len(used) == 7
-            assert len(set(used)) == len({network for _, network in used}) > 1, "no two threads share a network"
+            assert len(set(used)) == len({network for _, network in used}) == threads, "no two threads share a network"
             for one, other in zip(alone[:-1], together[:-1], strict=True):
                 assert np.array_equal(one, other, equal_nan=True)
 
 
-def test_an_error_in_a_thread_is_that_of_the_round(monkeypatch):
+def test_an_error_in_a_thread_is_that_of_the_round_and_ends_the_others(monkeypatch):
     monkeypatch.setattr(trainer_module, "THREAD", 1)
     trainer, start = trainer_of(odd_dense, image_data())
     trainer.threads = 3
-    main, call = threading.get_ident(), CompiledNetwork.train_in_one_call
+    main, before, calls = threading.get_ident(), threading.active_count(), []
 
     def failing(self, *arguments):
+        calls.append(threading.get_ident())
         if threading.get_ident() != main:
             raise RuntimeError("stopped")
-        return call(self, *arguments)
+        while threading.active_count() > before:  # this client lasts until the others have failed
+            time.sleep(0.001)
+        return 0.0, 0.0, 0.0, 0.0
 
     monkeypatch.setattr(CompiledNetwork, "train_in_one_call", failing)
     with pytest.raises(RuntimeError, match="stopped"):
-        trainer.train(start, jobs_of((0, 3, 4), (1, 3, 4), (2, 3, 4)))
+        trainer.train(start, jobs_of(*[(0, 3, 4)] * 40))
+    assert len(calls) <= 3
+
+
+def test_ctrl_c_ends_all_threads(monkeypatch):
+    monkeypatch.setattr(trainer_module, "THREAD", 1)
+    trainer, start = trainer_of(odd_dense, image_data())
+    main, before, begun = threading.get_ident(), threading.active_count(), threading.Event()
+    jobs, call = jobs_of(*[(0, 3, 4)] * 40), CompiledNetwork.train_in_one_call
+
+    def interrupted(self, *arguments):
+        if threading.get_ident() == main:
+            begun.set()
+            raise KeyboardInterrupt
+        assert begun.wait(60), "the main thread has a client too"
+        return call(self, *arguments)
+
+    trainer.threads = 1
+    alone = trainer.train(start, jobs)
+    trainer.threads = 3
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(CompiledNetwork, "train_in_one_call", interrupted)
+        trainer.train(start, jobs)
+    assert threading.active_count() == before
+    assert np.array_equal(trainer.train(start, jobs).updates, alone.updates)
+
+
+def test_absurd_batch_sizes_are_no_work(monkeypatch):
+    """A batch has at most all samples of a client, whatever was asked for."""
+    trainer, start = trainer_of(odd_dense, image_data())
+    trainer.threads = 2
+    monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail("too little work for a thread"))
+    assert np.isfinite(trainer.train(start, jobs_of(*[(0, 3, 2**31 - 1)] * 7)).updates).all()
 
 
 OTHERS = ["-avx512f,-avx512vl,-avx512bw,-avx512dq", "-avx512f,-avx512vl,-avx512bw,-avx512dq,-avx2,-fma,-avx"]

@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn
 
 from fedweave.core.roles import Solver, Upload
+from fedweave.engine.pool.processes import Workers
 from fedweave.engine.pool.protocol import Pool
 from fedweave.engine.simulator import Simulator
 from fedweave.local.adversaries import Adversary, with_adversary
@@ -40,8 +41,8 @@ def torch_simulator(
     """
     build = partial(_build_trainer, model, tuple(submodels), solver, seed, device, task, adversary, roll)
     trainer = build(data)
-    if isinstance(trainer, TorchTrainer):  # what is not worth a worker has the processors to itself
-        trainer.threads = pool.count or 1
+    if isinstance(trainer, TorchTrainer) and isinstance(pool, Workers):
+        trainer.threads = pool.count  # what is not worth a worker has the processors to itself
     return Simulator(trainer, upload, pool, build, data, skip)
 
 

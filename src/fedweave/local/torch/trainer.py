@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.util import find_spec
+from threading import Lock, Thread
 from typing import Any, Literal
 
 import numpy as np
@@ -82,15 +82,18 @@ class TorchTrainer:
 
     def pieces(self, jobs: Jobs) -> Sequence[Array | slice]:
         """Return the rows that train in one call, those with the most work first."""
-        parts, clients, most = self.data.parts, jobs.client, jobs.client.size
-        sizes = parts.sizes[clients] if isinstance(parts, Ragged) else np.array([parts[c].size for c in clients])
-        work = jobs.steps * np.minimum(jobs.batch_size, sizes)
+        work, most = self._work(jobs), jobs.client.size
         if self.network is not None:  # small clients: as many in a piece as are worth a worker
-            work = work * self.network.plan.work
             most = min(PIECES, int(work.sum()) // WORTHWHILE)
             if most < 2 and not np.count_nonzero(jobs.lr != jobs.lr[0]):
                 return [ALL_ROWS]
         return cut_into_pieces(work, jobs.lr, most)
+
+    def _work(self, jobs: Jobs) -> Array:
+        """Return what each client has to do: samples, or multiplications where the kernels train."""
+        parts, clients = self.data.parts, jobs.client
+        sizes = parts.sizes[clients] if isinstance(parts, Ragged) else np.array([parts[c].size for c in clients])
+        return jobs.steps * np.minimum(jobs.batch_size, sizes) * (self.network.plan.work if self.network else 1)
 
     @one_thread()
     def train(self, x: Array, jobs: Jobs) -> Trained:
@@ -106,28 +109,35 @@ class TorchTrainer:
 
     def _train_in_threads(self, network: CompiledNetwork, x: Array, jobs: Jobs, out: Array) -> list[tuple[float, ...]]:
         """Write the clients' models to ``out``, each by one call of the kernels, which hold up no other thread."""
-        work = jobs.steps * jobs.batch_size * network.plan.work
-        whole, middle = int(work.sum()), np.cumsum(work) - work / 2
-        count = max(1, min(self.threads, whole // THREAD, work.size))
-        cuts = [0, *np.searchsorted(middle, whole * np.arange(1, count) / count).tolist(), work.size]
-        self._twins += [network.another() for _ in range(count - 1 - len(self._twins))]
+        n, plans, turn = jobs.client.size, enumerate(batches(self.seed, jobs, self.data.parts)), Lock()
+        rows, errors = [()] * n, list[BaseException]()
+        count = max(1, min(self.threads, n, int(self._work(jobs).sum()) // THREAD if self.threads > 1 else 1))
+        twins = [self._twins.pop() if self._twins else network.another() for _ in range(count - 1)]
 
-        def train(network: CompiledNetwork, begin: int, end: int) -> list[tuple[float, ...]]:
-            some, rows = jobs.take(slice(begin, end)), list[tuple[float, ...]]()
-            for i, plan in enumerate(batches(self.seed, some, self.data.parts)):
-                y, steps = out[begin + i], int(some.steps[i])
-                y[:] = of_one(x, some, i) if some.starts is None else some.starts[i]
-                total, first, first_loss, squares = network.train_in_one_call(y, plan, float(some.lr[i]))
-                rows.append((total / steps, first, float("nan"), first_loss, squares / steps))
-            return rows
+        def train(network: CompiledNetwork) -> None:
+            try:
+                while not errors:
+                    with turn:
+                        i, plan = next(plans, (n, None))
+                    if plan is None:
+                        return
+                    y, steps = out[i], int(jobs.steps[i])
+                    y[:] = of_one(x, jobs, i) if jobs.starts is None else jobs.starts[i]
+                    total, first, first_loss, squares = network.train_in_one_call(y, plan, float(jobs.lr[i]))
+                    rows[i] = total / steps, first, float("nan"), first_loss, squares / steps
+            except BaseException as e:  # such as Ctrl-C: the others end after their client
+                errors.append(e)
 
-        if count == 1:
-            return train(network, 0, work.size)
-        with ThreadPoolExecutor(count - 1) as others:
-            shares = zip(self._twins, cuts[1:-1], cuts[2:], strict=False)
-            found = [others.submit(train, *share) for share in shares]
-            first_rows = train(network, 0, cuts[1])
-        return [*first_rows, *(row for share in found for row in share.result())]
+        others = [Thread(target=train, args=(twin,)) for twin in twins]
+        for thread in others:
+            thread.start()
+        train(network)
+        for thread in others:
+            thread.join()
+        if errors:
+            raise errors[0]
+        self._twins += twins  # an interrupted thread may still write to its own
+        return rows
 
     def _train_one(self, x: Array, jobs: Jobs, i: int, plan: Batches, out: Array) -> tuple[float, ...]:
         """Write the model of client i to ``out``; return its numbers, in the order of ``Trained``."""
