@@ -1,6 +1,7 @@
 """Parts that return rubbish: one sentence that names the part, before the state is touched."""
 
 import hashlib
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 import fedweave as fw
 from fedweave.core.records import Cohort, Replies
-from fedweave.core.roles import Aggregator, Pacing, Parcel, Sampler, ServerOptimizer, System, Upload
+from fedweave.core.roles import Aggregator, Pacing, Parcel, Sampler, ServerOptimizer, Solver, System, Upload
 from fedweave.data.deal import Shares
 from fedweave.data.partition import Partition
 from fedweave.data.synthetic import quadratics
@@ -21,6 +22,7 @@ from fedweave.runs.session import prepare
 
 WRONG = 2000
 CLIENTS, DIM = 6, 4
+RATES = itertools.count(0.1, 1e-6)  # of each round another one: solvers are asked again, not read from a table
 DATA = quadratics(CLIENTS, DIM)
 
 
@@ -69,7 +71,9 @@ class Half(Upload):
 
 
 class Broadcasts(Aggregator):
-    """FedAvg, with a vector for the clients and a measure."""
+    """FedAvg, with a vector for the clients, a model for each and a measure."""
+
+    memory_kind = "walks"
 
     def init(self, population, dim):
         return {"sum": np.zeros(dim)}
@@ -77,12 +81,36 @@ class Broadcasts(Aggregator):
     def broadcast(self, state):
         return state["sum"]
 
+    def models(self, state, x, ids):
+        return np.tile(x, (ids.size, 1))
+
+    def coefficients(self, view, law):
+        return view.population.weight * law
+
     def combine(self, state, view, cohort, replies):
         direction, _ = fw.aggregate.Mean().combine({}, view, cohort, replies)
         return direction, {"sum": state["sum"] + direction}
 
     def measure(self, state, view):
         return {"length": float(np.abs(state["sum"]).max())}
+
+
+class Walks(Solver):
+    """Plain descent, with a state and a memory."""
+
+    memory_kind = "walks"
+
+    def begin(self, y):
+        return (0 * y,)
+
+    def direction(self, state, g, y, x, lr, t):
+        return g, (state[0] + g,)
+
+    def memory_change(self, u, sent, reach, share):
+        return u / reach
+
+    def effort(self, steps, lr):
+        return steps.astype(float)
 
 
 class Steps(ServerOptimizer):
@@ -137,8 +165,12 @@ class Waits(Pacing):
         return replies
 
 
-OddSampler = faulty("OddSampler", Remembers, "init", "required_fields", "draw", "learn")
-OddAggregator = faulty("OddAggregator", Broadcasts, "init", "broadcast", "combine", "measure", masks=True)
+OddSampler = faulty("OddSampler", Remembers, "init", "required_fields", "law", "draw", "learn")
+OddSolver = faulty("OddSolver", Walks, "begin", "begin_with_memory", "direction", "memory_change", "effort")
+OddAggregator = faulty(
+    "OddAggregator", Broadcasts, "init", "broadcast", "models", "combine", "coefficients", "step_length", "measure",
+    masks=True, sends_own_models=True,
+)  # fmt: skip
 OddServer = faulty("OddServer", Steps, "init", "step")
 OddUpload = faulty(
     "OddUpload",
@@ -149,6 +181,7 @@ OddUpload = faulty(
     "encode",
     "decode",
     "start",
+    "refreshes",
     "learn",
     "measure",
     masks=True,
@@ -160,9 +193,8 @@ OddPartition = faulty("OddPartition", Deals, "split")
 
 
 def odd_method():
-    return fw.Method(
-        OddSampler(), aggregator=OddAggregator(), server=OddServer(), upload=OddUpload(), pacing=OddPacing(), name="odd"
-    )
+    parts = {"aggregator": OddAggregator(), "server": OddServer(), "upload": OddUpload(), "pacing": OddPacing()}
+    return fw.Method(OddSampler(), OddSolver(), **parts, name="odd")
 
 
 def experiment(**changes):
@@ -316,18 +348,27 @@ MEASURES = always(
     )
 )
 NO_SIZE = always(st.one_of(RUBBISH, st.sampled_from([-1, 1.5, np.nan, np.array([8])])))
+NO_TUPLE = always(RUBBISH.filter(lambda value: not isinstance(value, list)))
+NO_MODELS = st.one_of(always(SOMETHING), LOOSE, spoilers(lambda v: v[:-1], lambda v: v[:, :-1], lambda v: v[0]))
 NOT_EMPTY = RUBBISH.filter(lambda value: not (isinstance(value, list) and not value))
 NO_FIELDS = always(st.one_of(NOT_EMPTY, st.sampled_from([("variance", 3), 3, (None,), ("weight",)])))
+NOT_LIKE = st.one_of(always(RUBBISH), SHAPES, LOOSE)
 PLACES = {
-    "OddSampler": {"init": STATE, "required_fields": NO_FIELDS, "draw": COHORT, "learn": STATE},
+    "OddSampler": {"init": STATE, "required_fields": NO_FIELDS, "law": VECTOR, "draw": COHORT, "learn": STATE},
+    "OddSolver": {
+        "begin": NO_TUPLE, "begin_with_memory": NO_TUPLE, "direction": pair(NOT_LIKE, NO_TUPLE),
+        "memory_change": NOT_LIKE, "effort": NOT_LIKE,
+    },
     "OddAggregator": {
-        "init": STATE, "broadcast": VECTOR, "combine": pair(BAD_VECTOR, STATE), "measure": MEASURES,
+        "init": STATE, "broadcast": VECTOR, "models": NO_MODELS, "combine": pair(BAD_VECTOR, STATE),
+        "coefficients": VECTOR, "step_length": always(st.one_of(RUBBISH, st.sampled_from(NOT_FINITE))),
+        "measure": MEASURES,
     },
     "OddServer": {"init": STATE, "step": pair(BAD_VECTOR, STATE)},
     "OddUpload": {
         "init": STATE, "allocate": st.one_of(always(SOMETHING), SHAPES, spoilers(*map(filled, NOT_FINITE))),
         "size": NO_SIZE, "encode": PARCEL, "decode": pair(VECTOR, MASK), "start": VECTOR, "learn": STATE,
-        "measure": MEASURES,
+        "refreshes": always(RUBBISH), "measure": MEASURES,
     },
     "OddPacing": {"widen": always(RUBBISH), "close": REPLIES},
     "OddWorld": {"population": st.one_of(always(RUBBISH), *(field(name, column(name)) for name in COLUMNS))},
@@ -349,8 +390,8 @@ def begun():
 
 def one_round(session, state):
     """Do what a run does in a round, up to the row that it records."""
-    world = session.world(state.round + 1)
-    after, happened = run_round(session.method, state, world, session.engine, 0.1, 0)
+    world, lr = session.world(state.round + 1), next(RATES)
+    after, happened = run_round(session.method, state, world, session.engine, lr, 0, calibrate=True)
     if not happened.abandoned:
         measures.of_parts(session.method, after, happened)
     return after, happened

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from fedweave.core.records import Array, Assignment, Cohort, Layout, Population, Replies, State, View
+from fedweave.core.returned import check_solver, check_vector
 
 if TYPE_CHECKING:
     from fedweave.core.flights import Ended, Flights, Sent
@@ -71,6 +72,11 @@ class Solver(ABC):
     memory_kind: ClassVar[str] = ""  # what clients keep, in words; the aggregator must expect the same
     uploads_memory: ClassVar[bool] = False  # whether they send the server how it changed
     sends_last_step: ClassVar[bool] = False  # whether the update is the last local step alone, not the whole walk
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if not cls.__module__.startswith("fedweave."):
+            check_solver(cls)
 
     @abstractmethod
     def begin(self, y: Any) -> tuple[Any, ...]:
@@ -312,7 +318,8 @@ class Aggregator(ABC):
 
     def step_length(self, view: View, law: Array) -> float:
         """Return how far a round moves per unit of learning rate and gradient, Σ c_i ‖a_i‖₁ (FedACS I.2)."""
-        return float(self.coefficients(view, law) @ view.effort)
+        weights = check_vector(self.coefficients(view, law), view.population.size, self, "coefficients")
+        return float(weights @ view.effort)
 
 
 class ServerOptimizer(ABC):

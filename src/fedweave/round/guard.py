@@ -7,6 +7,7 @@ each role, which says in one sentence what a part does wrong, before anything is
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,7 +75,10 @@ class GuardedAggregator(NamedTuple):
         return check_vector(direction, view.x.size, self.part, "combine"), check_state(state, self.part)
 
     def step_length(self, view: View, law: Array) -> float:
-        return self.part.step_length(view, law)
+        found = self.part.step_length(view, law)
+        if not isinstance(found, Real):
+            raise BadInput(f"{type(self.part).__name__}.step_length must return a number. It returned {kind_of(found)}.")
+        return float(found)
 
 
 class GuardedServer(NamedTuple):
@@ -103,7 +107,10 @@ class GuardedUpload(NamedTuple):
         return check_budget(self.part.allocate(read_only_state(state), view, cohort), self.part, cohort)
 
     def refreshes(self, round: int) -> bool:
-        return self.part.refreshes(round)
+        found = self.part.refreshes(round)
+        if not isinstance(found, bool | np.bool_):
+            raise BadInput(f"{type(self.part).__name__}.refreshes must return True or False. Got {kind_of(found)}.")
+        return bool(found)
 
     def learn(self, state: State, view: View, cohort: Cohort, replies: Replies) -> State:
         learned = self.part.learn(read_only_state(state), view, cohort, read_only_replies(replies))
