@@ -180,6 +180,42 @@ def test_a_wrong_task_is_refused(arguments, message):
     assert "\n" not in str(error.value)
 
 
+BATCH = Batch(None, torch.zeros(5))
+NO_VALUE = {  # what an own function may return for a later batch
+    "None": None,
+    "a text": "x",
+    "a list": [1.0] * 5,
+    "a table": torch.ones(3, 4),
+    "another length": torch.ones(4),
+    "NumPy of another length": np.ones(4),
+    "a pair of arrays": (torch.ones(3, 4), 12),
+    "a pair with a text": (1.0, "x"),
+    "three": (1, 2, 3),
+}
+
+
+@pytest.mark.parametrize("value", NO_VALUE.values(), ids=NO_VALUE)
+def test_a_metric_of_another_shape_is_named(value):
+    task = Task(loss=loss, metrics={"iou": lambda output, batch: value})
+    with pytest.raises(fw.BadInput, match=r"^The metric 'iou' of Task\(loss\) must return a value for each of 5 ") as error:
+        task.measure(torch.zeros(5), BATCH)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("verb", ["training_loss", "reduced_loss"])
+@pytest.mark.parametrize("value", [*NO_VALUE.values(), 1.0, torch.ones(5, 1)], ids=[*NO_VALUE, "a number", "a column"])
+def test_a_loss_of_another_shape_is_named(value, verb):
+    task = Task(loss=lambda output, batch: value)
+    with pytest.raises(fw.BadInput, match=r"^The loss of Task\(.*\) must be a number for each of 5 samples, or their"):
+        getattr(task, verb)(torch.zeros(5), BATCH)
+
+
+@pytest.mark.parametrize("value", [0.5, np.float64(0.5), torch.tensor(0.5), torch.full((5,), 0.5), np.full(5, 0.5), (1, 2)])
+def test_a_metric_is_a_mean_or_a_value_for_each_sample_or_a_pair(value):
+    task = Task(loss=loss, metrics={"iou": lambda output, batch: value})
+    assert float(task.finish(task.measure(torch.zeros(5), BATCH))["iou"]) == 0.5
+
+
 def test_the_direction_of_a_task():
     assert not Task(loss=loss).higher_is_better
     assert Task(loss=loss, metrics={"iou": loss}, primary="iou").higher_is_better

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any, Literal, NamedTuple
 
+from fedweave.core.returned import kind_of
 from fedweave.core.settings import BadInput, brief, choice, shown
 from fedweave.core.spec import name_of
 
@@ -85,27 +86,37 @@ class Task:
 
     def reduced_loss(self, output: Any, batch: Batch, reduction: Literal["mean", "sum"] = "mean") -> Any:
         """Return the mean over the samples of ``loss``, or that times their number."""
-        loss = self.loss(output, batch)
+        loss = self._checked_loss(output, batch)
         return loss.mean() if reduction == "mean" else _sum(loss, batch.size)
 
     def training_loss(self, output: Any, batch: Batch) -> tuple[Any, Any]:
         """Return ``reduced_loss``, and the mean squared loss of the samples; nan where ``loss`` is a mean itself."""
         if type(self).reduced_loss is not Task.reduced_loss:
             return self.reduced_loss(output, batch), float("nan")
-        loss = self.loss(output, batch)
+        loss = self._checked_loss(output, batch)
         return loss.mean(), mean_square(loss, batch.size)
+
+    def _checked_loss(self, output: Any, batch: Batch) -> Any:
+        """Return the loss; a mean over anything but the samples would hide that outputs and labels do not fit."""
+        loss = self.loss(output, batch)
+        if not hasattr(loss, "shape") or tuple(loss.shape) not in ((), (batch.size,)):
+            wanted = f"a number for each of {batch.size} samples, or their mean"
+            raise BadInput(f"The loss of {self} must be {wanted}. Got {kind_of(loss)}.")
+        return loss
 
     def measure(self, output: Any, batch: Batch) -> dict[str, tuple[Any, Any]]:
         """Return a sum and a weight for each metric; slices of the test set are added up before ``finish``."""
         sums = {"loss": (self.reduced_loss(output, batch, "sum"), batch.size)}
         for name, metric in self.metrics.items():
             found = metric(output, batch)
-            if isinstance(found, tuple | list | str) and not (isinstance(found, tuple) and len(found) == 2):
+            pair = isinstance(found, tuple) and len(found) == 2
+            if not all(map(_fits, found) if pair else [_fits(found, batch.size)]):
+                got = ", ".join(map(kind_of, found)) if pair else kind_of(found)
                 raise BadInput(
-                    f"The metric {name!r} of {self} must return a value for each sample, their mean, or a pair of a "
-                    f"sum and a weight. It returned {shown(found)}."
+                    f"The metric {name!r} of {self} must return a value for each of {batch.size} samples, their mean, "
+                    f"or a pair of a sum and a weight. It returned {got}."
                 )
-            sums[name] = found if isinstance(found, tuple) else (_sum(found, batch.size), batch.size)
+            sums[name] = found if pair else (_sum(found, batch.size), batch.size)
         return sums
 
     def finish(self, sums: Sums) -> dict[str, Any]:
@@ -134,6 +145,12 @@ class Task:
 def mean_square(loss: Any, samples: int) -> Any:
     """Return the mean squared loss of samples, without a gradient; nan if it is not a loss for each of them."""
     return loss.detach().double().square().mean() if tuple(loss.shape) == (samples,) else float("nan")
+
+
+def _fits(value: Any, samples: int = -1) -> bool:
+    """Return whether a value is a number, or an array with one or several for each of so many samples."""
+    shape = () if isinstance(value, int | float) else getattr(value, "shape", None)
+    return shape == () or (shape is not None and shape[0] == samples)
 
 
 def _sum(value: Any, samples: int) -> Any:
