@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from fedweave.engine.pool import zygote
+from fedweave.engine.pool import zygote, zygote_main
 from fedweave.engine.pool.processes import Workers
 from fedweave.engine.pool.protocol import WorkerDied
 from worlds import client_data
@@ -243,3 +244,17 @@ def test_nothing_outlives_the_main_process(how, tmp_path):
         assert program.wait(timeout=60) == (-signal.SIGKILL if how == "killed" else 0)
     assert not psutil.wait_procs(left, timeout=30)[1]
     assert not list((tmp_path / "temporary").iterdir())
+
+
+@pytest.mark.parametrize("message", [b"", b"\x00\x00", None], ids=["its end", "half a request", "idle"])
+def test_the_zygote_leaves_no_wakeup_descriptor_behind(message):
+    """A worker's end that comes after the sockets are closed would be written to a closed descriptor."""
+    requests, ours = socket.socketpair()
+    if message is not None:
+        ours.send(message)
+        ours.close()
+    assert zygote_main._fork_workers(requests, idle_seconds=0.01 if message is None else 60) is None
+    assert signal.set_wakeup_fd(-1) == -1
+    assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
+    assert requests.fileno() == -1
+    ours.close()

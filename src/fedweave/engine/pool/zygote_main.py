@@ -35,6 +35,16 @@ def _fork_workers(requests: socket.socket, idle_seconds: float) -> int | None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})  # the main process may have blocked it
+    try:
+        return _serve(requests, woken, idle_seconds)
+    finally:
+        signal.set_wakeup_fd(-1)  # first: Python would complain of a signal whose descriptor is closed
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for other in (requests, woken, wake):
+            other.close()
+
+
+def _serve(requests: socket.socket, woken: socket.socket, idle_seconds: float) -> int | None:
     reports: dict[int, int] = {}  # child -> the pipe for its exit code
     while True:
         ready = wait([requests, woken], None if reports else idle_seconds)
@@ -50,10 +60,6 @@ def _fork_workers(requests: socket.socket, idle_seconds: float) -> int | None:
                 return None
             pipe, report, *rest = descriptors
             if not (child := os.fork()):
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for other in (requests, woken, wake):
-                    other.close()
                 for other in (report, *reports.values()):
                     os.close(other)
                 _adopt(*rest, **json.loads(message))
