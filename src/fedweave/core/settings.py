@@ -62,7 +62,9 @@ def _sentence(name: str, errors: list[Any], caller: str, fields: Sequence[str]) 
 def rule_of(*messages: str) -> str:
     """Return what pydantic says that a value should be, in our words."""
     rule = " or ".join(
-        m.replace("a valid integer", "a whole number").removeprefix("Input should be ").split(", unable")[0]
+        "a smaller whole number"
+        if "exceeded maximum size" in m
+        else m.replace("a valid integer", "a whole number").removeprefix("Input should be ").split(", unable")[0]
         for m in messages
     )
     return re.sub(r"\d{16,}", lambda number: f"{float(number[0]):g}", rule)
