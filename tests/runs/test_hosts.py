@@ -313,3 +313,32 @@ def test_a_system_with_none_of_it(tmp_path):
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], timeout=120, check=False)
     assert done.returncode == 0
+
+
+def test_a_run_in_a_thread_goes_on_after_the_main_thread_has_ended(tmp_path):
+    """Python then refuses work to its pools of threads; those of small clients and of tables are plain threads."""
+    program = """
+        import sys, threading
+        import fedweave as fw
+        from fedweave.local.torch import trainer
+        from fedweave.tables import rows
+
+        class Counted(threading.Thread):
+            begun = 0
+            def start(self):
+                Counted.begun += 1
+                super().start()
+
+        def run():
+            threading.main_thread().join()
+            print(fw.run(experiment).summary["digest"], Counted.begun > 0, file=open(sys.argv[1], "w"))
+
+        trainer.Thread, trainer.THREAD, rows.WORTHWHILE = Counted, 1, 0
+        experiment = fw.Experiment("fedvarp", "digits", model="mlp", rounds=2, epochs=4, workers=2)
+        threading.Thread(target=run).start()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "told")]
+    done = subprocess.run(command, timeout=120, check=False, stderr=subprocess.PIPE, text=True)
+    alone = digest(fw.Experiment("fedvarp", "digits", model="mlp", rounds=2, epochs=4, workers=1))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "told").read_text() == f"{alone} True\n"

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, TypeVar, cast
 
@@ -307,13 +308,16 @@ def _in_order(work: Callable[[S], T], items: Sequence[S], entries: int) -> Itera
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = min(cores, len(items))
     with ThreadPoolExecutor(threads) as pool:
-        ahead: deque[Any] = deque()
+        ahead = deque[Callable[[], T]]()
         for item in items:
-            ahead.append(pool.submit(copy_context().run, work, item))  # keeps np.errstate
+            try:
+                ahead.append(pool.submit(copy_context().run, work, item).result)  # keeps np.errstate
+            except RuntimeError:  # a run in another thread, after the main one has ended: no pool takes work any more
+                ahead.append(partial(work, item))
             if len(ahead) > threads:
-                yield ahead.popleft().result()
+                yield ahead.popleft()()
         while ahead:
-            yield ahead.popleft().result()
+            yield ahead.popleft()()
 
 
 def _exhaust(results: Iterator[Any]) -> None:
