@@ -45,7 +45,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST)
 
 faults: $(VENV)/.dev  # every kill point, a hundred random times, a hundred thousand broken files, as many messages, the lowest versions and each extra installed, every method with every task, lost nodes of a Ray cluster, ten minutes of the live page: an hour
-	FEDWEAVE_FAULTS=1 $(BIN)/python -m pytest -n 2 tests/faults tests/local/test_company.py tests/test_install.py \
+	FEDWEAVE_FAULTS=1 $(BIN)/python -m pytest -n 2 tests/faults tests/local/test_company.py tests/local/test_compiled.py tests/test_install.py \
 	  tests/test_every_task.py tests/engine/test_ray_cluster.py $(PYTEST)
 
 lint: $(VENV)/.dev

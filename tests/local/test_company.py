@@ -7,8 +7,10 @@ FEDWEAVE_FAULTS=1 (`make faults`) tries all networks, batches and processors.
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from itertools import pairwise, product
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -63,17 +65,22 @@ NETWORKS = {  # by name: the module and the shape of a sample; of width one, of 
     "65-10 without bias": (lambda: dense(65, 10, bias=False), (65,)),
     "dropout": (lambda: nn.Sequential(nn.Linear(33, 9), nn.Dropout(0.5), nn.Linear(9, 10)), (33,)),
 }
+OF_TORCH = {name for name in NETWORKS if "tanh" in name or "without bias" in name}  # others have compiled kernels
 BATCHES = (1, 2, 3, 4, 5, 7, 8, 15, 16, 20, 31, 32, 33, 64, 100, 128, 255, 256, 299, 300)
-SHORT = [
-    ("784-128-1-10", 5),
-    ("784-128-1-10", 64),
-    ("1-10", 300),
-    ("65-17-10", 1),
-    ("65-17-10", 33),
-    ("convolutions of odd widths", 7),
-    ("33-7-10 with tanh", 64),
+SHORT = [  # network, batch, and whether Numba is there: the kernels' bits depend on no library
+    ("784-128-1-10", 5, True),
+    ("784-128-1-10", 64, False),
+    ("784-128-1-10 with tanh", 64, True),
+    ("1-10", 300, True),
+    ("1-10", 300, False),
+    ("65-17-10", 1, False),
+    ("65-17-10", 33, True),
+    ("convolutions of odd widths", 7, True),
+    ("convolutions of odd widths", 7, False),
+    ("33-7-10 with tanh", 64, True),
 ]
-CASES = list(product(NETWORKS, BATCHES)) if LONG else SHORT
+ALONE = [name for name in NETWORKS if "-1-" in name or name == "1-10"]  # of width one: torch's products tell rows apart
+CASES = [*product(NETWORKS, BATCHES, [True]), *product(ALONE, BATCHES, [False])] if LONG else SHORT
 
 
 def companies():
@@ -83,7 +90,7 @@ def companies():
             yield from (np.sort(order[i : i + size]) for i in range(0, CLIENTS, size))
 
 
-def differences(name, batch):
+def differences(name, batch, numba):
     """Return where clients get other bits in smaller companies than all together, in words."""
     torch.manual_seed(0)
     build, shape = NETWORKS[name]
@@ -92,7 +99,9 @@ def differences(name, batch):
     x, y = rng.standard_normal((n, *shape)).astype(np.float32), rng.integers(0, CLASSES, n)
     data = ClientData(x, y, x[:1], y[:1], (), (), np.split(np.arange(n), CLIENTS))
     module = build()
-    start, trainer = initial_vector(module), TorchTrainer(module, data, SGD(momentum=0.5), 0)
+    with nullcontext() if numba else patch("fedweave.local.torch.trainer.find_spec", lambda name: None):
+        start, trainer = initial_vector(module), TorchTrainer(module, data, SGD(momentum=0.5), 0)
+    assert (trainer.network is None) == (name in OF_TORCH or not numba)
     jobs = jobs_of(*zip(range(CLIENTS), STEPS, [batch] * CLIENTS, strict=True), measure=True)
     together = trainer.train(start, jobs)
     assert np.isfinite(together.updates).all()
@@ -102,7 +111,7 @@ def differences(name, batch):
         for column in Trained._fields[:-1]:
             ours, theirs = getattr(trained, column), getattr(together, column)[rows]
             found += [
-                f"{name}, batch {batch}: {column} of client {client} in a company of {rows.size}"
+                f"{name}, batch {batch}{'' if numba else ' in torch'}: {column} of client {client} in a company of {rows.size}"
                 for client, a, b in zip(rows, ours, theirs, strict=True)
                 if not np.array_equal(a, b)
             ]
@@ -110,7 +119,7 @@ def differences(name, batch):
 
 
 RUNS = (
-    list(product(NETWORKS, (64,), (4, 16))) if LONG else [("784-128-1-10", 64, 4), ("1-10", 300, 4), ("dropout", 5, 4)]
+    list(product(NETWORKS, (64,), (4, 16))) if LONG else [("784-128-1-10", 64, 4), ("784-128-1-10 with tanh", 64, 4), ("dropout", 5, 4)]
 )
 
 
@@ -128,6 +137,7 @@ def runs_that_differ():
                 experiment = fw.Experiment(fw.methods.fedavg_full(), data, dealt, build, batch_size=batch, rounds=2)
                 result = run_with(experiment, None, (), None, workers)
                 seen.add(result.summary["digest"])
+                assert ("compiled" in result.manifest["trainer"]) == (name not in OF_TORCH)
                 vectors.add(result.manifest["processor"]["vectors"])
     return [f"{name}, {clients} clients" for (name, _, clients), seen in digests.items() if len(seen) > 1], vectors
 
@@ -136,9 +146,9 @@ def test_the_number_of_workers_changes_no_bit_of_a_run():
     assert runs_that_differ() == ([], {HERE})
 
 
-@pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in CASES))
+@pytest.mark.parametrize("name", dict.fromkeys(name for name, *_ in CASES))
 def test_no_company_changes_a_single_bit(name):
-    assert not [found for network, batch in CASES if network == name for found in differences(name, batch)]
+    assert not [found for case in CASES if case[0] == name for found in differences(*case)]
 
 
 KNOBS = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
@@ -169,5 +179,5 @@ if __name__ == "__main__":
     trainer.WORTHWHILE = 2**10  # as in conftest.py: small rounds use their workers
     others, vectors = runs_that_differ()
     sys.stdout.write(" ".join(vectors))
-    alone = [found for name, batch in CASES for found in differences(name, batch)]
+    alone = [found for case in CASES for found in differences(*case)]
     sys.exit("\n".join([*alone, *(f"{name}: a run by the number of workers" for name in others)]) or 0)
