@@ -8,7 +8,7 @@ export FEDWEAVE_DATA
 # The tests start dozens of programs: compile the modules once for all of them, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-plain demo-tune methods-tune test faults lint format bench results atlas archive docs pictures dist clean
+.PHONY: demo demo-plain demo-tune methods-tune test test-imitated faults lint format bench results atlas archive docs pictures dist clean
 .DEFAULT_GOAL := test
 
 # The settings of fedweave.papers.beyond.demo, where their claims are declared; a test compares the two.
@@ -38,11 +38,18 @@ methods-tune: $(VENV)/.dev  # the learning rates of beyond/methods, in the same 
 
 # One thread in each process: more threads than cores would only wait for each other. Two processes more than two cores
 # need, since the tests of real fleets mostly wait.
-test faults: export OMP_NUM_THREADS := 1
-test faults: export OPENBLAS_NUM_THREADS := 1
-test faults: export MKL_NUM_THREADS := 1
+test test-imitated faults: export OMP_NUM_THREADS := 1
+test test-imitated faults: export OPENBLAS_NUM_THREADS := 1
+test test-imitated faults: export MKL_NUM_THREADS := 1
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST)
+
+IMITATED = env ATEN_CPU_CAPABILITY=$(1) MKL_ENABLE_INSTRUCTIONS=$(2) ONEDNN_MAX_CPU_ISA=$(3) $(MAKE) test
+
+test-imitated: $(VENV)/.dev  # the suite on this processor as the libraries would see an older one: SSE, and AVX2 where there is AVX-512
+	$(call IMITATED,default,SSE4_2,SSE41)
+	@if $(BIN)/python -c 'import sys, torch; sys.exit(torch.backends.cpu.get_cpu_capability() != "AVX512")'; then \
+	  $(call IMITATED,avx2,AVX2,AVX2); fi
 
 faults: $(VENV)/.dev  # every kill point, a hundred random times, a hundred thousand broken files, as many messages, the lowest versions and each extra installed, every method with every task, lost nodes of a Ray cluster, ten minutes of the live page: an hour
 	FEDWEAVE_FAULTS=1 $(BIN)/python -m pytest -n 2 tests/faults tests/local/test_company.py tests/local/test_compiled.py tests/test_install.py \
