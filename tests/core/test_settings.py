@@ -56,7 +56,10 @@ def problems(make, *args, **kwargs):
             "The 'heat' parameter of Kettle must be a whole number or 'auto'. Got 'lots' instead.",
         ),
         ({"litres": 1, "span": (1, "b")}, "The 'span.1' parameter of Kettle must be a whole number. Got 'b' instead."),
-        ({"litres": 1, "cups": 1e300}, "The 'cups' parameter of Kettle must be a smaller whole number. Got 1e+300 instead."),
+        (
+            {"litres": 1, "cups": 1e300},
+            "The 'cups' parameter of Kettle must be a smaller whole number. Got 1e+300 instead.",
+        ),
         (
             {"litres": 1, "cps": 2},
             "Kettle has no parameter 'cps'. Did you mean 'cups'? Valid: litres, cups, heat, span.",

@@ -35,7 +35,7 @@ NUMBERS = {
     f"{cases(disk.test_a_disk_that_is_full_while_the_folder_is_made)} while the folder is made, "
     f"and {cases(disk.test_no_file_handles_left)}",
     "random content as state": f"{STRINGS:,} for each; ",
-    "random content over the wire": f"{STRINGS:,} of each of {cases(messages.test_rubbish_as_the_bytes_of_a_message)} messages",
+    "random content over the wire": f"{STRINGS:,} of each of {cases(messages.test_rubbish_as_the_bytes_of_a_message)} ",
     "a header that claims": f"{cases(messages.test_what_is_too_large_is_refused_before_anything_is_allocated)} |",
     "every option wrong at once": f"{len(OPTIONS)} options",
 }

@@ -111,7 +111,7 @@ def differences(name, batch, numba):
         for column in Trained._fields[:-1]:
             ours, theirs = getattr(trained, column), getattr(together, column)[rows]
             found += [
-                f"{name}, batch {batch}{'' if numba else ' in torch'}: {column} of client {client} in a company of {rows.size}"
+                f"{name}, batch {batch}{'' if numba else ' in torch'}: {column} of client {client} with {rows.size - 1} others"
                 for client, a, b in zip(rows, ours, theirs, strict=True)
                 if not np.array_equal(a, b)
             ]
@@ -119,7 +119,9 @@ def differences(name, batch, numba):
 
 
 RUNS = (
-    list(product(NETWORKS, (64,), (4, 16))) if LONG else [("784-128-1-10", 64, 4), ("784-128-1-10 with tanh", 64, 4), ("dropout", 5, 4)]
+    list(product(NETWORKS, (64,), (4, 16)))
+    if LONG
+    else [("784-128-1-10", 64, 4), ("784-128-1-10 with tanh", 64, 4), ("dropout", 5, 4)]
 )
 
 

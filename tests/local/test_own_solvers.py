@@ -57,7 +57,9 @@ def test_a_wrong_direction_is_named_in_one_sentence(model, around, wrong):
 @pytest.mark.parametrize("model", [logistic, Own])
 def test_a_wrong_state_is_named_in_one_sentence(model, verb, wrong):
     trainer, x = trainer_of(model, image_data(), Odd(verb, wrong))
-    with pytest.raises(BadInput, match=rf"^Odd\.{verb if verb == 'begin' else 'direction'} must return .* It returned "):
+    with pytest.raises(
+        BadInput, match=rf"^Odd\.{verb if verb == 'begin' else 'direction'} must return .* It returned "
+    ):
         trainer.train(x, JOBS)
 
 

@@ -197,7 +197,9 @@ NO_VALUE = {  # what an own function may return for a later batch
 @pytest.mark.parametrize("value", NO_VALUE.values(), ids=NO_VALUE)
 def test_a_metric_of_another_shape_is_named(value):
     task = Task(loss=loss, metrics={"iou": lambda output, batch: value})
-    with pytest.raises(fw.BadInput, match=r"^The metric 'iou' of Task\(loss\) must return a value for each of 5 ") as error:
+    with pytest.raises(
+        fw.BadInput, match=r"^The metric 'iou' of Task\(loss\) must return a value for each of 5 "
+    ) as error:
         task.measure(torch.zeros(5), BATCH)
     assert "\n" not in str(error.value)
 
@@ -210,7 +212,9 @@ def test_a_loss_of_another_shape_is_named(value, verb):
         getattr(task, verb)(torch.zeros(5), BATCH)
 
 
-@pytest.mark.parametrize("value", [0.5, np.float64(0.5), torch.tensor(0.5), torch.full((5,), 0.5), np.full(5, 0.5), (1, 2)])
+@pytest.mark.parametrize(
+    "value", [0.5, np.float64(0.5), torch.tensor(0.5), torch.full((5,), 0.5), np.full(5, 0.5), (1, 2)]
+)
 def test_a_metric_is_a_mean_or_a_value_for_each_sample_or_a_pair(value):
     task = Task(loss=loss, metrics={"iou": lambda output, batch: value})
     assert float(task.finish(task.measure(torch.zeros(5), BATCH))["iou"]) == 0.5

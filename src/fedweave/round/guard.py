@@ -77,7 +77,9 @@ class GuardedAggregator(NamedTuple):
     def step_length(self, view: View, law: Array) -> float:
         found = self.part.step_length(view, law)
         if not isinstance(found, Real):
-            raise BadInput(f"{type(self.part).__name__}.step_length must return a number. It returned {kind_of(found)}.")
+            raise BadInput(
+                f"{type(self.part).__name__}.step_length must return a number. It returned {kind_of(found)}."
+            )
         return float(found)
 
 

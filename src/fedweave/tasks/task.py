@@ -149,8 +149,8 @@ def mean_square(loss: Any, samples: int) -> Any:
 
 def _fits(value: Any, samples: int = -1) -> bool:
     """Return whether a value is a number, or an array with one or several for each of so many samples."""
-    shape = () if isinstance(value, int | float) else getattr(value, "shape", None)
-    return shape == () or (shape is not None and shape[0] == samples)
+    shape = () if isinstance(value, int | float) else getattr(value, "shape", (-2,))
+    return tuple(shape[:1]) in ((), (samples,))
 
 
 def _sum(value: Any, samples: int) -> Any:
