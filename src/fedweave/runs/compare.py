@@ -38,13 +38,35 @@ Work = Callable[[str, Experiment, Sequence[Callback], Pool], Result]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several methods on the same data, worlds and seeds."""
+    """Several methods on the same data, worlds and seeds.
+
+    ``summary`` has a dictionary for each ``method``: means over its ``seeds``, each with a sample standard deviation
+    (``value_std`` and so on; None with one seed).
+
+    At the end: ``value`` of the task's ``metric`` and its ``best`` (``higher_is_better`` says which direction that is);
+    ``accuracy``, ``best_accuracy``, ``loss``, ``objective``; over clients ``client_mean``, ``client_std``,
+    ``client_worst``, ``client_worst_decile``, and who ``worst_client`` is. Of the whole run: ``simulated_seconds``,
+    ``bytes_up``, ``bytes_down``, ``wall_seconds``.
+
+    With a ``target``: ``reached`` by so many seeds (``reached_of`` as text), and over these ``rounds_to_target``,
+    ``seconds_to_target``, ``bytes_to_target`` (upload) and ``total_bytes_to_target``. ``time_ratio`` is simulated time
+    over that of ``baseline``, fedavg or else the first method; ``note`` says why there is none.
+
+    ``paired`` is the difference to the first method seed by seed: ``difference`` with the 95 % interval ``low`` to
+    ``high``, ``verdict``, ``margin``, ``detectable``. ``paired_clients`` is the same for the worst tenth of the
+    clients, ``paired_costs`` for each cost to the target. ``by_seed`` has the single values.
+
+    What to look at: runs that ``diverged``, ``stalled``, are ``unfinished``, ``ended_early`` as asked or were ``short``
+    (all rounds were done before ``stop_after``), of ``rounds_min`` to ``rounds_max`` rounds, ``abandoned`` of
+    ``abandoned_of`` in all, ``refused_rounds``; ``best_round`` of a single run, and whether it was ``calibrated`` or
+    used a ``validation`` split.
+    """
 
     results: Sequence[Result]
 
     @property
     def summary(self) -> list[dict[str, Any]]:
-        """Mean and standard deviation over seeds, per method."""
+        """One dictionary per method, with the keys above."""
         from fedweave.report import compare_rows
 
         return compare_rows(self.results)

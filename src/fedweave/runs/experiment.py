@@ -55,8 +55,8 @@ RULES = "When a round ends, and which updates it accepts"
 class Experiment:
     """Everything that decides a result; ``pool``, ``workers`` and ``tables`` do not, ``device`` only its last bits.
 
-    A field with an ``Option`` is also an option of ``fedweave run`` and ``compare`` and a key of an experiment file,
-    with the same default, and takes what they take: ``method="fedacs"``, ``partition="dirichlet:0.1"``.
+    Most fields are also options of ``fedweave run`` and keys of an experiment file, with the same defaults, and take
+    what these take: ``method="fedacs"``, ``partition="dirichlet:0.1"``.
     """
 
     method: Annotated[Method, or_text(Method, method_names.parse, "fedacs")]
