@@ -290,4 +290,4 @@ def _print(outcome: Outcome, alone: bool) -> None:
 
 def _print_claims(item: str, judged: Sequence[Judged]) -> None:
     for j in judged:
-        print(f"{j.verdict}, {j.fidelity}: {item}: {j.claim.claim} ({j.family}; {j.evidence or 'no evidence'})")
+        print(f"{j.verdict}, {j.shown_fidelity}: {item}: {j.claim.claim} ({j.family}; {j.evidence or 'no evidence'})")

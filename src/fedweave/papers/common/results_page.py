@@ -19,7 +19,8 @@ HEAD = """# Results
 Every claim with its difference, interval and figures is in the [atlas](atlas/index.html), which needs no network and
 can be read from a clone. This page and the atlas are made by `make results` from the files in [results/](../results),
 which `fedweave reproduce ITEM --scale SCALE --record results` wrote; nothing here is typed by hand. How claims are
-judged: [reproduce.md](reproduce.md). Primary claims are corrected by Holm's method over the five papers, a paper's
+judged: [reproduce.md](reproduce.md). *Full size* is the largest size of items of ours, which have no published
+setting. Primary claims are corrected by Holm's method over the five papers, a paper's
 other claims by Benjamini and Hochberg's within the paper: those are exploratory; our own questions beyond a paper are a
 family of their own. An *undecided* claim shows the difference that its seeds would have found, before correction.
 """
@@ -64,7 +65,7 @@ def _counts(judged: Sequence[Judged]) -> str:
 
 
 def _by_fidelity(judged: Iterable[Judged]) -> str:
-    found = Counter(j.fidelity for j in judged)
+    found = Counter(j.shown_fidelity for j in judged)
     return ", ".join(f"{n} {fidelity}" for fidelity, n in sorted(found.items())) or "—"
 
 
@@ -73,7 +74,7 @@ def _claims(judged: Sequence[Judged]) -> str:
         [
             j.claim.claim,
             j.claim.published or "—",
-            f"**{j.verdict}**" + (f", {j.fidelity}" if j.verdict != "not run" else ""),
+            f"**{j.verdict}**" + (f", {j.shown_fidelity}" if j.verdict != "not run" else ""),
             j.evidence or f"`fedweave reproduce {j.claim.item}`",
         ]
         for j in judged
