@@ -1,7 +1,11 @@
-"""docs/results.md, made of the recorded outcomes alone: ``python -m fedweave.papers.common.results_page FILE``."""
+"""docs/results.md and the counts in README.md, from the recorded outcomes alone.
+
+``python -m fedweave.papers.common.results_page docs/results.md README.md``
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -32,6 +36,14 @@ def markdown(folder: Path = papers.RECORDED) -> str:
     primary = [j for j in judged if j.claim.primary]
     counted = ["## Counts\n", f"{count_run([(j.claim.beyond, j.verdict) for j in judged])}\n", _counts(judged)]
     return "\n".join([HEAD, *counted, "## The primary claims\n", _claims(primary)])
+
+
+def with_counts(readme: str, folder: Path = papers.RECORDED) -> str:
+    """Return a README that says, between its two marks, how many claims of the papers have been run."""
+    found = [j.verdict for j, _ in papers.judged_claims(folder) if not j.claim.beyond]
+    by_outcome = ", ".join(f"{found.count(outcome)} {outcome}" for outcome in OUTCOMES)
+    said = f"So far {len(found) - found.count('not run')} of the {len(found)} have been run: {by_outcome}."
+    return re.sub(r"(?<=<!-- counts -->).*(?=<!-- end of counts -->)", said, readme)
 
 
 def count_run(verdicts: Sequence[tuple[bool, str]]) -> str:
@@ -89,4 +101,6 @@ def table(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(markdown(), encoding="utf-8")
+    page, readme = map(Path, sys.argv[1:])
+    page.write_text(markdown(), encoding="utf-8")
+    readme.write_text(with_counts(readme.read_text(encoding="utf-8")), encoding="utf-8")
