@@ -138,7 +138,10 @@ class Noting(flower.LocalGrid):
         assert answer.has_content(), answer.error.reason
         found = self._names.setdefault(answer.metadata.message_type, set())
         for name, record in answer.content.items():
-            found |= {name, *(() if name in ("update", "arrays") else record)}  # the arrays of these have the app's names
+            found |= {
+                name,
+                *(() if name in ("update", "arrays") else record),
+            }  # the arrays of these have the app's names
         return answer
 
 
