@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -118,7 +117,6 @@ def client(
     @app.train(mods=[seal_last, *mods])
     def train(message: Message, context: Context) -> Message:
         """Train as the server asks and send the displacement."""
-        begin = time.perf_counter()
         request = read_request(message.content)
         who, of = identity(context)
         samples = len(trainers.data(who, of))
@@ -156,7 +154,7 @@ def client(
         update, *numbers = (column[0] for column in answers.trained[:-1])
         names = Trained._fields[1:-1]
         reported = {name: float(number) for name, number in zip(names, numbers, strict=True)}
-        about = Answer(samples, request.steps, seconds=time.perf_counter() - begin, **reported)
+        about = Answer(samples, request.steps, **reported)
         content = answer(about, tensors, update, payload)
         if payload is None and (mods or request.whole):
             content = with_model(content, message.content["arrays"], x, update, tensors, solver.memory_kind)  # pyright: ignore[reportArgumentType]
