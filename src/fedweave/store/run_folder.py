@@ -235,6 +235,11 @@ class RunFolder:
             raise NoState(f"No state of the run {str(self.folder)!r} can be read: all are missing or damaged. {way}.")
         return None
 
+    def last_round(self) -> int:
+        """Return the round of the last committed state; 0 without one."""
+        with reading(self.folder):
+            return max(read_columns(self._db, "states", schema.STATES)["round"], default=0)
+
     def refuse_broken_log(self, round: int, audited: bool) -> None:
         """Refuse to continue from this round over an audit log that was edited, cut or deleted."""
         assert self.folder is not None
