@@ -728,6 +728,12 @@ def test_verify_names_the_file_that_is_missing(name, fedweave, tmp_path):
     )  # fmt: skip
 
 
+def test_a_folder_that_is_missing_is_told_with_the_rest(fedweave):
+    code, _, err = fedweave("resume", "nowhere", "--rounds", "4.6")
+    assert (code, "There is no folder 'nowhere'" in err, "--rounds must be a whole number" in err) == (2, True, True)
+    assert len(err.splitlines()) == 2
+
+
 def test_without_states_the_rows_are_reported_and_resume_says_what_is_left(fedweave, tmp_path):
     assert fedweave("run", "fedavg", *TINY, "--evaluate-every", "2", "--out", "r")[0] == 0
     newest, *others = sorted((tmp_path / "r").glob("state-*"), reverse=True)

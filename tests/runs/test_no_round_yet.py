@@ -71,6 +71,15 @@ def test_a_comparison_without_any_round_names_the_whole_of_it(kill, tiny, tmp_pa
         cli.report(tmp_path / "c")
 
 
+def test_runs_that_lost_their_states_are_shown_beside_the_others(tiny, tmp_path, capsys):
+    fw.compare(["fedavg", "fedprox"], tiny(rounds=1), out=tmp_path / "c")
+    for state in (tmp_path / "c" / "fedprox-seed0").glob("state-*"):
+        state.unlink()
+    with pytest.warns(UserWarning, match="lost its model; only its rows are read|missing or damaged"):
+        found, _ = reported(tmp_path / "c", capsys)
+    assert [run["method"] for run in found["runs"]] == ["fedavg", "fedprox"]
+
+
 def test_a_sweep_is_shown_without_the_run_that_has_no_round(kill, tiny, tmp_path, capsys):
     folder = tmp_path / "s"
     kill(folder / "fedavg-lr0.1-seed0", lambda: fw.sweep(["fedavg"], tiny(rounds=1), LRS, out=folder))

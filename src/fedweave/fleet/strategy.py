@@ -19,7 +19,7 @@ from threadpoolctl import ThreadpoolController
 from fedweave.core.determinism import deterministic
 from fedweave.core.options import renamed
 from fedweave.core.records import Array, Population, ServerState
-from fedweave.core.settings import BadInput
+from fedweave.core.settings import BadInput, shown
 from fedweave.core.spec import describe
 from fedweave.fleet import checkpoint, evaluation
 from fedweave.fleet.admitted import Remainder, complete, weighed, with_examples
@@ -42,6 +42,7 @@ from fedweave.round import absorb, first_state, plan
 from fedweave.round.growth import refuse_unknown, summing
 from fedweave.round.measures import of_aggregator
 from fedweave.round.rules import Rules
+from fedweave.runs import method_names
 from fedweave.schedule import Rate, Schedule, rate_at
 from fedweave.system.measured import Measured
 
@@ -69,7 +70,7 @@ class Strategy(FlowerStrategy):
 
     def __init__(
         self,
-        method: Method,
+        method: Method | str,
         *,
         lr: Rate = 0.05,
         epochs: float = 1.0,
@@ -91,6 +92,9 @@ class Strategy(FlowerStrategy):
         max_length_ratio: float | None = MAX_LENGTH_RATIO,
         clock: Clock | None = None,
     ):
+        method = method_names.parse(method) if isinstance(method, str) else method
+        if not isinstance(method, Method):
+            raise BadInput(f"A strategy takes a Method, or the name of one. Got {shown(method)}.")
         self.local = StrategyOptions(
             lr=lr,
             epochs=epochs,

@@ -275,6 +275,8 @@ def resume_comparison(
     with so many would have been, bit for bit.
     """
     folder, heard = Path(folder), callbacks_of(callbacks)
+    if not is_comparison(folder) and (folder / "run.sqlite").exists():
+        raise BadInput(f"{str(folder)!r} holds a single run: `fedweave.resume` continues it.")
     plan = planned(folder)
     runs = {name: from_plain(plain, trust) for name, plain in plan["runs"].items()}
     if rounds is not None:

@@ -61,7 +61,7 @@ def begun_in(folder: str | Path) -> list[Path]:
 
 def finished_rounds(run: Path) -> int:
     """Return how many rounds of a run are finished; a state whose file alone was written does not count."""
-    if not os.path.isdir(run) or not any(run.glob("state-*.safetensors")):
+    if not os.path.isdir(run) or not os.listdir(run):
         return 0
     with closing(RunFolder.open(run, write=False)) as store:
         return store.last_round()

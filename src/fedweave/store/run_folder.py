@@ -322,7 +322,7 @@ def state_file(round: int) -> str:
 
 def with_rounds(command: Any, rounds: int) -> Any:
     """Return a command line of fedweave with another number of rounds; any other command as it is."""
-    if not isinstance(command, str) or not command.startswith(("fedweave run ", "fedweave compare ")):
+    if not isinstance(command, str) or not re.match("fedweave (run|compare|sweep) ", command):
         return command
     rest = re.sub(r" (--rounds|--set[ =]rounds)[ =](\S+)", "", command)
     return f"{rest} --rounds {rounds}"
