@@ -19,7 +19,7 @@ from threadpoolctl import ThreadpoolController
 from fedweave.core.determinism import deterministic
 from fedweave.core.options import renamed
 from fedweave.core.records import Array, Population, ServerState
-from fedweave.core.settings import BadInput, shown
+from fedweave.core.settings import BadInput
 from fedweave.core.spec import describe
 from fedweave.fleet import checkpoint, evaluation
 from fedweave.fleet.admitted import Remainder, complete, weighed, with_examples
@@ -92,9 +92,7 @@ class Strategy(FlowerStrategy):
         max_length_ratio: float | None = MAX_LENGTH_RATIO,
         clock: Clock | None = None,
     ):
-        method = method_names.parse(method) if isinstance(method, str) else method
-        if not isinstance(method, Method):
-            raise BadInput(f"A strategy takes a Method, or the name of one. Got {shown(method)}.")
+        method = method_names.method_of(method)
         self.local = StrategyOptions(
             lr=lr,
             epochs=epochs,

@@ -29,9 +29,7 @@ def repeat(groups: Groups) -> str:
     """Return the section's body."""
     runs = [run for members in groups.values() for run in members]
     shared, own = split_settings(groups)
-    commands = "".join(
-        f'<div class="command"><pre><code>{escape(c)}</code></pre>{COPY}</div>' for c in _commands(runs)
-    )
+    commands = "".join(f'<div class="command"><pre><code>{escape(c)}</code></pre>{COPY}</div>' for c in _commands(runs))
     commands = commands or '<p class="note">Started from Python, not from a command line.</p>'
     facts = _pairs({name: text for name, text in _facts(runs).items() if text}, "Surroundings", "own")
     parts = [commands, facts, _settings(shared, "Settings of every run" if len(runs) > 1 else "Settings")]

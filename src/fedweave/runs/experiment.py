@@ -152,7 +152,9 @@ class Experiment:
     ] = "ram"
     true_gradients: Annotated[
         bool,
-        Option("At each evaluation also take every client's gradient on all its data: diversity, length.", FLAG, "true"),
+        Option(
+            "At each evaluation also take every client's gradient on all its data: diversity, length.", FLAG, "true"
+        ),
     ] = False
     submodels: Annotated[
         tuple[float | str, ...],
