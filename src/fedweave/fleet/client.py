@@ -16,7 +16,7 @@ from fedweave.client.participate import Kept, participate
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array
 from fedweave.core.roles import Solver
-from fedweave.core.settings import BadInput
+from fedweave.core.settings import BadInput, choice
 from fedweave.data import Dataset, load, partition
 from fedweave.data.arrays import from_pair
 from fedweave.data.checks import MOST_CLASSES
@@ -87,6 +87,8 @@ def client(
     requests and evaluations in a run limit it.
     """
     task = parse_task(task) if isinstance(task, str) else task
+    if not callable(model) and model not in (known := ["auto", *models.names()]):
+        raise BadInput(choice("model", model, known))
     check_mods(mods)
     floors = Floors(min_samples, min_steps, min_batch, evaluate, max_answers)
     app, trainers = ClientApp(), _Trainers(model, load_partition, device, task, floors)
