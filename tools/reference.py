@@ -52,7 +52,8 @@ COMMON = """`fedweave run`, `compare` and `sweep` take these options, an experim
 (`batch-size` or `batch_size`), and `fw.Experiment` has fields of the same names, defaults and values:
 `fw.Experiment("fedacs", partition="dirichlet:0.1", system="dynamic")`. `clients`, `per_round` and `seeds` are not
 fields: in Python the partition has the clients, the method has those of a round, and `fw.compare` takes `seeds`. A
-method that is given by its name has five clients per round. `--set PATH=VALUE` changes any other field."""
+method that is given by its name has five clients per round. An option that is on or off, such as `--audit`, may stand
+alone, or with `true` or `false`. `--set PATH=VALUE` changes any other field."""
 FIELDS = """The values are those of [the options of an experiment](commands.md#the-options-of-an-experiment), as text,
 or what they stand for: `partition="dirichlet:0.1"` or `fw.partition.Dirichlet(clients=20, alpha=0.1)`."""
 METHODS = """Made from the docstrings of `fw.methods`. Each name works on the command line, where `--per-round`

@@ -673,6 +673,26 @@ def test_a_stopped_program_says_how_to_continue(tmp_path):
     assert running.load_result(tmp_path / "r").summary["rounds"] < 9999
 
 
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("--audit --stop-at-target --target 0", (True, True, 1)),
+        ("--stop-at-target true --audit false --target 0", (False, True, 1)),
+        ("--target 0 --stop-at-target=false --audit", (True, False, 3)),
+        ("--stop-at-target no audited.toml --target 0", (True, False, 3)),
+        ("audited.toml --audit off", (False, False, 3)),
+    ],
+)
+def test_what_is_on_or_off_may_stand_alone(typed, found, fedweave, tmp_path):
+    (tmp_path / "audited.toml").write_text("audit = true")
+    words = shlex.split(typed) if "toml" in typed else ["fedavg", *shlex.split(typed)]
+    code, out, err = fedweave("run", *TINY, *words, "--out", "r", "--json")
+    assert code == 0, err
+    said = running.load_result(tmp_path / "r").experiment
+    assert (said["audit"], said["stop_at_target"], json.loads(out)["rounds"]) == found
+    assert (tmp_path / "r" / "audit.jsonl").exists() == found[0]
+
+
 def test_verify_separates_intact_runs_from_broken_ones(fedweave, tmp_path):
     assert fedweave("compare", "fedavg", "fedacs", *TINY, "--audit", "true", "--out", "c")[0] == 0
     assert fedweave("run", "fedavg", *TINY, "--out", "r")[0] == 0
@@ -706,6 +726,12 @@ def test_verify_names_the_file_that_is_missing(name, fedweave, tmp_path):
     assert (code, err.count(name), err.count("json"), "Expecting" in err) == (
         1 if name == "manifest.json" else 2, 1, int("json" in name), False,
     )  # fmt: skip
+
+
+def test_a_folder_that_is_missing_is_told_with_the_rest(fedweave):
+    code, _, err = fedweave("resume", "nowhere", "--rounds", "4.6")
+    assert (code, "There is no folder 'nowhere'" in err, "--rounds must be a whole number" in err) == (2, True, True)
+    assert len(err.splitlines()) == 2
 
 
 def test_without_states_the_rows_are_reported_and_resume_says_what_is_left(fedweave, tmp_path):

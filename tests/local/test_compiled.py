@@ -224,9 +224,10 @@ def test_ctrl_c_ends_all_threads(monkeypatch):
     trainer.threads = 1
     alone = trainer.train(start, jobs)
     trainer.threads = 3
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(CompiledNetwork, "train_in_one_call", interrupted)
+    monkeypatch.setattr(CompiledNetwork, "train_in_one_call", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         trainer.train(start, jobs)
+    monkeypatch.undo()
     assert threading.active_count() == before
     assert np.array_equal(trainer.train(start, jobs).updates, alone.updates)
 

@@ -285,7 +285,7 @@ def test_ctrl_c_names_the_sweep_and_finished_runs_are_only_read(run, tiny, tmp_p
     assert len(trained) == (1 + 2 * 4 if run == 2 else 1)
     assert again.best == undisturbed.best
     assert fw.sweep(*arguments, out=tmp_path / "s", callbacks=lambda row: pytest.fail("trained")).best == again.best
-    with pytest.raises(fw.BadInput, match="holds another comparison"):
+    with pytest.raises(fw.BadInput, match="holds another sweep, which differs in its runs"):
         fw.sweep(arguments[0], arguments[1], {"lr": [0.01, 0.2]}, out=tmp_path / "s")
 
 

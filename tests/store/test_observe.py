@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from fedweave.core.settings import BadInput
-from fedweave.store import lock
+from fedweave.store import database, lock
 from fedweave.store.database import observe
 from fedweave.store.run_folder import RunFolder
 from watch.folders import Writer, contents, made
@@ -64,6 +64,23 @@ def test_a_writer_that_ends_just_before_its_files_are_opened(tmp_path, monkeypat
             return connect(*args, **kwargs)
 
         monkeypatch.setattr(sqlite3, "connect", late)
+        assert count(writer.folder) == 2
+
+
+def test_a_writer_that_ends_between_the_two_copies_loses_no_row(tmp_path, monkeypatch):
+    """Its rows were in the log when the database was copied, and in the database when the log was."""
+    with Writer(tmp_path / "run") as writer:
+        writer("add 2", "save")
+        (writer.folder / "run.sqlite-shm").unlink()  # so that it is copied
+        plain = database.open_inside
+
+        def late(path, mode):
+            if path.name == "run.sqlite-wal":
+                monkeypatch.setattr(database, "open_inside", plain)
+                writer("close")
+            return plain(path, mode)
+
+        monkeypatch.setattr(database, "open_inside", late)
         assert count(writer.folder) == 2
 
 

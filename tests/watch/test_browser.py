@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from unittest import mock
 
 import pytest
 
@@ -78,6 +79,17 @@ def test_what_could_not_be_read_for_a_moment_is_read_again(serve, tmp_path, brow
     browser.wait("document.querySelectorAll('#chart path').length === 1")
     browser.wait("document.querySelectorAll('#clients figure svg[role=img]').length === 1")
     assert len(failures) == 2
+
+
+def test_what_cannot_be_read_is_not_asked_for_for_ever(serve, tmp_path, browser, monkeypatch):
+    made(tmp_path / "run", rounds=40)
+    monkeypatch.setattr(catalog, "opened", mock.Mock(side_effect=BadInput("It cannot be read.")))
+    server = serve(tmp_path)
+    browser.open(server.url)
+    browser.wait("document.body.textContent.includes('It cannot be read.')")
+    browser.get("new Promise(done => setTimeout(done, 4 * RETRY))")  # by then all retries have been made
+    asked = sum("curves.json" in url for url in browser.requests if url.startswith(server.url))
+    assert 2 <= asked <= 4
 
 
 @pytest.mark.parametrize("width", [1400, 390])

@@ -285,7 +285,7 @@ def _print(outcome: Outcome, alone: bool) -> None:
         screen(150).print(table)
     if alone:
         _print_claims(study.name, _judge([outcome])[study.name])
-    print("\n".join([*study.notes, *filter(None, [caution(outcome.scale, study.fidelity(outcome.scale))])]))
+    print("\n".join([*outcome.notes, *filter(None, [caution(outcome.scale, study.fidelity(outcome.scale))])]))
 
 
 def _print_claims(item: str, judged: Sequence[Judged]) -> None:

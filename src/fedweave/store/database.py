@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import tempfile
 from collections.abc import Generator, Iterator, Mapping
@@ -17,6 +16,7 @@ from fedweave.tables.files import check_file, open_inside, shown_path
 
 NAME = "run.sqlite"
 BLOCK = 2**16  # rows that are read at a time
+COPIES = 10  # attempts to copy a database that is being written, before the last one is taken
 TYPES = {"INTEGER": {int}, "REAL": {float, int, type(None)}, "TEXT": {str}}  # NaN is stored as NULL
 
 
@@ -71,16 +71,27 @@ def _copy_to_memory(folder: Path) -> sqlite3.Connection:
     """Return a copy in memory, because SQLite cannot read a database in WAL mode from a read-only folder."""
     memory = sqlite3.connect(":memory:", isolation_level=None)
     with tempfile.TemporaryDirectory(prefix="fedweave-") as temporary:
-        for name in (NAME, f"{NAME}-wal"):
-            with (
-                suppress(FileNotFoundError),  # a log that its writer has just removed holds nothing any more
-                open_inside(folder / name, "rb") as source,
-                (Path(temporary) / name).open("wb") as copy,
-            ):
-                shutil.copyfileobj(source, copy)
-        with closing(sqlite3.connect(Path(temporary) / NAME)) as copied:
+        copies, before = [Path(temporary) / name for name in (NAME, f"{NAME}-wal")], None
+        for _ in range(COPIES):
+            if (now := [_stamp(folder / copy.name) for copy in copies]) == before:
+                break
+            before = now  # if somebody writes meanwhile, the two files do not belong together
+            for copy in copies:
+                copy.unlink(missing_ok=True)
+                with suppress(FileNotFoundError), open_inside(folder / copy.name, "rb") as source:
+                    copy.write_bytes(source.read())
+        with closing(sqlite3.connect(copies[0])) as copied:
             copied.backup(memory)
     return memory
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Return when a file was changed, and its size; None where there is no file."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 def check_schema(db: sqlite3.Connection, tables: Mapping[str, Mapping[str, str]], write: bool) -> None:

@@ -370,7 +370,7 @@ function bars(card, part, run, ink, top) {
 
 let busy = false, again = false, retry = 0;
 
-async function fetchChosen() {
+async function fetchChosen(retries = 3) {
   if (busy) { again = true; return; }
   busy = true;
   do {
@@ -386,7 +386,8 @@ async function fetchChosen() {
       drawChart();
       drawClients();
       clearTimeout(retry); // a run that was just being closed can be read a moment later
-      if ([curves, clients].some((found) => Object.values(found).some((run) => run.problem))) retry = setTimeout(fetchChosen, RETRY);
+      const unread = [curves, clients].some((found) => Object.values(found).some((run) => run.problem));
+      if (unread && retries) retry = setTimeout(() => fetchChosen(retries - 1), RETRY);
     } catch { /* the stream of events says that the connection is lost, and comes back by itself */ }
   } while (again);
   busy = false;

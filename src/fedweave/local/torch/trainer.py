@@ -103,14 +103,15 @@ class TorchTrainer:
             rows = self._train_in_threads(self.network, x, jobs, updates)
         else:
             plans = batches(self.seed, jobs, self.data.parts)
-            rows = [self._train_one(of_one(x, jobs, i), jobs, i, plan, updates[i]) for i, plan in enumerate(plans)]
+            each = [self._train_one(of_one(x, jobs, i), jobs, i, plan, updates[i]) for i, plan in enumerate(plans)]
+            rows = np.array(each)
         updates -= of_each(x, jobs)
-        return Trained(updates, *np.array(rows).T)
+        return Trained(updates, *rows.T)
 
-    def _train_in_threads(self, network: CompiledNetwork, x: Array, jobs: Jobs, out: Array) -> list[tuple[float, ...]]:
+    def _train_in_threads(self, network: CompiledNetwork, x: Array, jobs: Jobs, out: Array) -> Array:
         """Write the clients' models to ``out``, each by one call of the kernels, which hold up no other thread."""
         n, plans, turn = jobs.client.size, enumerate(batches(self.seed, jobs, self.data.parts)), Lock()
-        rows, errors = [()] * n, list[BaseException]()
+        rows, errors = np.empty((n, 5)), list[BaseException]()
         count = max(1, min(self.threads, n, int(self._work(jobs).sum()) // THREAD if self.threads > 1 else 1))
         twins = [self._twins.pop() if self._twins else network.another() for _ in range(count - 1)]
 
