@@ -330,7 +330,7 @@ def test_run_prints_one_object_with_what_is_promised(fedweave, tmp_path):
 
 
 def test_quiet_shows_results_alone_and_verbose_also_what_a_run_works_with(fedweave, tmp_path):
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "noisy.py").write_text(
         "import itertools, warnings, fedweave as fw\n"
         "numbers = itertools.count(1)\n"
         "def method(per_round):\n"
@@ -338,17 +338,17 @@ def test_quiet_shows_results_alone_and_verbose_also_what_a_run_works_with(fedwea
         "    warnings.warn(f'look up {next(numbers)}')\n"
         "    return fw.methods.fedavg(per_round)\n"
     )
-    _, normal, shown = fedweave("run", "mine:method", *TINY, "--out", "n")
-    code, out, err = fedweave("run", "mine:method", *TINY, "--out", "q", "--quiet")
+    _, normal, shown = fedweave("run", "noisy:method", *TINY, "--out", "n")
+    code, out, err = fedweave("run", "noisy:method", *TINY, "--out", "q", "--quiet")
     assert (code, err) == (0, "warning: look up 2\n")
     assert out.replace("run: q", "run: n").splitlines()[-1] == normal.splitlines()[-1]
     assert "round 3/3" in shown
-    code, _, err = fedweave("run", "mine:method", *TINY, "--out", "v", "-v")
+    code, _, err = fedweave("run", "noisy:method", *TINY, "--out", "v", "-v")
     warned = [line for line in err.splitlines() if line.startswith("warning: ")]
     assert code == 0
-    assert [re.sub(r".*/mine", "mine", line) for line in warned] == [
-        "mine.py:4: ImportWarning: look out",
-        "mine.py:5: UserWarning: look up 3",
+    assert [re.sub(r".*/noisy", "noisy", line) for line in warned] == [
+        "noisy.py:4: ImportWarning: look out",
+        "noisy.py:5: UserWarning: look up 3",
     ]
     for told in ("software: python", "processor: ", "trainer: ", "data: digits, 6 clients with", "650 parameters"):
         assert told in err
