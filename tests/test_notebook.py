@@ -209,9 +209,13 @@ def test_a_run_that_was_never_evaluated_and_one_that_diverged_are_shown_too(tiny
         Page(shown._repr_html_())
 
 
-def test_a_sweep_shows_its_points_and_the_best_of_each_method(tiny):
-    sweep = fw.sweep(["fedavg", "fedprox"], tiny(rounds=1), {"lr": [0.001, 0.1]}, seeds=2)
-    texts = Page(sweep._repr_html_()).texts
+def test_a_sweep_shows_its_points_and_the_best_of_each_method(kernel, tiny):
+    kernel.push({"fw": fw, "e": tiny(rounds=1)})
+    cell = "sweep = fw.sweep(['fedavg', 'fedprox'], e, {'lr': [0.001, 0.1]}, seeds=2); sweep"
+    ((progress,), (shown,)), sweep = kernel.cell(cell), kernel.user_ns["sweep"]
+    assert progress[-1]["text/plain"].startswith("all runs  12/12 runs"), "eight of the grid, four of the best points"
+    assert shown["text/html"] == sweep._repr_html_()
+    texts = Page(shown["text/html"]).texts
     assert [text for text in texts if text.startswith("lr = ")].count("lr = 0.1") == 2 + 2, (
         "in the grid and as the best"
     )

@@ -1,5 +1,6 @@
 """The documentation as a site: it builds without a warning, and can be read from a folder without a server."""
 
+import json
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -26,10 +27,35 @@ class Page(HTMLParser):
         self.addresses += [found[name] for name in ("href", "src") if found.get(name)]
 
 
-def test_every_link_within_the_site_leads_to_a_file(tmp_path):
-    built = subprocess.run([sys.executable, "tools/site.py", str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    build = tmp_path_factory.mktemp("build")
+    built = subprocess.run([sys.executable, "tools/site.py", str(build)], cwd=ROOT, capture_output=True, text=True)
     assert built.returncode == 0, built.stdout + built.stderr
-    site = tmp_path / "docs"
+    return build / "docs"
+
+
+def test_reference_atlas_and_examples_are_linked(site):
+    home = set(Page(site / "index.html").addresses)
+    assert {f"reference/{name}.html" for name in ("python", "commands", "methods")} <= home
+    assert "atlas/index.html" in home
+    assert all("../index.html" in Page(path).addresses for path in (site / "atlas").glob("*.html"))
+    assert "files/examples/index.html" in home
+    listed = set(Page(site / "files" / "examples" / "index.html").addresses)
+    assert {f"{path.stem}.html" for path in (ROOT / "examples").glob("*.py")} <= listed
+    notebook = (site / "files" / "examples" / "first_steps.html").read_text(encoding="utf-8")
+    assert 'id="an-experiment"' in notebook
+    assert 'href="own_sampler.html"' in notebook
+
+
+def test_no_script_is_missing_where_a_page_is_opened_from_its_folder(site):
+    text = (site / "search.js").read_text(encoding="utf-8")
+    name, _, index = text.rstrip(";\n").partition(" = ")
+    assert name == "var __index"
+    assert json.loads(index) == json.loads((site / "search.json").read_text(encoding="utf-8"))
+
+
+def test_every_link_within_the_site_leads_to_a_file(site):
     pages = {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
     assert {site / "index.html", site / "guide.html", site / "atlas" / "index.html"} <= pages.keys()
     wrong = []

@@ -7,14 +7,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from importlib import import_module
-from types import ModuleType
-from typing import Any
+from types import ModuleType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import fedweave as fw
 from fedweave.cli.listing import KINDS
 from fedweave.cli.options import NAMED, OPTIONS, options_table
 from fedweave.cli.root import COMMANDS, app
 from fedweave.core import names, roles
+from fedweave.core.options import options_of
 
 MODULES = {  # in the order of the page; the first word of a heading is what a program writes
     "fw.data": "fedweave.data",
@@ -43,13 +44,18 @@ MODULES = {  # in the order of the page; the first word of a heading is what a p
 }
 ROLES = {role for _, role in inspect.getmembers(roles, inspect.isclass) if role.__module__ == roles.__name__}
 
+INTERNAL = {fw.Experiment: ("paced_method", "rules"), fw.Method: ("asking", "foreign", "widened")}
+
 PYTHON = """Made from the docstrings. `import fedweave as fw`; the methods by name, `fw.methods`, are on
 [a page of their own](methods.md). Everything that is listed under a heading is an attribute of it."""
 COMMON = """`fedweave run`, `compare` and `sweep` take these options, an experiment file has them as keys
 (`batch-size` or `batch_size`), and `fw.Experiment` has fields of the same names, defaults and values:
 `fw.Experiment("fedacs", partition="dirichlet:0.1", system="dynamic")`. `clients`, `per_round` and `seeds` are not
 fields: in Python the partition has the clients, the method has those of a round, and `fw.compare` takes `seeds`. A
-method that is given by its name has five clients per round. `--set PATH=VALUE` changes any other field."""
+method that is given by its name has five clients per round. An option that is on or off, such as `--audit`, may stand
+alone, or with `true` or `false`. `--set PATH=VALUE` changes any other field."""
+FIELDS = """The values are those of [the options of an experiment](commands.md#the-options-of-an-experiment), as text,
+or what they stand for: `partition="dirichlet:0.1"` or `fw.partition.Dirichlet(clients=20, alpha=0.1)`."""
 METHODS = """Made from the docstrings of `fw.methods`. Each name works on the command line, where `--per-round`
 gives the number of clients and `--set method.solver.mu=0.1` changes a field of a part, and is a function in Python
 that returns a `fw.Method`."""
@@ -89,9 +95,29 @@ def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
 def entry(name: str, found: Any) -> str:
     """Return the signature, the docstring and, for what is no part, the members of a class or function."""
     text = [f"### {name}", f"```python\n{name}{signature(found)}\n```", prose(found)]
+    if found is fw.Experiment:
+        text.append(fields_table())
     if inspect.isclass(found) and not ROLES & {*found.__mro__[1:]}:
         text.append("\n".join(members(found)))
     return "\n\n".join(filter(None, text))
+
+
+def fields_table() -> str:
+    """Return the fields of an experiment with their types, and those that are options with what these do."""
+    types, options = get_type_hints(fw.Experiment), options_of(fw.Experiment)
+    rows = ["| field | type | what it does | default |", "|---|---|---|---|"]
+    for field in fields(fw.Experiment):
+        option = options.get(field.name)
+        does, default = (option.help, option.default) if option else ("A `Method`, or the name of one.", "")
+        rows.append(f"| `{field.name}` | `{cell(type_text(types[field.name]))}` | {cell(does)} | {default} |")
+    return f"{FIELDS}\n\n{NEWLINE.join(rows)}"
+
+
+def type_text(of: Any) -> str:
+    """Return a type as it is written, without the names of modules."""
+    if get_origin(of) in (Union, UnionType):
+        return " | ".join(map(type_text, get_args(of)))
+    return "None" if of is type(None) else re.sub(r"(\w+\.)+", "", inspect.formatannotation(of))
 
 
 def members(of: type) -> Iterator[str]:
@@ -99,7 +125,7 @@ def members(of: type) -> Iterator[str]:
     for name, found in inspect.getmembers(of):
         plain = found.fget if isinstance(found, property) else getattr(found, "func", found)  # also cached ones
         ours = inspect.isroutine(plain) and str(getattr(plain, "__module__", "")).startswith("fedweave")
-        if name.startswith("_") or not ours:
+        if name.startswith("_") or name in INTERNAL.get(of, ()) or not ours:
             continue
         called = " ".join(signature(plain).split()) if inspect.isroutine(found) else ""
         if first := prose(plain).split("\n\n")[0]:  # old names have none

@@ -330,7 +330,7 @@ def test_run_prints_one_object_with_what_is_promised(fedweave, tmp_path):
 
 
 def test_quiet_shows_results_alone_and_verbose_also_what_a_run_works_with(fedweave, tmp_path):
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "noisy.py").write_text(
         "import itertools, warnings, fedweave as fw\n"
         "numbers = itertools.count(1)\n"
         "def method(per_round):\n"
@@ -338,17 +338,17 @@ def test_quiet_shows_results_alone_and_verbose_also_what_a_run_works_with(fedwea
         "    warnings.warn(f'look up {next(numbers)}')\n"
         "    return fw.methods.fedavg(per_round)\n"
     )
-    _, normal, shown = fedweave("run", "mine:method", *TINY, "--out", "n")
-    code, out, err = fedweave("run", "mine:method", *TINY, "--out", "q", "--quiet")
+    _, normal, shown = fedweave("run", "noisy:method", *TINY, "--out", "n")
+    code, out, err = fedweave("run", "noisy:method", *TINY, "--out", "q", "--quiet")
     assert (code, err) == (0, "warning: look up 2\n")
     assert out.replace("run: q", "run: n").splitlines()[-1] == normal.splitlines()[-1]
     assert "round 3/3" in shown
-    code, _, err = fedweave("run", "mine:method", *TINY, "--out", "v", "-v")
+    code, _, err = fedweave("run", "noisy:method", *TINY, "--out", "v", "-v")
     warned = [line for line in err.splitlines() if line.startswith("warning: ")]
     assert code == 0
-    assert [re.sub(r".*/mine", "mine", line) for line in warned] == [
-        "mine.py:4: ImportWarning: look out",
-        "mine.py:5: UserWarning: look up 3",
+    assert [re.sub(r".*/noisy", "noisy", line) for line in warned] == [
+        "noisy.py:4: ImportWarning: look out",
+        "noisy.py:5: UserWarning: look up 3",
     ]
     for told in ("software: python", "processor: ", "trainer: ", "data: digits, 6 clients with", "650 parameters"):
         assert told in err
@@ -673,6 +673,26 @@ def test_a_stopped_program_says_how_to_continue(tmp_path):
     assert running.load_result(tmp_path / "r").summary["rounds"] < 9999
 
 
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("--audit --stop-at-target --target 0", (True, True, 1)),
+        ("--stop-at-target true --audit false --target 0", (False, True, 1)),
+        ("--target 0 --stop-at-target=false --audit", (True, False, 3)),
+        ("--stop-at-target no audited.toml --target 0", (True, False, 3)),
+        ("audited.toml --audit off", (False, False, 3)),
+    ],
+)
+def test_what_is_on_or_off_may_stand_alone(typed, found, fedweave, tmp_path):
+    (tmp_path / "audited.toml").write_text("audit = true")
+    words = shlex.split(typed) if "toml" in typed else ["fedavg", *shlex.split(typed)]
+    code, out, err = fedweave("run", *TINY, *words, "--out", "r", "--json")
+    assert code == 0, err
+    said = running.load_result(tmp_path / "r").experiment
+    assert (said["audit"], said["stop_at_target"], json.loads(out)["rounds"]) == found
+    assert (tmp_path / "r" / "audit.jsonl").exists() == found[0]
+
+
 def test_verify_separates_intact_runs_from_broken_ones(fedweave, tmp_path):
     assert fedweave("compare", "fedavg", "fedacs", *TINY, "--audit", "true", "--out", "c")[0] == 0
     assert fedweave("run", "fedavg", *TINY, "--out", "r")[0] == 0
@@ -706,6 +726,12 @@ def test_verify_names_the_file_that_is_missing(name, fedweave, tmp_path):
     assert (code, err.count(name), err.count("json"), "Expecting" in err) == (
         1 if name == "manifest.json" else 2, 1, int("json" in name), False,
     )  # fmt: skip
+
+
+def test_a_folder_that_is_missing_is_told_with_the_rest(fedweave):
+    code, _, err = fedweave("resume", "nowhere", "--rounds", "4.6")
+    assert (code, "There is no folder 'nowhere'" in err, "--rounds must be a whole number" in err) == (2, True, True)
+    assert len(err.splitlines()) == 2
 
 
 def test_without_states_the_rows_are_reported_and_resume_says_what_is_left(fedweave, tmp_path):

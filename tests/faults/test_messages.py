@@ -39,7 +39,7 @@ LAYOUT = Layout(names=("w", "b", "bn.running_mean"), shapes=((3, 2), (3,), (3,))
 TENSORS = Tensors.of_layout(LAYOUT)
 UPLOAD = DifferentialDropout()
 X = np.linspace(-1, 1, LAYOUT.dim, dtype=np.float32)
-ABOUT = Answer(samples=20, steps=3, loss=0.5, first_gradient=1.5, seconds=0.25)
+ABOUT = Answer(samples=20, steps=3, loss=0.5, first_gradient=1.5)
 MOST = 10**7  # samples
 REQUEST = TrainRequest(
     3, 1, 0, 4, 10, 0.05, 1.0, client_half(fw.solvers.Prox(0.1), UPLOAD, LAYOUT), memory="ab", kept=2

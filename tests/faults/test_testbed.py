@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from fedweave.fleet.local import testbed
 from fedweave.fleet.local.rehearsal import rehearse
 from fedweave.fleet.local.testbed import Link, Testbed
 from fedweave.method import Method
+from fedweave.papers.common.recorded import read_recorded
 from fedweave.papers.common.scale import reduce_data
+from fedweave.papers.feddd.testbed import _experiment, _methods, links_of
 from fedweave.sample import Everyone
 from fedweave.upload import DifferentialDropout
 
@@ -162,3 +165,21 @@ def test_a_killed_driver_leaves_no_namespace_behind(guarded, tmp_path):
         assert set(testbed.remove_abandoned()) == set(made)
         assert not set(made) & set(spaces())
     assert until(lambda: not testbed._began(int(inside)))
+
+
+@long
+def test_the_recorded_simulated_order_comes_of_computing_and_not_of_the_links():
+    """As docs/testbed.md says: simulated with the same computing, the methods have the order of the real nodes."""
+    recorded = read_recorded(Path(__file__).parents[2] / "results/feddd-fig8-testbed-iid.laptop.json")
+    real, simulated = (recorded.measures["paper"][name] for name in ("round, s", "simulated round, s"))
+    plain, compute, transfer = _experiment("iid", "laptop"), 10.0, {}
+    world = replace(links_of(plain), compute=compute)
+    for name, method in _methods("laptop").items():
+        rounds = fw.run(replace(plain, method=method, system=world, workers=1, device="cpu")).rounds
+        transfer[name] = rounds["seconds"][1:].mean() - compute
+    assert sorted(transfer, key=transfer.__getitem__) == sorted(real, key=real.__getitem__)
+    given = {name: round(simulated[name][0] - seconds, 1) for name, seconds in transfer.items()}
+    assert given == {"latency_optimal": 10.3, "fedcs": 13.9, "oort": 16.7, "fedavg": 17.6, "feddd": 19.5}
+    assert {name: round(seconds, 1) for name, seconds in transfer.items()} == {
+        "feddd": 9.1, "fedcs": 14.4, "oort": 15.5, "latency_optimal": 15.9, "fedavg": 16.3,
+    }  # fmt: skip

@@ -96,7 +96,7 @@ def serving(link: FakeLink, files=None, address=("127.0.0.1", 0)) -> Iterator[Ad
     class Server(ThreadingHTTPServer):
         def finish_request(self, request, client_address):
             if files:  # in the thread of the request, so that a client that does not shake hands holds up nobody
-                request.settimeout(5)
+                request.settimeout(60)
                 try:
                     request = context.wrap_socket(request, server_side=True)
                 except OSError:
@@ -130,7 +130,7 @@ def saying(reply) -> Iterator[Address]:
                 except OSError:
                     return
                 with connection:
-                    connection.settimeout(0.2)
+                    connection.settimeout(60)  # clients speak first, or hang up
                     try:
                         connection.sendall(reply(connection.recv(1024)))
                     except OSError:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,6 +77,37 @@ def test_our_clients_go_on_to_the_same_bits(name, tmp_path):
     second = flower.Strategy.load(tmp_path, clock=clock)
     assert second.local == first.local
     assert same(second.start(grid, network(), num_rounds=2).arrays, straight.arrays)
+
+
+COSINES = [{"lr": "cosine:0.1"}, {"lr": "warmup:2, cosine:0.1"}, {"own": "cosine:0.1"}]
+
+
+@pytest.mark.parametrize("rate", COSINES, ids=str)
+def test_a_rate_that_depends_on_the_number_of_rounds_keeps_that_number(rate, tmp_path):
+    """A crash in the middle is continued to the same bits; more rounds would have had other rates from the start."""
+
+    def begin():
+        method = fw.methods.fedavg(3) if "lr" in rate else replace(fw.methods.fedavg(3), lr=rate["own"])
+        return ours(method, lr=rate.get("lr", 0.05), clients=CLIENTS, fraction_evaluate=0)
+
+    def crash(server_round, arrays):
+        if server_round == 2:
+            first.save(tmp_path / "saved")
+            raise KeyboardInterrupt
+
+    straight, first = begin().start(flower.LocalGrid(app(), CLIENTS), network(), num_rounds=4), begin()
+    with pytest.raises(KeyboardInterrupt):
+        first.start(flower.LocalGrid(app(), CLIENTS), network(), num_rounds=4, evaluate_fn=crash)
+    second, asked = load(tmp_path / "saved"), []
+    for rounds in (1, 4):
+        with pytest.raises(fw.BadInput, match=rf"a run of {2 + rounds} instead of 4 .* num_rounds=2 finishes it"):
+            second.start(flower.LocalGrid(app(), CLIENTS), network(), num_rounds=rounds)
+    assert same(second.start(flower.LocalGrid(app(), CLIENTS), network(), num_rounds=2).arrays, straight.arrays)
+    second.save(tmp_path / "saved")
+    for done in (second, load(tmp_path / "saved")):
+        with pytest.raises(fw.BadInput, match=r"a run of 8 instead of 4 .* Begin a new strategy with num_rounds=8"):
+            done.start(flower.LocalGrid(app(), CLIENTS, fate=lambda *_: asked.append(1)), network(), num_rounds=4)
+    assert not asked
 
 
 def test_rounds_are_counted_on_for_everyone(tmp_path):

@@ -1,4 +1,4 @@
-"""docs/deploy.md: every command and option that it names exists, by the programs' own parsers."""
+"""docs/deploy.md: every command and option that it names exists, and what leaves a client is what it says."""
 
 import re
 import shlex
@@ -8,6 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
+
+import fedweave as fw
+from fedweave import flower
+from fedweave.fleet.server.terms import VirtualClock
+from flower.rehearsal import CLIENTS, app, experiment, network, run
 
 PAGE = Path(__file__).parents[2] / "docs/deploy.md"
 PROGRAMS = "fedweave", "flwr", "flower-superlink", "flower-supernode"
@@ -118,3 +124,39 @@ def test_the_links_within_the_page_lead_somewhere():
     wanted = set(re.findall(r"\]\(#([\w-]+)\)", text)) | set(re.findall(r"\(deploy\.md#([\w-]+)\)", others))
     assert wanted <= anchors
     assert len(wanted) > 5
+
+
+class Noting(flower.LocalGrid):
+    """A fleet that notes the names of the records and numbers that leave its clients, by the kind of question."""
+
+    def __init__(self, names):
+        super().__init__(app(), CLIENTS)
+        self._names = names
+
+    def _answered(self, message, node):
+        answer = super()._answered(message, node)
+        assert answer.has_content(), answer.error.reason
+        found = self._names.setdefault(answer.metadata.message_type, set())
+        for name, record in answer.content.items():
+            found |= {
+                name,
+                *(() if name in ("update", "arrays") else record),
+            }  # the arrays of these have the app's names
+        return answer
+
+
+def test_what_leaves_a_client_is_in_the_table():
+    """Every record and every number in it, of methods that ask for all there is, and nothing more."""
+    sent: dict[str, set[str]] = {}
+    for method in ("scaffold", "feddd", "oort", "fedpracdelta", "fedacs_private", "power_of_choice"):
+        run(experiment(getattr(fw.methods, method)(3), rounds=2), Noting(sent))
+    strategy = flower.Strategy(fw.methods.fedavg(CLIENTS), clock=VirtualClock())
+    clipped = DifferentialPrivacyServerSideFixedClipping(strategy, 0.0, 1.0, CLIENTS)
+    clipped.start(Noting(sent), network(), num_rounds=1)
+    table = PAGE.read_text().partition("## What leaves a client")[2].partition("\n\nSamples, labels")[0]
+    named, when = dict[str, set[str]](), ""
+    for begin, what in re.findall(r"^\| ?(.*?) ?\| (.*) \|$", table, re.MULTILINE):
+        when = begin.partition(",")[0] or when
+        named.setdefault(when, set()).update(re.findall(r"`([^`]+)`", what))
+    kinds = {"query": "first contact", "train": "training", "query.loss": "Power-of-Choice", "evaluate": "evaluation"}
+    assert {kinds[kind]: names for kind, names in sent.items()} == {when: named[when] for when in kinds.values()}

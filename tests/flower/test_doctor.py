@@ -36,7 +36,7 @@ def loopback(monkeypatch):
     """Let only 127.0.0.1 be the loopback address, and nothing of a real fleet on this machine be seen."""
     monkeypatch.setattr(expectations, "is_loopback", lambda address: address == HOST)
     monkeypatch.setattr(findings, "running", lambda program: [])
-    monkeypatch.setattr(requests, "SECONDS", 2.0)
+    monkeypatch.setattr(requests, "SECONDS", 60.0)  # all that is asked here answers, or hangs up
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_a_real_superlink(monkeypatch, tmp_path):
         opened = examine([address], Expected(**given))
         assert levels(opened, "control") == ["critical"]
         # The clock's limits are what this server really accepts: 401 is a refused signature, 412 an unknown key.
-        offsets = 3, 60, -290, -310
+        offsets = 3, 60, -200, -310
         assert [signed(link, seconds) for seconds in offsets] == [412, 401, 412, 401]
         assert [clock_level(seconds) for seconds in offsets] == ["warning", "critical", "warning", "critical"]
 
@@ -212,11 +212,12 @@ def test_names_of_a_certificate(tmp_path):
 @pytest.mark.parametrize("control", ["open", "filtered"])
 def test_clocks(ahead, level, control):
     """By the time in the list of nodes, or where that is filtered by the Date of answers, which is a bit vague."""
-    link = FakeLink(ahead=ahead, control=control)
+    link, begin = FakeLink(ahead=ahead, control=control), datetime.now(UTC)
     assert levels(look(link), "clock") == [level]
+    spent = datetime.now(UTC) - begin
     signed_at = next(h["flwr-timestamp"] for path, _, h in link.asked if path.endswith("register-node"))
-    off = datetime.fromisoformat(signed_at) - datetime.now(UTC) - timedelta(seconds=ahead)
-    assert abs(off.total_seconds()) < 20, "the test of keys is signed with the server's time"
+    off = datetime.fromisoformat(signed_at) - begin - timedelta(seconds=ahead)
+    assert abs(off) <= 2 * spent + timedelta(seconds=2), "the test of keys is signed with the server's time"
 
 
 def test_a_clock_that_cannot_be_measured_is_not_judged():

@@ -157,15 +157,15 @@ def test_one_node_that_claims_a_huge_fleet_locks_nobody_out(stated, huge):
 
 
 class Later(VirtualClock):
-    """A clock by which these come after five seconds."""
+    """A clock by which these come after five seconds, or so many."""
 
-    def __init__(self, fleet, *which):
+    def __init__(self, fleet, *which, after=5):
         super().__init__()
-        self._come = lambda: fleet.online.update(fleet.nodes[i] for i in which)
+        self._come, self._after = lambda: fleet.online.update(fleet.nodes[i] for i in which), after
 
     def sleep(self, seconds):
         super().sleep(seconds)
-        if self.time > 5:
+        if self.time > self._after:
             self._come()
 
 
@@ -217,6 +217,46 @@ def test_where_two_nodes_of_another_app_come_first_others_have_half_a_minute():
     terms, clock = Terms(connected=CLIENTS - 2), Later(fleet, *range(CLIENTS))
     roster = Roster(fleet, terms, clock, needs="They must be ours.", clients=CLIENTS)
     assert roster.gather().sum() == CLIENTS - 2
+
+
+def test_nodes_that_still_start_are_waited_for_though_two_of_another_app_have_answered():
+    clock, online, ready = VirtualClock(), 2, 120.0
+
+    class Starting(flower.LocalGrid):
+        """Two nodes answer at once, and the others when Flower has started them: a question may have died by then."""
+
+        def push_messages(self, messages):
+            messages = list(messages)
+            names = super().push_messages(messages)
+            for name, message in zip(names, messages, strict=True):
+                late = self.nodes.index(message.metadata.dst_node_id) >= online
+                if late and clock.now() + message.metadata.ttl < ready:
+                    del self._answers[name]
+            return names
+
+        def pull_messages(self, message_ids):
+            there = [m for m in message_ids if m in self._answers and self._due(self._answers[m]) <= clock.now()]
+            return super().pull_messages(there)
+
+        def _due(self, answer):
+            return ready if self.nodes.index(answer.metadata.src_node_id) >= online else 0.0
+
+    fleet = Starting({i: app() if i >= online else plain() for i in range(CLIENTS)}, CLIENTS)
+    roster = Roster(fleet, Terms(connected=2), clock, needs="They must be ours.", clients=CLIENTS)
+    assert roster.gather().sum() == CLIENTS - online
+    assert clock.now() == pytest.approx(ready, abs=1)
+
+
+def test_strangers_end_no_run_whose_seats_are_those_of_keys(tmp_path):
+    """None of the two could have had a seat, so they say nothing of the fleet."""
+    mine = keys(tmp_path, 2)
+    apps = {i: greeter() if i < 2 else plain() for i in range(4)}
+    fleet = Fleet((0, 2), (1, 2), (0, 2), (1, 2), keys=[*mine, b"a stranger", b"another"], app=apps)
+    fleet.bring(2, 3)
+    clock = Later(fleet, 0, 1, after=60)
+    roster = Roster(fleet, Terms(keys=str(tmp_path)), clock, needs="They must be ours.")
+    assert roster.gather().all()
+    assert roster.node == dict(enumerate(fleet.nodes[:2]))
 
 
 @pytest.mark.parametrize(("terms", "earliest", "latest"), [({"start_seconds": 20}, 20, 22), ({}, 30, 33)])

@@ -265,6 +265,27 @@ def test_places_are_kept_and_taken_over():
         places.gather()
 
 
+def test_methods_are_named_as_elsewhere():
+    assert flower.Strategy("fedprox").method == fw.methods.fedprox(5)
+    with pytest.raises(fw.BadInput, match=r"no method 'fedprx'.*'fedprox'"):
+        flower.Strategy("fedprx")
+    with pytest.raises(fw.BadInput, match=r"must be a Method, or the name of one\. Got 3"):
+        flower.Strategy(3)
+
+
+def test_bad_arguments_of_apps_are_refused_at_once(tmp_path):
+    for call in (lambda: flower.server("fedavg"), lambda: flower.run("fedavg", None)):
+        with pytest.raises(fw.BadInput, match=r"must be an Experiment\. Got 'fedavg'"):
+            call()
+    with pytest.raises(fw.BadInput, match=r"no model 'cnn_smal'.*'cnn_small'"):
+        flower.client("cnn_smal", lambda who, of: None)
+    with pytest.raises(fw.BadInput, match="no model 3"):
+        flower.client(3, lambda who, of: None)
+    out = str(tmp_path / "run")
+    found = flower.run(experiment(rounds=1), flower.LocalGrid(app(), CLIENTS), out=out)
+    assert str(found.folder) == out
+
+
 def test_bad_settings_are_refused_at_once():
     with pytest.raises(fw.BadInput, match="'lr' parameter"):
         flower.Strategy(fw.methods.fedavg(3), lr=0)

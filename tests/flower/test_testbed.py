@@ -1,7 +1,9 @@
 """Testbeds without real ones: who may have one, how a link is shaped, and what stands in for it."""
 
 import os
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,10 +18,14 @@ from fedweave.fleet.local.throttled import ThrottledGrid
 from fedweave.fleet.server.app import run
 from fedweave.fleet.server.terms import Terms, VirtualClock
 from fedweave.method import Method
-from fedweave.papers.feddd.testbed import STAND_IN, Shaped, beside_transfer, is_real
+from fedweave.papers.common.record import Record
+from fedweave.papers.common.recorded import read_recorded
+from fedweave.papers.common.study import Outcome
+from fedweave.papers.feddd.testbed import REAL, STAND_IN, Shaped, beside_transfer, is_real
 from fedweave.sample import Everyone
 from fedweave.upload import DifferentialDropout
 
+ROOT = Path(__file__).parents[2]
 PLAIN = fw.Experiment(
     method=Method(Everyone(), name="fedavg"), data="digits", partition=fw.partition.IID(4), model="mlp", rounds=2
 )
@@ -45,6 +51,38 @@ def test_who_is_not_root_is_told_so_and_gets_a_stand_in(nobody):
     for scale in ("laptop", "paper"):
         assert STAND_IN in study.settings(scale)["transport"]
     assert not any(trial.real for trial in study.arms("laptop").values())
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop"])
+def test_what_the_stand_in_measures_is_not_called_real(nobody, scale):
+    """And no claim about real nodes is judged by it, which the notes on the terminal say."""
+    study, seconds = papers.studies()["feddd/fig8/testbed/iid"], np.array([9.0, 8.0, 8.0])
+    rounds = {"seconds": seconds, "simulated_seconds": seconds, "accuracy": seconds / 10, "bytes_up": seconds}
+
+    def outcome(transport):
+        runs = [Record(rounds, values={"transport": transport, "compute_seconds": 1.0})]
+        return Outcome(study, scale, {"paper": dict.fromkeys(("fedavg", "feddd"), runs)})
+
+    assert [row["real over simulated"] for row in outcome(STAND_IN).rows()] == ["—", "—"]
+    assert [row["real over simulated"] for row in outcome(REAL).rows()] == ["1", "1"]
+    judged = [judged.evidence for judged in outcome(STAND_IN).judged()]
+    assert (judged == ["a stand-in ran"] * 3) == (scale == "laptop")
+    said = outcome(STAND_IN).notes[-1]
+    assert STAND_IN in said
+    assert ("No real nodes ran: " in said) == (scale == "laptop")
+
+
+RECORDED = read_recorded(ROOT / "results/feddd-fig8-testbed-iid.laptop.json")
+NAMES = {"FedAvg": "fedavg", "FedDD": "feddd", "FedCS": "fedcs", "Oort": "oort", "latency-optimal": "latency_optimal"}
+
+
+@pytest.mark.parametrize(("which", "measure"), [("Real", "round, s"), ("Simulated", "simulated round, s")])
+def test_the_orders_that_the_page_states_are_those_of_the_record(which, measure):
+    (stated,) = re.findall(rf"^- {which}: (.+)\.$", (ROOT / "docs/testbed.md").read_text(), re.MULTILINE)
+    methods, seconds = zip(*re.findall(r"([\w-]+) ([\d.]+) s", stated), strict=True)
+    found = {method: value for method, (value,) in RECORDED.measures["paper"][measure].items()}
+    assert [NAMES[name] for name in methods] == sorted(found, key=lambda method: found[method])
+    assert [float(s) for s in seconds] == [round(value, 1) for value in sorted(found.values())]
 
 
 def test_without_its_tools_there_is_none(monkeypatch):

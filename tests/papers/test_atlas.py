@@ -21,7 +21,7 @@ from fedweave.cli.app import app
 from fedweave.core.settings import BadInput
 from fedweave.papers.atlas import pages
 from fedweave.papers.atlas.archive import build_archive
-from fedweave.papers.atlas.contents import read_about, read_contents
+from fedweave.papers.atlas.contents import read_about, read_contents, shown_difference
 from fedweave.papers.atlas.recipes import recipe
 from fedweave.papers.common import parallel, reproduction
 from fedweave.papers.common.ledger import PAPERS, claims
@@ -127,6 +127,49 @@ def test_the_front_page_counts_what_was_run_of_the_papers_and_of_ours_apart(atla
         found = [entry["verdict"] for entry in papers.list_claims(folder) if entry["beyond"] == ours]
         assert f"{len(found):,} " in lede
         assert f"{len(found) - found.count('not run')} of them run: {found.count('confirmed')} confirmed" in lede
+
+
+@REPOSITORY
+def test_items_of_ours_have_a_full_size_and_the_machine_readable_value_stays(capsys):
+    contents = read_contents(ROOT / "results")
+    ours = [j for j, _ in contents.judged if j.claim.item.startswith("beyond/") and j.fidelity == "published"]
+    theirs = [j for j, _ in contents.judged if not j.claim.item.startswith("beyond/")]
+    assert {j.shown_fidelity for j in ours} == {"full size"}
+    assert all(j.shown_fidelity == j.fidelity for j in theirs)
+    assert {j.plain()["fidelity"] for j in ours} == {"published"}
+    rows = [row for row in Page(pages(ROOT / "results")["index.html"]).rows if len(row) == 6]
+    assert {row[3] for row in rows if row[0] == read_about()["beyond"].name} <= {"", "full size", "faithful", "toy"}
+
+
+@REPOSITORY
+def test_pages_of_ours_have_no_columns_of_what_was_printed():
+    made = pages(ROOT / "results")
+    assert 'data-is="where">ours' not in made["beyond.html"]
+    assert "<th scope=col>published</th>" not in made["beyond.html"]
+    assert "<th scope=col>published</th>" in made["fedacs.html"]
+
+
+@REPOSITORY
+def test_numbers_say_what_they_are_multiples_of_and_where_all_runs_are_equal():
+    contents = read_contents(ROOT / "results")
+    judged = {j.claim.id: j for j, _ in contents.judged}
+    assert contents.remark(judged["beyond/exact-focus-even"]) == " the bound of 1e-06"
+    assert contents.remark(judged["beyond/slow-feddyn-static"]) == " the bound of 0.1"
+    equal = judged["beyond/blind-fedacs-absent"]
+    assert shown_difference(equal) == ("1×", "the same in every run", "—")
+    assert equal.evidence.endswith("; the same in every run")
+    assert not [j.claim.id for j in judged.values() if re.search(r"p = 0\b(?!\.)", j.evidence)]
+
+
+def test_claims_that_were_not_run_say_why_on_the_front_page(atlas, folder):
+    contents = read_contents(folder)
+    rows = Counter((row[1], row[5]) for row in Page(atlas["index.html"]).rows if len(row) == 6 and row[2] == "not run")
+    left = [j for j, _ in contents.judged if j.verdict == "not run"]
+    why = {j.claim.id: contents.why_not_run(j) for j in left}
+    said = Counter(
+        (j.claim.claim, f"{why[j.claim.id][0]}{f' (cost: {c})' if (c := why[j.claim.id][1]) else ''}") for j in left
+    )
+    assert rows == said
 
 
 @REPOSITORY

@@ -72,9 +72,40 @@ def test_where_nothing_is_better_plain_fedavg_is_named(tmp_path):
 
     page = changed(tmp_path, all_equal)
     assert "- `beyond/demo`, final accuracy. Worse: none.\n" in page
-    assert "| none shown | no difference could be shown in favour of another method | 0, 0, 3 |" in page
-    assert "| **plain FedAvg** | every other method is worse | 0, 3, 0 | `beyond/demo` |" in page  # in MB
+    assert (
+        "| none shown | no difference could be shown in favour of another method | 0 better, 0 worse, 3 not shown |"
+        in page
+    )
+    assert "| **plain FedAvg** | every other method is worse | 0 better, 3 worse, 0 not shown |" in page  # in MB
     assert row(page, "feddd")[1] == "the same in every run"
+
+
+@needs_results
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (1e-12, "**better**: below 1e-09 of fedavg's value (rounding)"),
+        (1e12, "worse: fedavg's value is below 1e-09 of it (rounding)"),
+        (1e6, "worse: 1e+06× (1e+06× to 1e+06×)"),
+    ],
+)
+def test_a_ratio_to_rounding_errors_says_so(factor, said, tmp_path):
+    def change(content):
+        values = content["measures"]["paper"]["seconds to the target"]
+        values["fedbuff"] = [v * factor for v in values["fedavg"]]
+
+    assert row(changed(tmp_path, change), "fedbuff")[3] == said
+
+
+@needs_results
+def test_a_row_at_a_glance_stands_for_itself():
+    page = markdown(RESULTS)
+    glance = page.split("## At a glance")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in glance.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == sum(len(measures) for items in CASES.values() for measures in items.values())
+    assert {r[0] for r in rows} == {
+        f"{case.split(':')[0]} (`{item}`)" for case, items in CASES.items() for item in items
+    }
 
 
 @needs_results

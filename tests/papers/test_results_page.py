@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedweave import papers
-from fedweave.papers.common.results_page import markdown
+from fedweave.papers.common.results_page import OUTCOMES, markdown, with_counts
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -27,10 +27,19 @@ def test_claims_of_the_papers_and_questions_of_ours_are_counted_apart(tmp_path):
 
 
 @pytest.mark.skipif(not (REPOSITORY / "docs").is_dir(), reason="an installed package has no README")
-def test_the_readme_says_few_while_few_claims_of_the_papers_were_run():
+def test_the_readme_says_how_many_claims_of_the_papers_were_run():
     theirs = [entry["verdict"] for entry in papers.list_claims(REPOSITORY / "results") if not entry["beyond"]]
-    few = theirs.count("not run") > 0.9 * len(theirs)
-    assert ("Few of them have been run so far" in (REPOSITORY / "README.md").read_text(encoding="utf-8")) == few
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    said = f"So far {len(theirs) - theirs.count('not run')} of the {len(theirs)} have been run: "
+    said += ", ".join(f"{theirs.count(outcome)} {outcome}" for outcome in OUTCOMES)
+    assert said in readme, "run `make results`"
+    assert with_counts(readme, REPOSITORY / "results") == readme
+
+
+def test_counts_are_written_between_their_marks_alone(tmp_path):
+    made = with_counts("a <!-- counts -->old<!-- end of counts --> b", tmp_path)
+    assert made.startswith("a <!-- counts -->So far 0 of the ")
+    assert made.endswith(": 0 confirmed, 0 contradicted, 0 undecided.<!-- end of counts --> b")
 
 
 def test_without_records_nothing_is_claimed(tmp_path):

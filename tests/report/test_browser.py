@@ -9,12 +9,13 @@ import subprocess
 from html import escape, unescape
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.image import imread
 
 from fedweave import report
 from fedweave.runs.sweep import Sweep
-from report.fabricate import realistic
+from report.fabricate import comparison, realistic, with_scores
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = [
@@ -47,6 +48,8 @@ onload = () => { const out = {};
       return panels.filter(p => seen(p)[1] > 100).map(p => p.querySelector('h3').textContent); });
     d.querySelector('.tabs input')?.click();
     out[frame.width] = { tabs, first, inner: frame.contentWindow.innerWidth,
+      tables: [...d.querySelectorAll('.scroll')].map(e => [e.clientWidth, e.scrollWidth]),
+      lone: [...d.querySelectorAll('.pair.one svg, .small > :only-child svg[role=img]')].map(seen),
       scroll: d.documentElement.scrollWidth, lede: seen(d.querySelector('.lede')),
       copy: [...d.querySelectorAll('.copy')].map(button => { button.click();
         return [...seen(button), frame.contentWindow.getSelection().toString()]; }) };
@@ -55,12 +58,12 @@ onload = () => { const out = {};
 """
 
 
-def browse(folder: Path, text: str, *flags: str) -> str:
-    frames = "".join(f'<iframe width="{w}" height="{HEIGHT}" srcdoc="{escape(text)}"></iframe>' for w in WIDTHS)
+def browse(folder: Path, text: str, *flags: str, widths: tuple[int, ...] = WIDTHS) -> str:
+    frames = "".join(f'<iframe width="{w}" height="{HEIGHT}" srcdoc="{escape(text)}"></iframe>' for w in widths)
     style = "<style>body { margin: 0; display: flex } iframe { border: 0; flex: none }</style>"
     outer = folder / "outer.html"
     outer.write_text(f"<!DOCTYPE html>{style}{frames}<pre id=out></pre><script>{PROBE}</script>", encoding="utf-8")
-    size = f"--window-size={sum(WIDTHS)},{HEIGHT}"
+    size = f"--window-size={sum(widths)},{HEIGHT}"
     command = [str(BROWSER), *FLAGS, f"--user-data-dir={folder / 'profile'}", size, *flags, outer.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return done.stdout
@@ -83,6 +86,21 @@ def test_tabs_and_figures_are_laid_out_and_nothing_overflows(tmp_path: Path, pag
         assert 0 < seen["lede"][0] <= width
         assert seen["copy"]
         assert all(w > 60 and h > 15 and text.startswith("fedweave ") for w, h, text in seen["copy"])
+
+
+@pytest.mark.parametrize(("media", "width"), [("print", 1400), ("all", 688)])  # a screen; A4 without its margins
+def test_no_table_is_cut_off_and_lone_figures_can_be_read(tmp_path: Path, media: str, width: int):
+    """With a target and scores of the clients the comparison has 17 columns: the most there are."""
+    four = report.page([with_scores(run, np.linspace(0.5, 0.9, 50)) for run in comparison()])
+    for text in (four, report.page([realistic("fedavg")])):
+        text = text.replace("@media print", f"@media {media}")
+        found = re.search(r'<pre id="out">(.*?)</pre>', browse(tmp_path, text, "--dump-dom", widths=(width,)))
+        assert found
+        seen = json.loads(unescape(found[1]))[str(width)]
+        assert seen["tables"]
+        assert all(inner <= outer for outer, inner in seen["tables"]), seen["tables"]
+        assert seen["lone"]
+        assert all(w > 180 for w, _ in seen["lone"])
 
 
 def test_the_screenshot_is_not_blank(tmp_path: Path, page: str):

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedweave import report
 from fedweave.report import sweep_figure
+from fedweave.report.svg import inks
 from fedweave.report.sweep import sentences
 from fedweave.runs.compare import Comparison
 from fedweave.runs.sweep import Sweep
@@ -90,6 +91,17 @@ def test_each_value_is_shown_with_the_best_of_the_other_fields():
     assert list(found) == list(LRS)
     assert {row["point"]["method.solver.mu"] for row in found.values()} == {0}
     assert sweep_figure.best_by_value([row | {"mean": None} for row in mine], "lr") == {}
+
+
+@pytest.mark.parametrize(("methods", "dashes"), [(("fedavg", "fedprox", "fedyogi"), 2), (("fedavg",), 0)])
+def test_curves_that_coincide_are_dashed(methods, dashes):
+    """All three are alike."""
+    rows = made(methods).summary
+    drawn = sweep_figure.against(rows, "lr", "lr", inks(methods), "Validation", "f")
+    assert len(re.findall("stroke-dasharray: [0-9]", drawn)) == dashes
+    apart = made(methods, extra=[0.1]).summary  # but for the first, which has no second field
+    drawn = sweep_figure.against(apart, "lr", "lr", inks(methods), "Validation", "f")
+    assert len(re.findall("stroke-dasharray: [0-9]", drawn)) == max(dashes - 1, 0)
 
 
 def printed(sweep, width=100):

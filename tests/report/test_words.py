@@ -190,7 +190,7 @@ def test_a_narrow_terminal_gets_fewer_columns_and_whole_names():
     heading, *lines = [line.rstrip() for line in plain.splitlines() if line.strip()]
     assert len(heading) <= 70
     assert "upload" not in heading
-    assert "left out, since the terminal is narrow: upload" in " ".join(lines)
+    assert "left out for lack of width: upload" in " ".join(lines)
     assert "bytes" in heading
     assert any("latency_optimal" in line for line in lines), "no name is broken"
 

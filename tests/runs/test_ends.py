@@ -189,6 +189,15 @@ def test_the_end_of_the_time_is_the_same_for_all_and_no_caveat_unless_rounds_ran
     assert "all their rounds before the time was over (1 of 1 of fedavg)" in caveat
 
 
+@pytest.mark.parametrize("goal", [{"target": 0.0, "stop_at_target": True}, {"patience": 1, "lr": 1e-6}], ids=str)
+def test_a_longer_run_that_ended_early_says_that_it_does_nothing_and_why(goal, tmp_path, capsys):
+    last = fw.run(ends(**goal), tmp_path / "run").summary["rounds"]
+    again = fw.resume(tmp_path / "run", rounds=FULL + 4, progress=True)
+    why = "it reached the target" if "target" in goal else "its metric no longer improved"
+    assert f"fedavg-seed3: ended after round {last}, because {why}\n" in capsys.readouterr().err
+    assert again.summary["rounds"] == last < FULL
+
+
 def test_over_flower_a_run_ends_with_the_same_round(tmp_path):
     whole = fw.run(on_digits(rounds=6))
     target = float(whole.rounds["accuracy"][:4].max())
@@ -383,6 +392,27 @@ def test_how_to_repeat_a_run_names_the_rounds_that_it_was_extended_to(tmp_path):
     ]
 
 
+def test_how_to_repeat_a_comparison_that_was_given_seeds_and_rounds_is_one_command(tmp_path):
+    methods, short = [fw.methods.fedavg(3), fw.methods.fedprox(3)], extended("fedavg", audit=False)
+    fw.compare(methods, short, 2, tmp_path / "c", command="fedweave compare --rounds 3 --seeds 2 -q")
+    fw.resume_comparison(tmp_path / "c", seeds=3)
+    found = fw.resume_comparison(tmp_path / "c", seeds=4, rounds=5)
+    for results in (found.results, [fw.load_result(r.folder) for r in found.results]):
+        page = fw.Comparison(results).report(tmp_path / "p.html").read_text()
+        assert re.findall("<code>(fedweave .*?)</code>", page) == ["fedweave compare -q --rounds 5 --seeds 4"]
+
+
+def test_a_run_and_a_comparison_are_continued_by_functions_of_their_own(tmp_path):
+    short = extended("fedavg", audit=False)
+    fw.compare(["fedavg"], short, out=tmp_path / "c")
+    with pytest.raises(fw.BadInput, match=r"c' holds several runs: `fedweave\.resume_comparison` continues them"):
+        fw.resume(tmp_path / "c")
+    with pytest.raises(fw.BadInput, match=r"holds a single run: `fedweave\.resume` continues it"):
+        fw.resume_comparison(tmp_path / "c" / "fedavg-seed0")
+    with pytest.raises(fw.BadInput, match=r"holds a comparison, which differs in its runs\."):
+        fw.sweep(["fedavg"], short, {"lr": [0.1]}, out=tmp_path / "c")
+
+
 @pytest.mark.parametrize(
     ("typed", "after"),
     [
@@ -391,6 +421,7 @@ def test_how_to_repeat_a_run_names_the_rounds_that_it_was_extended_to(tmp_path):
         ("run three.toml --set rounds=3 --set lr=1", "run three.toml --set lr=1 --rounds 5"),
         ("run --set=rounds=3 three.toml", "run three.toml --rounds 5"),
         ("run three.toml", "run three.toml --rounds 5"),
+        ("sweep fedavg --rounds 3 --over lr=1,2", "sweep fedavg --over lr=1,2 --rounds 5"),
     ],
 )
 def test_a_command_line_is_given_other_rounds(typed, after):

@@ -590,8 +590,10 @@ def test_a_comparison_is_given_more_seeds_bit_for_bit(tiny, tmp_path):
     plans = [json.loads((tmp_path / name / "compare.json").read_text()) for name in ("c", "whole")]
     assert list(plans[0]["runs"].items()) == list(plans[1]["runs"].items())
     assert plans[0]["command"] == "fedweave compare fedavg fedprox -q --seeds 3"
-    with pytest.raises(fw.BadInput, match="has 3 seeds, so 'seeds' must be at least as many"):
+    with pytest.raises(fw.BadInput, match=r"has 3 seeds, so 'seeds' must be a whole number of at least 3\. Got 2"):
         resume_comparison(tmp_path / "c", seeds=2)
+    with pytest.raises(fw.BadInput, match=r"a whole number of at least 3\. Got 7\.0"):
+        resume_comparison(tmp_path / "c", seeds=7.0)
 
 
 def test_what_a_killed_comparison_left_is_used_by_the_next(tiny, tmp_path):

@@ -35,6 +35,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
     monkeypatch.setattr(plugins, "search_here", True)
     monkeypatch.setattr(plugins, "_found", set())
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:

@@ -20,6 +20,7 @@ import pytest
 
 from fedweave.cli import root
 from fedweave.cli import watch as command
+from fedweave.cli.app import app
 from fedweave.core.settings import BadInput
 from fedweave.watch import server as server_module
 from fedweave.watch.server import MOST_CHOSEN, Server
@@ -200,6 +201,14 @@ def test_a_browser_that_leaves_ends_its_thread(serve, tmp_path, monkeypatch):
         while threading.active_count() > before:
             assert time.monotonic() < end, threading.enumerate()
             time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("words", "said"), [([], "Watching"), (["-q"], ""), (["--quiet", "--json"], '{"url"')])
+def test_quiet_leaves_the_address_out_unless_json_is_asked_for(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Server, "serve_forever", lambda _: None)
+    with pytest.raises(SystemExit, match="0"):
+        app(["watch", str(tmp_path), "--port", "0", *words])
+    assert capsys.readouterr().out.partition(" ")[0].rstrip(":") == said
 
 
 def test_nothing_in_a_folder_is_written_while_runs_are_watched(serve, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,13 +34,12 @@ from fedweave.cli.signals import resumable
 from fedweave.core.settings import BadInput
 from fedweave.runs.folders import begun_in, is_comparison, is_sweep
 from fedweave.store.export import write_model, write_summary, write_tables
-from fedweave.tables.files import writable
+from fedweave.tables.files import shown_path, writable
 
 if TYPE_CHECKING:
     from fedweave.runs.results import Result
 
 Folder = Annotated[Path, Parameter(metavar="RUN")]
-ENDED = {"target": "it reached the target", "patience": "its metric no longer improved"}
 STALLED = "the hull of the clients' momenta came close to the origin; docs/how-to/diverse-clients.md says what helps"
 
 
@@ -122,8 +122,11 @@ def resume(
 ) -> None:
     """Continue an interrupted run, comparison or sweep, bit for bit, or extend a finished one: --rounds, --seeds."""
     problems = problems_beside(track, talk, rounds=rounds, seeds=seeds)
-    if seeds and not is_comparison(folder):
+    there = os.path.lexists(folder)
+    if seeds and there and not is_comparison(folder):
         problems.append(f"--seeds is for a comparison, and {str(folder)!r} is none.")
+    if problems and not there:
+        problems.append(f"There is no folder {shown_path(folder)}.")
     if problems:
         raise BadInput(*problems)
     length, more = (int(text) if text else None for text in (rounds, seeds))
@@ -240,6 +243,7 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
     """Print what came out, and write the page if one is wanted."""
     from fedweave.report import compare_rows, comparison_tables, write
     from fedweave.report.headline import headline
+    from fedweave.runs.results import ENDED
 
     if page is not None:
         write(results, page)
@@ -255,7 +259,7 @@ def _say(results: Sequence[Result], page: Path | None, as_json: bool) -> None:
     for result in results:
         if not result.rounds["asked"].any():
             print(f"warning: nobody was ever available in {result.folder}: nothing was trained", file=sys.stderr)
-        if (why := result.summary.get("ended_early")) in ENDED:  # the end of its time is no surprise
+        if (why := result.summary.get("ended_early")) in ("target", "patience"):  # the end of its time is no surprise
             who = f"{result.summary['method']}, seed {result.summary['seed']}"
             planned = f"{result.summary['rounds']} of {result.experiment['rounds']} rounds"
             print(f"note: {who} ended after {planned}: {ENDED[why]}", file=sys.stderr)

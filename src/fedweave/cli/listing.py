@@ -121,6 +121,7 @@ def _print_claims(item: str, run: bool, json: bool) -> None:
 
     from fedweave import papers
     from fedweave.cli.output import screen
+    from fedweave.papers.common.judge import shown_fidelity
     from fedweave.papers.common.results_page import count_run
 
     found = papers.list_claims(item=item)
@@ -130,7 +131,8 @@ def _print_claims(item: str, run: bool, json: bool) -> None:
         return
     table = Table("paper", "claim", "where", "published", "verdict", "evidence", title="claims", title_justify="left")
     for entry in chosen:
-        verdict = entry["verdict"] + (f", {entry['fidelity']}" if entry["verdict"] != "not run" else "")
+        at = f", {shown_fidelity(entry['item'], entry['fidelity'])}" if entry["verdict"] != "not run" else ""
+        verdict = entry["verdict"] + at
         mark = " (primary)" if entry["primary"] else " (beyond the paper)" if entry["beyond"] else " (exploratory)"
         cells = (entry["claim"] + mark, entry["where"], entry["published"] or "—", verdict, entry["evidence"] or "—")
         table.add_row(entry["paper"], *cells)

@@ -23,7 +23,7 @@ from fedweave.cli.assignments import changed, changes_of
 from fedweave.cli.completion import completer
 from fedweave.cli.parameters import help_text
 from fedweave.core import plugins
-from fedweave.core.options import Option, aliases_of, options_of, rename_sentence
+from fedweave.core.options import FLAG, Option, aliases_of, options_of, rename_sentence
 from fedweave.core.settings import BadInput, nearest, sentences, settings
 from fedweave.core.spec import build
 from fedweave.data import partition
@@ -54,6 +54,7 @@ class CommandOptions:
 OURS = options_of(CommandOptions)
 OPTIONS = OURS | experiments.OPTIONS
 OLD_NAMES = aliases_of(OPTIONS)
+BOOLEANS = ("true", "false", "yes", "no", "on", "off", "1", "0", "t", "f", "y", "n")  # as pydantic reads them
 NAMED = {"data": "data", "model": "models", "partition": "partitions", "system": "systems", "task": "tasks"}
 
 
@@ -88,12 +89,18 @@ def as_option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def with_values(words: Sequence[str]) -> list[str]:
+    """Return what was typed with a ``true`` behind every option that is on or off and stands alone."""
+    flags, found = {as_option(name) for name, option in OPTIONS.items() if option.metavar == FLAG}, list[str]()
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        found += [word, "true"] if word in flags and following.lower() not in BOOLEANS else [word]
+    return found
+
+
 def options_table() -> str:
     """Return the table of all options for the reference."""
-    rows = [
-        f"| `{as_option(name)} {option.example}` | {option.help} | {option.default} |"
-        for name, option in OPTIONS.items()
-    ]
+    typed = {n: as_option(n) if o.metavar == FLAG else f"{as_option(n)} {o.example}" for n, o in OPTIONS.items()}
+    rows = [f"| `{typed[name]}` | {option.help} | {option.default} |" for name, option in OPTIONS.items()]
     return "\n".join(["| option, with an example | what it does | default |", "|---|---|---|", *rows])
 
 

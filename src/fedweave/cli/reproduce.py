@@ -285,9 +285,9 @@ def _print(outcome: Outcome, alone: bool) -> None:
         screen(150).print(table)
     if alone:
         _print_claims(study.name, _judge([outcome])[study.name])
-    print("\n".join([*study.notes, *filter(None, [caution(outcome.scale, study.fidelity(outcome.scale))])]))
+    print("\n".join([*outcome.notes, *filter(None, [caution(outcome.scale, study.fidelity(outcome.scale))])]))
 
 
 def _print_claims(item: str, judged: Sequence[Judged]) -> None:
     for j in judged:
-        print(f"{j.verdict}, {j.fidelity}: {item}: {j.claim.claim} ({j.family}; {j.evidence or 'no evidence'})")
+        print(f"{j.verdict}, {j.shown_fidelity}: {item}: {j.claim.claim} ({j.family}; {j.evidence or 'no evidence'})")

@@ -112,6 +112,7 @@ COMMANDS = {
     ),
     "flower": Command("flower:flower", "The same methods over a real network, on Flower."),
 }
+TRAINING = ("run", "compare", "sweep")  # that have the options of an experiment
 for _name, _command in COMMANDS.items():
     _lines = [line if ": " in line else f"Example: {line}" for line in _command.examples]
     _epilogue: dict[str, Any] = {"help_epilogue": "\n\n".join(_lines)} if _lines else {}
@@ -176,6 +177,10 @@ def _parse(words: Sequence[str]) -> tuple[Callable[..., Any], BoundArguments]:
                 ) from e
             if command.default_command:
                 command.help = None  # all of its docstring
+        if words and words[0] in TRAINING:
+            from fedweave.cli.options import with_values
+
+            words = with_values(words)
         found, bound, unknown = _split(list(words))
     if unknown:
         raise BadInput(*_unknown(unknown), *_also_wrong(bound.arguments))

@@ -70,7 +70,7 @@ def command(*folders: Annotated[Path, Parameter(metavar="RUN")], json: Json = Fa
     """Check that runs are intact: every round once, states by their digests, the audit log line by line.
 
     The digest is that of the newest model: equal digests are equal bits. Of two folders it also says whether their
-    models are equal. `--audit true` makes a run keep an audit log. If something is wrong, the exit code is 1 and the
+    models are equal. `--audit` makes a run keep an audit log. If something is wrong, the exit code is 1 and the
     first bad line is named.
     """
     if not folders:

@@ -22,6 +22,7 @@ def watch(
     *folders: Annotated[Path, Parameter(metavar="RUNS")],
     port: Annotated[int, help_text(f"Port of the page; 0 chooses a free one. [{PORT}]", "P")] = PORT,
     open_: Annotated[bool, flag("Open the page in a browser.", "--open")] = False,
+    quiet: Annotated[bool, flag("Show errors, but not the address.", "--quiet", "-q")] = False,
     json: Json = False,
 ) -> None:
     """Show a live page over runs: how far they are, their curves, and who takes part.
@@ -36,7 +37,7 @@ def watch(
     with Server(folders or (Path("runs"),), port) as server:
         if json:
             print(json_text.dumps({"url": server.url, "port": server.port}), flush=True)
-        else:
+        elif not quiet:
             print(f"Watching {', '.join(map(str, folders)) or 'runs'} at {server.url}  (Ctrl-C ends it)", flush=True)
         if open_:
             Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()  # some wait for the page

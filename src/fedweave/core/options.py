@@ -10,6 +10,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+FLAG = ""  # the metavar of an option that is on or off: alone it means true
 
 
 @dataclass(frozen=True)

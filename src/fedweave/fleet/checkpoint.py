@@ -56,6 +56,7 @@ class About(Checked):
     method: dict[str, Any]
     options: dict[str, Any]
     arrays: dict[str, Tensor]
+    rounds: Size | None = None  # that start() was asked for in all
 
 
 class Saved(NamedTuple):

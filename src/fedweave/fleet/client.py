@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +16,7 @@ from fedweave.client.participate import Kept, participate
 from fedweave.core.randomness import Stream, rng_for
 from fedweave.core.records import Array
 from fedweave.core.roles import Solver
-from fedweave.core.settings import BadInput
+from fedweave.core.settings import BadInput, choice
 from fedweave.data import Dataset, load, partition
 from fedweave.data.arrays import from_pair
 from fedweave.data.checks import MOST_CLASSES
@@ -88,6 +87,8 @@ def client(
     requests and evaluations in a run limit it.
     """
     task = parse_task(task) if isinstance(task, str) else task
+    if not callable(model) and model not in (known := ["auto", *models.names()]):
+        raise BadInput(choice("model", model, known))
     check_mods(mods)
     floors = Floors(min_samples, min_steps, min_batch, evaluate, max_answers)
     app, trainers = ClientApp(), _Trainers(model, load_partition, device, task, floors)
@@ -118,7 +119,6 @@ def client(
     @app.train(mods=[seal_last, *mods])
     def train(message: Message, context: Context) -> Message:
         """Train as the server asks and send the displacement."""
-        begin = time.perf_counter()
         request = read_request(message.content)
         who, of = identity(context)
         samples = len(trainers.data(who, of))
@@ -156,7 +156,7 @@ def client(
         update, *numbers = (column[0] for column in answers.trained[:-1])
         names = Trained._fields[1:-1]
         reported = {name: float(number) for name, number in zip(names, numbers, strict=True)}
-        about = Answer(samples, request.steps, seconds=time.perf_counter() - begin, **reported)
+        about = Answer(samples, request.steps, **reported)
         content = answer(about, tensors, update, payload)
         if payload is None and (mods or request.whole):
             content = with_model(content, message.content["arrays"], x, update, tensors, solver.memory_kind)  # pyright: ignore[reportArgumentType]

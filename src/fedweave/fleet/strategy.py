@@ -42,6 +42,7 @@ from fedweave.round import absorb, first_state, plan
 from fedweave.round.growth import refuse_unknown, summing
 from fedweave.round.measures import of_aggregator
 from fedweave.round.rules import Rules
+from fedweave.runs import method_names
 from fedweave.schedule import Rate, Schedule, rate_at
 from fedweave.system.measured import Measured
 
@@ -69,7 +70,7 @@ class Strategy(FlowerStrategy):
 
     def __init__(
         self,
-        method: Method,
+        method: Method | str,
         *,
         lr: Rate = 0.05,
         epochs: float = 1.0,
@@ -91,6 +92,7 @@ class Strategy(FlowerStrategy):
         max_length_ratio: float | None = MAX_LENGTH_RATIO,
         clock: Clock | None = None,
     ):
+        method = method_names.method_of(method)
         self.local = StrategyOptions(
             lr=lr,
             epochs=epochs,
@@ -121,7 +123,8 @@ class Strategy(FlowerStrategy):
         self._plain_method = method
         self._clock = clock or Clock()
         self._needs = needs(method)
-        self._rounds: int | None = None  # of ``start``
+        self._rounds: int | None = None  # of ``start``, while it runs
+        self._planned: int | None = None  # what that was when it ran last
         self._grid: PromptGrid | None = None  # None while the loop of somebody else calls this strategy
         self._state: ServerState | None = None
         self._known: Known | None = None  # of the fleet, once it is there
@@ -161,6 +164,7 @@ class Strategy(FlowerStrategy):
                 raise BadInput(f"The saved strategy trains another model than initial_arrays: {other} differs.")
             log(INFO, "fedweave: goes on after round %s with the saved model", before)
             initial_arrays = self._given
+        self._check_length(before, before + num_rounds)
         evaluate = evaluate_fn and (lambda r, arrays: evaluate_fn(before + r, arrays))
         self._grid, self._rounds = PromptGrid(whole_answers(grid), self.local.terms, self._clock), before + num_rounds
         try:
@@ -189,7 +193,7 @@ class Strategy(FlowerStrategy):
         if current is not self._given:  # a wrapper has added its noise
             state = state._replace(x=self._vector(current))
         rest = {f"rest.{name}": current[name].numpy() for name in self._remainder.names}
-        about = {"method": describe(self._plain_method), "options": describe(self.local)}
+        about = {"method": describe(self._plain_method), "options": describe(self.local), "rounds": self._planned}
         types = {name: {"type": kind, "shape": list(current[name].shape)} for name, kind in self._tensors.types.items()}
         checkpoint.write(Path(path), {**about, "arrays": types}, state, {**known.saved(), **rest})
 
@@ -216,7 +220,7 @@ class Strategy(FlowerStrategy):
             evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn,
             clock=clock,
         )
-        strategy._saved, strategy._state = saved, saved.state
+        strategy._saved, strategy._state, strategy._planned = saved, saved.state, saved.about.get("rounds")
         strategy._tensors = Tensors.of_record(saved.like)
         strategy._given = strategy._current = strategy._tensors.record(saved.state.x, saved.like)
         return strategy
@@ -259,9 +263,25 @@ class Strategy(FlowerStrategy):
         self._asked = Asked(method, state, question, messages, arrays, self._clock.now())
         return messages
 
+    @property
+    def _rate(self) -> float | Schedule:
+        return self.local.lr if self.method.lr is None else self.method.lr
+
+    def _check_length(self, before: int, rounds: int) -> None:
+        """Refuse another number of rounds in all than the rounds that are done had, if their rates depend on it."""
+        rate, planned = self._rate, self._planned or before
+        if before and rounds != planned and isinstance(rate, Schedule) and rate.needs_rounds:
+            left = planned - before
+            way = f"num_rounds={left} finishes it" if left else f"Begin a new strategy with num_rounds={rounds}"
+            raise BadInput(
+                f"The learning rate {describe(rate)} depends on the number of rounds: in a run of {rounds} instead of "
+                f"{planned} it would have differed in the rounds that are done. {way}."
+            )
+        self._planned = rounds
+
     def _lr(self, round: int) -> float:
         """Return the learning rate of a round."""
-        rate = self.local.lr if self.method.lr is None else self.method.lr
+        rate = self._rate
         if self._rounds is None and isinstance(rate, Schedule) and rate.needs_rounds:
             raise BadInput(f"The learning rate {describe(rate)} depends on the number of rounds, which start() knows.")
         return rate_at(rate, round, self._rounds or round)

@@ -92,6 +92,12 @@ def coinciding(groups: Groups, y: str) -> list[list[str]]:
     return coincide(_bands(groups, "round", y))
 
 
+def told_apart(drawn: Mapping[str, Band], colors: Mapping[str, Ink]) -> dict[str, Ink]:
+    """Return colour and dash of curves: one that lies on another is dashed, so that both are seen."""
+    under = {method: i for group in coincide(drawn) for i, method in enumerate(group)}
+    return {m: Ink(colors[m].color, f"4 {4 * under[m]}") if under.get(m) else colors[m] for m in drawn}
+
+
 def _bands(groups: Groups, x: str, y: str) -> dict[str, Band]:
     """Return the curves of each method that has any."""
     bands = {m: band([curve(run, x, y) for run in runs]) for m, runs in groups.items()}
@@ -107,12 +113,9 @@ def _draw_curves(
     simplify(axes, grid="both")
     axes.set_title(title)
     axes.set_xlabel(_ALONG[x].format(unit=name))
-    hidden = {method: i for group in coincide(drawn) for i, method in enumerate(group)}
+    shown = told_apart(drawn, colors)
     for method, b in drawn.items():
-        ink = colors[method]
-        if under := hidden.get(method):  # dashed, so that the line below it is seen through the gaps
-            ink = Ink(ink.color, f"{4} {4 * under}")
-        _draw_band(axes, b, ink, unit, scale, stairs=x != "round")
+        _draw_band(axes, b, shown[method], unit, scale, stairs=x != "round")
     axes.set_xlim(left=0)
     axes.margins(x=0.02)
     limits(axes, scale * np.concatenate([v for b in drawn.values() for v in _lines(b)]), y)

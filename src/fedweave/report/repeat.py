@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -28,9 +29,7 @@ def repeat(groups: Groups) -> str:
     """Return the section's body."""
     runs = [run for members in groups.values() for run in members]
     shared, own = split_settings(groups)
-    commands = "".join(
-        f'<div class="command"><pre><code>{escape(c)}</code></pre>{COPY}</div>' for c in _distinct(map(_command, runs))
-    )
+    commands = "".join(f'<div class="command"><pre><code>{escape(c)}</code></pre>{COPY}</div>' for c in _commands(runs))
     commands = commands or '<p class="note">Started from Python, not from a command line.</p>'
     facts = _pairs({name: text for name, text in _facts(runs).items() if text}, "Surroundings", "own")
     parts = [commands, facts, _settings(shared, "Settings of every run" if len(runs) > 1 else "Settings")]
@@ -82,6 +81,12 @@ def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _commands(runs: Sequence[Result]) -> list[str]:
+    """Return the commands of runs; of those that differ in the number of seeds alone, the last one has them all."""
+    whole = {re.sub(r"^(fedweave compare\b.*?) --seeds[ =]\S+", r"\1", c): c for c in _distinct(map(_command, runs))}
+    return list(whole.values())
 
 
 def _command(run: Result) -> str:

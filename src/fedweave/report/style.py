@@ -37,6 +37,10 @@ section { margin: 0 0 2.75rem; }
   background-position: left, right, left, right; background-repeat: no-repeat;
   background-size: 3rem 100%, 3rem 100%, .9rem 100%, .9rem 100%;
   background-attachment: local, local, scroll, scroll; }
+.broad { --beyond: calc((min(100vw - 3rem, 86rem) - 100%) / -2); margin-inline: min(0px, var(--beyond)); }
+.broad .compare { font-size: .8125rem; } .broad .spread { font-size: .75rem; }
+.broad .compare th, .broad .compare td { padding-inline: .34rem; }
+.broad .compare .group, .broad .compare .first, .broad .compare .name { padding-left: .6rem; }
 .scroll + .note { margin-top: .6rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 .compare { width: 100%; font-size: .875rem; white-space: nowrap; }
@@ -127,6 +131,10 @@ footer { color: var(--muted); font-size: .8125rem; }
   .scroll, .figure.wide { overflow: visible; background-image: none; }
   .scroll::before, .figure.wide::before { content: none; } .copy { display: none; }
   .command pre { padding-bottom: .9rem; } .figure.wide svg { min-width: 0; }
+  .pair.one { grid-template-columns: 1fr; } .small:has(> :only-child) { grid-template-columns: 20rem; }
   .compare th, .compare td { padding: .35rem .4rem; } .compare .name { position: static; }
+  .broad { margin-inline: 0; } .broad .compare { font-size: .72rem; }
+  .broad .compare th { white-space: normal; font-size: .68rem; } .broad .spread { font-size: .65rem; }
+  .broad .compare th, .broad .compare td { padding-inline: .15rem; }
   .figure, pre, tr, .panel { break-inside: avoid; } h2, h3, .note, .legend { break-after: avoid; } }
 """

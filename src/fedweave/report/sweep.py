@@ -121,6 +121,8 @@ def _figures(sweep: Sweep, rows: Sequence[Row], colors: Mapping[str, Ink]) -> st
     note = "Rings: the best point of a method."
     if max(row["seeds"] for row in rows) > 1:
         note = f"Lines: mean over the seeds. Bands and bars: 95 % interval. {note}"
+    if len(colors) > 1:
+        note += " A curve that lies on another is dashed."
     if len(fields) > 1:
         note += " Each value of a field is shown with the best values of the other fields."
     cards = "".join(card(svg) for svg in drawn if svg)

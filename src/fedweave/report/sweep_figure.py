@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter, NullLocator
 
 from fedweave.core.records import Array
-from fedweave.report.figures import limits, metric_title
+from fedweave.report.curves import Band
+from fedweave.report.figures import limits, metric_title, told_apart
 from fedweave.report.summary import Row
 from fedweave.report.svg import Ink, canvas, simplify, to_svg
 from fedweave.runs.grid import label_text
@@ -31,10 +32,14 @@ def against(rows: Sequence[Row], path: str, name: str, colors: Mapping[str, Ink]
         axes.set_title(title)
         axes.set_xlabel(name)
         along = _scale_axis(axes, labels)
+        drawn = dict[str, Band]()
         for n, (method, found) in enumerate(lines.items()):
             aside = (n - (len(lines) - 1) / 2) * min(0.08, 0.6 / len(lines)) if along is None else 0.0
             places = [labels.index(v) + aside if along is None else along(v) for v in found]
-            _draw(axes, np.array(places, float), list(found.values()), colors[method], scale, joined=_numbers(labels))
+            drawn[method] = _band(np.array(places, float), list(found.values()), scale)
+        for method, ink in told_apart(drawn, colors).items():
+            best = [i for i, row in enumerate(lines[method].values()) if row["best"]]
+            _draw(axes, drawn[method], best, ink, joined=_numbers(labels))
         ends = [row[end] for found in lines.values() for row in found.values() for end in ("mean", "low", "high")]
         limits(axes, scale * np.array([end for end in ends if end is not None]), having[0]["metric"])
         return to_svg(figure, key, f"{title.split(',')[0]} against {path}: {', '.join(lines)}")
@@ -52,23 +57,25 @@ def best_by_value(rows: Sequence[Row], path: str) -> dict[Any, Row]:
     return dict(sorted(found.items())) if _numbers(list(found)) else found
 
 
-def _draw(axes: Axes, x: Array, rows: Sequence[Row], ink: Ink, scale: float, joined: bool) -> None:
+def _band(x: Array, rows: Sequence[Row], scale: float) -> Band:
+    """Return the means of rows at these places, with their intervals as far as they are known."""
+    ends = [[row["mean"] if row[end] is None else row[end] for row in rows] for end in ("mean", "low", "high")]
+    return Band(x, *(scale * np.array(values) for values in ends), tails=())
+
+
+def _draw(axes: Axes, b: Band, best: Sequence[int], ink: Ink, joined: bool) -> None:
     """Draw one method: a line with a band where the field has numbers, else points with bars."""
-    mean = scale * np.array([row["mean"] for row in rows])
-    low, high = (
-        scale * np.array([row["mean"] if row[end] is None else row[end] for row in rows]) for end in ("low", "high")
-    )
+    x, mean, low, high = b.x, b.mean, b.low, b.high
     face = "white" if ink.dash else ink.color  # hollow where a colour is used again
     look: dict[str, Any] = {"color": ink.color, "markerfacecolor": face, "marker": "o", "markersize": 4}
-    if joined and len(rows) > 1:
+    if joined and x.size > 1:
         axes.fill_between(x, low, high, color=ink.color, alpha=0.16, linewidth=0)
         axes.plot(x, mean, linewidth=1.7, linestyle=ink.line, **look)
     else:
         axes.vlines(x, low, high, color=ink.color, linewidth=1.4, alpha=0.6)
         axes.plot(x, mean, linestyle="none", **look)
-    top = [i for i, row in enumerate(rows) if row["best"]]
     axes.plot(
-        x[top], mean[top], "o", markersize=10, markerfacecolor="none", markeredgecolor=ink.color, linestyle="none"
+        x[best], mean[best], "o", markersize=10, markerfacecolor="none", markeredgecolor=ink.color, linestyle="none"
     )
 
 

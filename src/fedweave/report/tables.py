@@ -62,7 +62,7 @@ def comparison(rows: Sequence[Row], colors: Mapping[str, Ink]) -> str:
     groups.insert(1, (f"{units.heading(metric)} on each client's own test data", _known(_clients(metric), rows)))
     if has_target:
         goal = units.goal(next((row["target"] for row in rows if row["target"] is not None), None), metric)
-        groups.insert(-1, (f"Until {goal}", _known(_UNTIL, rows)))
+        groups.append((f"Until {goal}", _known(_UNTIL, rows)))
     groups = [(name, columns) for name, columns in groups if columns or name.startswith("Until")]
     head = '<tr><th scope="col" rowspan="2" class="name">method</th>'
     second = ""
@@ -73,7 +73,7 @@ def comparison(rows: Sequence[Row], colors: Mapping[str, Ink]) -> str:
         second += _headings(columns, rows, until)
     body = "".join(_line(row, rows, groups, colors[row["method"]]) for row in rows)
     return (
-        '<div class="scroll" role="region" aria-label="Comparison table" tabindex="0"><table class="compare">'
+        '<div class="scroll broad" role="region" aria-label="Comparison table" tabindex="0"><table class="compare">'
         f"<thead>{head}</tr><tr>{second}</tr></thead><tbody>{body}</tbody></table></div>"
         f'<p class="note">{escape(_note(rows))}</p>'
     )

@@ -191,7 +191,7 @@ def caption(rows: Sequence[Row], shown: Sequence[str] | None = None, left_out: S
         parts.append(f"“{WHOLE}”: up and down, of the whole run")
         parts += [worse] if (worse := worse_at_the_end(rows)) else []
     if left_out:
-        parts.append(f"left out, since the terminal is narrow: {', '.join(left_out)}")
+        parts.append(f"left out for lack of width: {', '.join(left_out)}")
     if ended := sum(row["ended_early"] for row in rows):
         parts.append(
             f"{ended} of {sum(row['seeds'] for row in rows)} runs ended at the target or by patience, as asked"

@@ -20,7 +20,7 @@ from fedweave.runs import method_names
 from fedweave.runs.callbacks import Callback, Callbacks, Running, callbacks_of
 from fedweave.runs.experiment import Experiment, check_experiment
 from fedweave.runs.extend import refuse_another_plan, with_length, with_seeds
-from fedweave.runs.folders import BEST, has_begun, is_comparison, is_sweep, planned, run_inside, runs_in
+from fedweave.runs.folders import BEST, finished_rounds, is_comparison, is_sweep, planned, run_inside
 from fedweave.runs.loop import Interrupted, load_result, resume_with, run_with, workers_of
 from fedweave.runs.plain import from_plain, to_plain
 from fedweave.runs.progress import shown_progress
@@ -28,7 +28,7 @@ from fedweave.runs.results import Result, flat, frame_of, may_end_early
 from fedweave.runs.same_run import different, refuse_another
 from fedweave.runs.session import prepare
 from fedweave.runs.spread import spread
-from fedweave.store.run_folder import RunFolder, refuse_used, state_file
+from fedweave.store.run_folder import RunFolder, refuse_used
 from fedweave.tables.files import writable, write_file
 
 Point = Mapping[str, Any]  # the swept fields of a run by their paths, as they are shown
@@ -38,13 +38,35 @@ Work = Callable[[str, Experiment, Sequence[Callback], Pool], Result]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several methods on the same data, worlds and seeds."""
+    """Several methods on the same data, worlds and seeds.
+
+    ``summary`` has a dictionary for each ``method``: means over its ``seeds``, each with a sample standard deviation
+    (``value_std`` and so on; None with one seed).
+
+    At the end: ``value`` of the task's ``metric`` and its ``best`` (``higher_is_better`` says which direction that is);
+    ``accuracy``, ``best_accuracy``, ``loss``, ``objective``; over clients ``client_mean``, ``client_std``,
+    ``client_worst``, ``client_worst_decile``, and who ``worst_client`` is. Of the whole run: ``simulated_seconds``,
+    ``bytes_up``, ``bytes_down``, ``wall_seconds``.
+
+    With a ``target``: ``reached`` by so many seeds (``reached_of`` as text), and over these ``rounds_to_target``,
+    ``seconds_to_target``, ``bytes_to_target`` (upload) and ``total_bytes_to_target``. ``time_ratio`` is simulated time
+    over that of ``baseline``, fedavg or else the first method; ``note`` says why there is none.
+
+    ``paired`` is the difference to the first method seed by seed: ``difference`` with the 95 % interval ``low`` to
+    ``high``, ``verdict``, ``margin``, ``detectable``. ``paired_clients`` is the same for the worst tenth of the
+    clients, ``paired_costs`` for each cost to the target. ``by_seed`` has the single values.
+
+    What to look at: runs that ``diverged``, ``stalled``, are ``unfinished``, ``ended_early`` as asked or were ``short``
+    (all rounds were done before ``stop_after``), of ``rounds_min`` to ``rounds_max`` rounds, ``abandoned`` of
+    ``abandoned_of`` in all, ``refused_rounds``; ``best_round`` of a single run, and whether it was ``calibrated`` or
+    used a ``validation`` split.
+    """
 
     results: Sequence[Result]
 
     @property
     def summary(self) -> list[dict[str, Any]]:
-        """Mean and standard deviation over seeds, per method."""
+        """One dictionary per method, with the keys above."""
         from fedweave.report import compare_rows
 
         return compare_rows(self.results)
@@ -172,8 +194,8 @@ class Kept(Callback):
     def so_far(self, folder: Path | None) -> dict[str, Result]:
         """Return the runs that have a finished round; those that are only in the folder are read."""
         for name in [name for name, result in self._found.items() if result is None]:
-            if folder and has_begun(place := run_inside(folder, name)):
-                with suppress(BadInput):  # of a state that was not finished
+            with suppress(BadInput):  # a damaged one is told when it is continued
+                if folder and finished_rounds(place := run_inside(folder, name)):
                     self._found[name] = load_result(place)
         return {name: result for name, result in self._found.items() if result and result.summary["rounds"]}
 
@@ -275,6 +297,8 @@ def resume_comparison(
     with so many would have been, bit for bit.
     """
     folder, heard = Path(folder), callbacks_of(callbacks)
+    if not is_comparison(folder) and (folder / "run.sqlite").exists():
+        raise BadInput(f"{str(folder)!r} holds a single run: `fedweave.resume` continues it.")
     plan = planned(folder)
     runs = {name: from_plain(plain, trust) for name, plain in plan["runs"].items()}
     if rounds is not None:
@@ -298,10 +322,9 @@ def unfinished(folder: Path, runs: Mapping[str, Experiment]) -> list[Experiment]
 
 def _is_over(place: Path, experiment: Experiment) -> bool:
     """Return whether a run of a comparison has nothing left to do."""
-    if (place / state_file(experiment.rounds)).exists():
-        return True
-    may = may_end_early(vars(experiment))
-    return bool(may and has_begun(place) and load_result(place).summary["ended_early"])
+    done = finished_rounds(place)
+    may_end = done and may_end_early(vars(experiment))
+    return done >= experiment.rounds or bool(may_end and load_result(place).summary["ended_early"])
 
 
 def count_left(folder: Path | None, runs: Mapping[str, Experiment], swept: bool = False) -> int:
@@ -313,6 +336,5 @@ def count_left(folder: Path | None, runs: Mapping[str, Experiment], swept: bool 
     tests = {f"{e.method.name}-seed{e.seed}" for e in runs.values() if e.validation}
     if folder is None or not is_comparison(folder / BEST):
         return left + len(tests)
-    places = {run.name: run for run in runs_in(folder / BEST)}
-    length = next(iter(runs.values())).rounds
-    return left + sum(not (place / state_file(length)).exists() for place in places.values())
+    best, one = planned(folder / BEST)["runs"], next(iter(runs.values()))
+    return left + len(unfinished(folder / BEST, {n: replace(one, rounds=e["rounds"]) for n, e in best.items()}))

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, NonNega
 
 from fedweave import models, tasks
 from fedweave.core import plugins
-from fedweave.core.options import Option, options_of, renamed_options
+from fedweave.core.options import FLAG, Option, options_of, renamed_options
 from fedweave.core.records import MOST_STEPS
 from fedweave.core.roles import Pacing, System, Upload
 from fedweave.core.settings import BadInput, settings, shown, undeclared
@@ -55,8 +55,8 @@ RULES = "When a round ends, and which updates it accepts"
 class Experiment:
     """Everything that decides a result; ``pool``, ``workers`` and ``tables`` do not, ``device`` only its last bits.
 
-    A field with an ``Option`` is also an option of ``fedweave run`` and ``compare`` and a key of an experiment file,
-    with the same default, and takes what they take: ``method="fedacs"``, ``partition="dirichlet:0.1"``.
+    Most fields are also options of ``fedweave run`` and keys of an experiment file, with the same defaults, and take
+    what these take: ``method="fedacs"``, ``partition="dirichlet:0.1"``.
     """
 
     method: Annotated[Method, or_text(Method, method_names.parse, "fedacs")]
@@ -118,7 +118,7 @@ class Experiment:
     steps: Annotated[Steps | None, Option("Local steps per round, instead of epochs.", "T", "10")] = None
     batch_size: Annotated[Count, Option("Samples per local step.", "B", "32")] = BATCH_SIZE
     calibrate: Annotated[
-        bool, Option("true: scale lr each round so that every method's step is as long as FedAvg's.", "BOOL", "true")
+        bool, Option("Scale lr each round so that every method's step is as long as FedAvg's.", FLAG, "true")
     ] = False
     weights: Annotated[
         Literal["data", "equal"], Option("The objective: data (clients count by samples) or equal.", "KIND", "equal")
@@ -153,9 +153,7 @@ class Experiment:
     true_gradients: Annotated[
         bool,
         Option(
-            "true: at each evaluation also take every client's gradient on all its data: diversity, length.",
-            "BOOL",
-            "true",
+            "At each evaluation also take every client's gradient on all its data: diversity, length.", FLAG, "true"
         ),
     ] = False
     submodels: Annotated[
@@ -242,9 +240,7 @@ class Experiment:
     ] = None
     audit: Annotated[
         bool,
-        Option(
-            "true: keep a chained log with a line for every answer; see `fedweave verify`.", "BOOL", "true", group=RULES
-        ),
+        Option("Keep a chained log with a line for every answer; see `fedweave verify`.", FLAG, "true", group=RULES),
     ] = False
     task: Annotated[
         InstanceOf[Task] | None,
@@ -306,7 +302,7 @@ class Experiment:
     ] = 0
 
     stop_at_target: Annotated[
-        bool, Option("true: end the run after the first evaluated round that reaches the target.", "BOOL", "true")
+        bool, Option("End the run after the first evaluated round that reaches the target.", FLAG, "true")
     ] = False
     patience: Annotated[
         PositiveInt | None,

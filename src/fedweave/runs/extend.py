@@ -50,7 +50,8 @@ def with_seeds(folder: Path, runs: Runs, plan: dict[str, Any], seeds: int) -> tu
     first = next(iter(runs.values())).seed
     there = len({e.seed for e in runs.values()})
     if not isinstance(seeds, int) or seeds < there:
-        raise BadInput(f"This comparison has {there} seeds, so 'seeds' must be at least as many. Got {seeds!r}.")
+        rule = f"a whole number of at least {there}"
+        raise BadInput(f"This comparison has {there} seeds, so 'seeds' must be {rule}. Got {seeds!r}.")
     models = {name.removesuffix(f"-seed{first}"): name for name, e in runs.items() if e.seed == first}
     names = {
         f"{stem}-seed{seed}": (name, seed) for seed in range(first, first + seeds) for stem, name in models.items()
@@ -82,8 +83,10 @@ def refuse_another_plan(folder: Path, there: Mapping[str, Any], asked: Mapping[s
     found += list(dict.fromkeys(fields))[:MOST] or ([] if found else ["its runs"])
     more = len({run["seed"] for run in new.values()})
     only = set(old) < set(new) and not fields and len(found) == 1 and there.get("points") is None
+    swept, kinds = [plan.get("points") is not None for plan in (there, asked)], ("comparison", "sweep")
+    what = f"{'another' if swept[0] == swept[1] else 'a'} {kinds[swept[0]]}"
     way = f"resume {folder} --seeds {more}` adds the seeds" if only else f"resume {folder}` continues that one"
     raise BadInput(
-        f"The folder {shown_path(folder)} holds another comparison, which differs in {'; '.join(found)}. "
+        f"The folder {shown_path(folder)} holds {what}, which differs in {'; '.join(found)}. "
         f"`fedweave {way}; for a new one choose another --out."
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from fedweave.core.paths import check_name
 from fedweave.core.settings import BadInput
 from fedweave.store.contents import Plan
-from fedweave.store.run_folder import state_file
+from fedweave.store.run_folder import RunFolder
 from fedweave.tables.files import read_json, shown_path
 
 BEST = "best"  # folder inside a sweep's, in which the best point of every method is tested
@@ -50,14 +51,20 @@ def planned(folder: Path) -> dict[str, Any]:
 
 def begun_in(folder: str | Path) -> list[Path]:
     """Return the runs that can be read: of an interrupted comparison, those with a finished round."""
-    runs = runs_in(folder)
-    return [run for run in runs if has_begun(run)] or runs
+    folder, runs = Path(folder), runs_in(folder)
+    if not is_comparison(folder):
+        return runs
+    if not (begun := [run for run in runs if finished_rounds(run)]):
+        raise BadInput(f"{shown_path(folder)} has no finished round yet. `fedweave resume {folder}` continues it.")
+    return begun
 
 
-def has_begun(run: Path) -> bool:
-    """Return whether a run folder has a finished round."""
-    states = run.glob("state-*.safetensors") if os.path.isdir(run) else ()
-    return any(state.name != state_file(0) for state in states)
+def finished_rounds(run: Path) -> int:
+    """Return how many rounds of a run are finished; a state whose file alone was written does not count."""
+    if not os.path.isdir(run) or not os.listdir(run):
+        return 0
+    with closing(RunFolder.open(run, write=False)) as store:
+        return store.last_round()
 
 
 def refuse_alone(folder: Path, rounds: int) -> None:

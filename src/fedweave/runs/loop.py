@@ -24,7 +24,7 @@ from fedweave.runs.callbacks import Callback, Callbacks, Running, callbacks_of
 from fedweave.runs.evaluation import ends_with_more
 from fedweave.runs.experiment import Experiment, check_experiment
 from fedweave.runs.factories import own_model
-from fedweave.runs.folders import refuse_alone
+from fedweave.runs.folders import is_comparison, refuse_alone
 from fedweave.runs.plain import from_plain, to_plain
 from fedweave.runs.progress import shown_progress
 from fedweave.runs.recorder import Recorder
@@ -83,6 +83,8 @@ def resume(
     gives it another length: what comes out is bit for bit what a run of so many rounds would have been.
     """
     heard = callbacks_of(callbacks)
+    if is_comparison(Path(run_folder)):
+        raise BadInput(f"{str(run_folder)!r} holds several runs: `fedweave.resume_comparison` continues them.")
     with closing(RunFolder.open(Path(run_folder))) as store:  # closed also when refused: the next try is not locked out
         stored, manifest = store.experiment, store.manifest
         if manifest.get("engine") == "flower":

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedweave import methods
 from fedweave.core import plugins
-from fedweave.core.settings import BadInput, choice
+from fedweave.core.settings import BadInput, choice, shown
 from fedweave.method import Method
 
 PER_ROUND = 5  # clients of a round, where a method is given by its name alone
@@ -42,6 +42,13 @@ def parse(name: str, per_round: int = PER_ROUND) -> Method:
     method = plugins.make(plugin, Method, "a Method", call)
     unnamed = method.name == Method.__dataclass_fields__["name"].default
     return replace(method, name=plugin.rpartition(":")[2]) if unnamed else method
+
+
+def method_of(given: Any) -> Method:
+    """Return a method that is given itself or by its name."""
+    if not isinstance(given, str | Method):
+        raise BadInput(f"A method must be a Method, or the name of one. Got {shown(given)}.")
+    return parse(given) if isinstance(given, str) else given
 
 
 def unknown(name: Any) -> BadInput:

@@ -22,7 +22,7 @@ from fedweave.core.records import ServerState
 from fedweave.core.settings import BadInput, shown
 from fedweave.runs.callbacks import Callback, Row, Running
 from fedweave.runs.refusals import Refusals
-from fedweave.runs.results import Result, score_of
+from fedweave.runs.results import ENDED, Result, ended_early, score_of
 
 LINE_SECONDS = 5.0  # between two plain lines of a run
 CELL_SECONDS = 0.2  # between two updates of a notebook
@@ -115,7 +115,9 @@ class Show(Callback):
         if number == 1 and not done:  # a run that is continued says where it began
             self.say(f"device: {run.manifest['device']}")
         if done:
-            self.say(f"{run.label}: continuing after round {done} of {run.experiment.rounds}")
+            why = ended_early(run.past, vars(run.experiment), run.manifest.get("task"))
+            what = f"ended after round {done}, because {ENDED[why]}" if why else f"continuing after round {done}"
+            self.say(f"{run.label}: {what}{'' if why else f' of {run.experiment.rounds}'}")
         label = f"[{number}/{self._runs}] {run.label}" if self._runs > 1 else run.name
         line = Line(label, run.experiment.rounds, done, time.monotonic(), done, run.experiment.stop_after)
         line.clock = float(run.past["clock"][-1]) if done and line.seconds else 0.0

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 STALLED_ROUNDS = 5
+ENDED = {  # why before the last round
+    "target": "it reached the target",
+    "patience": "its metric no longer improved",
+    "time": "its simulated time was over",
+}
 LATEST = ("objective", "client_mean", "client_std", "client_worst", "client_worst_decile")  # if a run has them
 
 

@@ -31,7 +31,7 @@ from fedweave.runs.compare import (
     with_data,
 )
 from fedweave.runs.experiment import Experiment, check_experiment, load_data
-from fedweave.runs.folders import BEST, has_begun, is_comparison, planned, run_inside
+from fedweave.runs.folders import BEST, finished_rounds, is_comparison, planned, run_inside
 from fedweave.runs.grid import grid_of, point_text
 from fedweave.runs.loop import Interrupted, load_result, workers_of
 from fedweave.runs.progress import shown_progress
@@ -254,7 +254,7 @@ def load_sweep(folder: Path) -> Sweep:
 
 
 def _begun(folder: Path, names: Mapping[str, Any]) -> list[str]:
-    return [name for name in names if has_begun(run_inside(folder, name))]
+    return [name for name in names if finished_rounds(run_inside(folder, name))]
 
 
 def _rows_of(comparison: Comparison | None) -> list[dict[str, Any]]:

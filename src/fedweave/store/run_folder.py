@@ -235,6 +235,11 @@ class RunFolder:
             raise NoState(f"No state of the run {str(self.folder)!r} can be read: all are missing or damaged. {way}.")
         return None
 
+    def last_round(self) -> int:
+        """Return the round of the last committed state; 0 without one."""
+        with reading(self.folder):
+            return max(read_columns(self._db, "states", schema.STATES)["round"], default=0)
+
     def refuse_broken_log(self, round: int, audited: bool) -> None:
         """Refuse to continue from this round over an audit log that was edited, cut or deleted."""
         assert self.folder is not None
@@ -317,7 +322,7 @@ def state_file(round: int) -> str:
 
 def with_rounds(command: Any, rounds: int) -> Any:
     """Return a command line of fedweave with another number of rounds; any other command as it is."""
-    if not isinstance(command, str) or not command.startswith(("fedweave run ", "fedweave compare ")):
+    if not isinstance(command, str) or not re.match("fedweave (run|compare|sweep) ", command):
         return command
     rest = re.sub(r" (--rounds|--set[ =]rounds)[ =](\S+)", "", command)
     return f"{rest} --rounds {rounds}"

@@ -35,7 +35,7 @@ from fedweave.round.flights import under_way
 from fedweave.round.growth import refuse_unknown
 from fedweave.round.rules import Rules
 from fedweave.runs.callbacks import Callback, Callbacks, Row, Running, callbacks_of
-from fedweave.runs.experiment import Experiment, load_data
+from fedweave.runs.experiment import Experiment, check_experiment, load_data
 from fedweave.runs.factories import model_factory, own_model
 from fedweave.runs.loop import extend, go_on, is_over
 from fedweave.runs.own_models import first_vector
@@ -68,6 +68,8 @@ def server(
     ``experiment`` and ``terms`` may be functions of the app's configuration, what ``flwr run -c`` changes; an ``out``
     there counts more than the one here.
     """
+    if not callable(experiment):
+        check_experiment(experiment)
     app = ServerApp()
 
     @app.main()
@@ -86,17 +88,18 @@ def run(
     experiment: Experiment,
     grid: Grid,
     terms: Terms = TERMS,
-    out: Path | None = None,
+    out: str | Path | None = None,
     callbacks: Callbacks = (),
     clock: Clock = CLOCK,
 ) -> Result:
     """Run an experiment on the clients of a grid, or continue it if the folder ``out`` has it already."""
-    heard = callbacks_of(callbacks)
-    if out is None or not (out / "run.sqlite").is_file():
+    check_experiment(experiment)
+    heard, folder = callbacks_of(callbacks), Path(out) if out else None
+    if folder is None or not (folder / "run.sqlite").is_file():
         session = prepare(experiment, grid, terms, clock)
-        store = RunFolder.create(out, to_plain(experiment), session.manifest)
+        store = RunFolder.create(folder, to_plain(experiment), session.manifest)
         return go_on(session, store.start(session.start, experiment.tables), store, heard)
-    with closing(RunFolder.open(out)) as store:  # closed also when refused: the next try is not locked out
+    with closing(RunFolder.open(folder)) as store:  # closed also when refused: the next try is not locked out
         return _continued(experiment, grid, terms, store, heard, clock)
 
 

@@ -45,9 +45,10 @@ class Roster(Seats):
     A node is asked once who it is, and waited for once: Flower lists a dead one for a minute, and rounds go on. It gets
     the seat of its ``partition-id`` if nobody else holds it. The fleet has as many seats as was stated, or as most
     nodes say, at least two of them, when the first round begins. With ``needs``, a sentence, it is an error if nodes
-    came and none of them runs our app; where as many came as must, others have half a minute more. A node that was away
-    is asked again, and not waited for: it may have been mended, or be another client now. With ``classes`` clients are
-    also asked how well their samples cover so many classes, or 0: as many as each one knows.
+    came and none of them runs our app; where as many came as must, and all have answered, others have half a minute
+    more. A node that was away is asked again, and not waited for: it may have been mended, or be another client now.
+    With ``classes`` clients are also asked how well their samples cover so many classes, or 0: as many as each one
+    knows.
     """
 
     def __init__(
@@ -104,10 +105,14 @@ class Roster(Seats):
 
     @property
     def _strangers_only(self) -> bool:
-        """Whether as many nodes as must come have come, and all of them run another app where ours is needed."""
+        """Whether as many nodes as must come have answered, all that are there, and run another app than is needed.
+
+        Never with stated keys: strangers do not have those, so that they say nothing of the nodes that do.
+        """
+        if not self._needs or self._keys is not None or self.holder or self._silent:
+            return False
         strangers = list(self._claims.values()).count(None)
-        enough = max(AGREED, self.min_available or self.stated or 0)
-        return bool(self._needs) and not self.holder and strangers >= enough
+        return strangers >= max(AGREED, self.min_available or self.stated or 0)
 
     @property
     def _agreed(self) -> bool:

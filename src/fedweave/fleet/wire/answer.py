@@ -49,7 +49,6 @@ class Answer(NamedTuple):
     steps: float = float("nan")
     loss: float = float("nan")  # mean over the local steps
     first_gradient: float = float("nan")  # norm, at the model that was sent
-    seconds: float = float("nan")  # of training
     variance: float = float("nan")  # of its gradients on the way, where it was asked for
     first_loss: float = float("nan")  # of the first batch, at the model that was sent
     squared_loss: float = float("nan")  # mean squared loss of the samples over the local steps
@@ -118,7 +117,6 @@ LIMITS = {
     "steps": (1, 2**31),
     "loss": (-1e30, 1e30),
     "first_gradient": (0, 1e30),
-    "seconds": (0, 1e9),
     "variance": (0, 1e30),
     "first_loss": (-1e30, 1e30),
     "squared_loss": (0, MOST),

@@ -22,7 +22,7 @@ from fedweave.papers.common.study import Study
 from fedweave.papers.common.unfinished import Unfinished
 from fedweave.tables.files import shown_path
 
-RANK = ("published", "faithful", "exact", "toy")
+RANK = ("published", "full size", "faithful", "exact", "toy")
 
 
 class Erratum(Checked):
@@ -115,6 +115,8 @@ class Contents:
             values = record.measures[claim.column][claim.measure]
             means = {arm: _mean_difference(values[claim.ours], values[arm], ratio) for arm in claim.others}
             return next((f" against {arm}" for arm, mean in means.items() if isclose(mean, judged.difference)), "")
+        if ratio and claim.kind in ("above", "below"):
+            return f" the bound of {claim.value:g}"
         none = float(ratio)  # what no difference is
         printed = none if claim.kind == "value" else claim.factor if ratio else claim.value or none
         if judged.verdict != "contradicted" or not (
@@ -178,5 +180,8 @@ def shown_difference(judged: Judged) -> tuple[str, str, str]:
     def text(value: float | None) -> str:
         return "—" if value is None else show_number(value, unit, ratio)
 
-    interval = " to ".join(text(end) for end in judged.interval) if judged.interval else "—"
-    return text(judged.difference), interval, text(judged.detectable)
+    if judged.interval is None:
+        return text(judged.difference), "—", text(judged.detectable)
+    if isclose(*judged.interval):
+        return text(judged.difference), "the same in every run", "—"
+    return text(judged.difference), " to ".join(map(text, judged.interval)), text(judged.detectable)

@@ -28,7 +28,8 @@ TITLE = "Do five federated-learning papers hold?"
 WORDS = """<p>An outcome is <b>confirmed</b>, <b>contradicted</b>, <b>undecided</b> or <b>not run</b>. Fidelity says how
 close the setting was to the paper's: <b>published</b> (its own data, network, sizes and rounds), <b>faithful</b>
 (smaller, with the same steps per epoch, spread of client sizes, participation and tuning), <b>toy</b> (less) and
-<b>exact</b> (arithmetic). Contradicted is never said at toy fidelity.</p>
+<b>exact</b> (arithmetic). Questions of ours that no single paper asks have no published setting: their largest size is
+the <b>full size</b>. Contradicted is never said at toy fidelity.</p>
 <p>Claims were written down and frozen before they were run. Each seed redraws partition, first model, world and
 cohorts; differences are taken seed by seed, with t intervals. Each paper has one <b>primary</b> claim, corrected by
 Holm's method over the five; its other claims are <b>exploratory</b>, corrected by Benjamini and Hochberg's method;
@@ -95,6 +96,9 @@ def _row(contents: Contents, judged: Judged) -> list[Cell]:
     mean, interval, _ = shown_difference(judged)
     numbers = "" if mean == "—" else mean if interval == "—" else f"{mean} ({interval})"
     numbers += escape(contents.remark(judged)) if numbers else ""
+    if judged.verdict == "not run":
+        reason, cost = contents.why_not_run(judged)
+        numbers = f'<span class="note">{escape(reason)}{f" (cost: {escape(cost)})" if cost else ""}</span>'
     claim = f'<a href="{link(judged)}">{escape(judged.claim.claim)}</a>'
     return [
         Cell(contents.about[judged.claim.paper].name),

@@ -10,13 +10,16 @@ from fedweave.papers.atlas.contents import Contents
 from fedweave.papers.atlas.parts import DIFFERENCE, Cell, commands, counts, difference, navigation, table, verdict
 from fedweave.papers.atlas.style import STYLE
 from fedweave.papers.common.drawn import DrawnLine
-from fedweave.papers.common.judge import Judged
+from fedweave.papers.common.judge import Judged, shown_fidelity
+from fedweave.papers.common.ledger import BEYOND
 from fedweave.papers.common.page import document, figures
 from fedweave.papers.common.page import table as plain_table
 from fedweave.papers.common.recorded import Recorded
 from fedweave.report.svg import compact
 from fedweave.report.units import seconds
 
+PRINTED = ("where", "published")  # of a claim of a paper
+SHOWN = ("ratio ", "difference ", "detectable ", "the same in every run")  # evidence that has cells of its own
 FIGURE_POINTS = 7000  # of all lines on a page, which keeps the atlas small however much is recorded
 
 
@@ -43,7 +46,7 @@ def _primary(contents: Contents, paper: str) -> str:
     found = [j for j in contents.claims(paper) if j.claim.primary]
     return "".join(
         f'<div class="primary"><p class="note">The primary claim, {escape(j.claim.where)}</p><p>{escape(j.claim.claim)}'
-        f'</p><p><span class="{verdict(j).kind}">{j.verdict}</span>{f", {j.fidelity}" if j.seeds else ""}'
+        f'</p><p><span class="{verdict(j).kind}">{j.verdict}</span>{f", {j.shown_fidelity}" if j.seeds else ""}'
         f"{': ' + escape(j.evidence) if j.evidence else ''}</p>{_open(contents, j)}</div>"
         for j in found
     )
@@ -73,7 +76,8 @@ def _errata(contents: Contents, paper: str) -> str:
 def _item(contents: Contents, record: Recorded, number: int, points: int) -> str:
     shown = f"{record.shows[:1].upper()}{record.shows[1:]}."
     differ = {name: v for name, v in record.settings.items() if v["used"] != v["published"]}
-    settings = [{"setting": n, "published": v["published"], "used": v["used"]} for n, v in differ.items()]
+    full = "full size" if record.item.startswith(f"{BEYOND}/") else "published"
+    settings = [{"setting": n, full: v["published"], "used": v["used"]} for n, v in differ.items()]
     judged = contents.of_record(record)
     remarks = "".join(
         f"<p><i>{escape(j.claim.claim)}</i></p>{_open(contents, j)}" for j in judged if contents.open_of(j)
@@ -84,7 +88,7 @@ def _item(contents: Contents, record: Recorded, number: int, points: int) -> str
         f'<section id="{escape(record.item)}.{record.scale}"><h3>{escape(record.item)}</h3><p>{escape(shown)}</p>'
         f'<p class="note">{escape(_facts(record))}</p>{compact(drawn)}{_claims(contents, judged)}{remarks}'
         f"<details open><summary>Numbers</summary>{plain_table(record.rows)}{notes}</details>"
-        f"{_details('Settings that differ from the published ones', plain_table(settings, 'compare texts'))}"
+        f"{_details(f'Settings that differ from the {full} ones', plain_table(settings, 'compare texts'))}"
         f"{commands(_command(record))}</section>"
     )
 
@@ -99,7 +103,8 @@ def _command(record: Recorded) -> str:
 
 
 def _facts(record: Recorded) -> str:
-    facts = [f"scale {record.scale}", f"{record.seeds} seeds", f"fidelity {record.fidelity}", record.date]
+    fidelity = shown_fidelity(record.item, record.fidelity)
+    facts = [f"scale {record.scale}", f"{record.seeds} seeds", f"fidelity {fidelity}", record.date]
     cost = "cost not recorded"
     if record.cost and record.cost.unknown < record.cost.runs:
         part = f" ({record.cost.unknown} runs unknown)" if record.cost.unknown else ""
@@ -115,25 +120,25 @@ def _facts(record: Recorded) -> str:
 def _claims(contents: Contents, judged: Sequence[Judged]) -> str:
     if not judged:
         return ""
+    ours = judged[0].claim.paper == BEYOND  # nobody printed these claims
     rows = [
         [
             Cell(f"{escape(j.claim.claim)}{' <b>(primary)</b>' if j.claim.primary else ''}"),
-            Cell(escape(j.claim.where), name="where"),
-            Cell(escape(j.claim.published), name="published"),
+            *([] if ours else [Cell(escape(getattr(j.claim, name)), name=name) for name in PRINTED]),
             verdict(j),
             *difference(contents, j),
             Cell(_reason(j), name="judged by"),
         ]
         for j in judged
     ]
-    head = ("claim", "where", "published", "outcome", *DIFFERENCE, "judged by")
+    head = ("claim", *(() if ours else PRINTED), "outcome", *DIFFERENCE, "judged by")
     return table(head, rows, ids=[j.claim.id for j in judged])
 
 
 def _reason(judged: Judged) -> str:
     """Return the rest of the evidence: number of seeds, corrected p, and what else was said."""
     said = [part.strip() for part in judged.evidence.split(";")]
-    rest = [part for part in said if not part.startswith(("ratio ", "difference ", "detectable "))]
+    rest = [part for part in said if not part.startswith(SHOWN)]
     known = judged.difference is None or judged.seeds < judged.claim.seeds  # what was said begins with the seeds
     seeds = [] if known else [f"{judged.seeds} seeds"]
     return escape("; ".join([judged.family, *seeds, *rest]))
@@ -149,16 +154,19 @@ def _left(contents: Contents, paper: str) -> str:
         same = list(each)
         why = {contents.why_not_run(j) for j in same}
         reasons = "; ".join(sorted(f"{reason}{f' (cost: {cost})' if cost else ''}" for reason, cost in why))
-        listed = "".join(
-            f'<li id="{escape(j.claim.id)}">{escape(j.claim.claim)} <span class="note">{escape(j.claim.where)}'
-            f"{f'; published: {escape(j.claim.published)}' if j.claim.published else ''}</span></li>"
-            for j in same
-        )
+        listed = "".join(f'<li id="{escape(j.claim.id)}">{escape(j.claim.claim)}{_printed(j)}</li>' for j in same)
         body += (
             f"<h3>{escape(item)}</h3><p>{escape(reasons[:1].upper() + reasons[1:])}. "
             f'<code>fedweave reproduce {escape(item)}</code></p><ul class="claims-left">{listed}</ul>'
         )
     return f'<section><h2 id="left">What was not run</h2>{body}</section>'
+
+
+def _printed(judged: Judged) -> str:
+    if judged.claim.paper == BEYOND:
+        return ""
+    published = f"; published: {escape(judged.claim.published)}" if judged.claim.published else ""
+    return f' <span class="note">{escape(judged.claim.where)}{published}</span>'
 
 
 def _thinned(record: Recorded, points: int) -> Recorded:

@@ -50,7 +50,7 @@ def verdict(judged: Judged) -> Cell:
 
 def fidelity(judged: Judged) -> Cell:
     """Return the cell of a fidelity; nothing where a claim was not run."""
-    return Cell(judged.fidelity if judged.verdict != "not run" else "", name="fidelity")
+    return Cell(judged.shown_fidelity if judged.verdict != "not run" else "", name="fidelity")
 
 
 def link(judged: Judged) -> str:
@@ -62,7 +62,7 @@ def counts(contents: Contents, papers: Sequence[str]) -> str:
     """Return how many claims of each paper, and apart from them of ours, have which outcome at which fidelity."""
     rows = []
     for (paper, ours), claims in by_section([j for name in papers for j in contents.claims(name)]).items():
-        found = [[j.fidelity for j in claims if j.verdict == outcome] for outcome in OUTCOMES]
+        found = [[j.shown_fidelity for j in claims if j.verdict == outcome] for outcome in OUTCOMES]
         cells = [
             Cell(", ".join(f"{each.count(f)} {f}" for f in RANK if f in each), name=outcome)
             for outcome, each in zip(OUTCOMES, found, strict=True)

@@ -62,8 +62,10 @@ class Answer:
             return arrived
         unit, ratio = self.question.facts
         numbers = [self.difference.mean, *self.difference.interval]
-        if ratio and max(numbers) < np.log(ROUNDING):
-            return f"less than {ROUNDING:g}×: equal up to rounding"
+        if ratio and max(numbers) < np.log(ROUNDING):  # a method that settles at the optimum itself
+            return f"below {ROUNDING:g} of {self.question.reference}'s value (rounding)"
+        if ratio and min(numbers) > -np.log(ROUNDING):
+            return f"{self.question.reference}'s value is below {ROUNDING:g} of it (rounding)"
         mean, low, high = (show_number(float(np.exp(n)) if ratio else n, unit, ratio) for n in numbers)
         sign = "+" if not ratio and numbers[0] > 0 else ""
         text = f"{sign}{mean} ({low.split()[0]} to {high.split()[0]})"

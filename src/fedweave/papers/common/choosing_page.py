@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fedweave import papers
 from fedweave.papers.common.choosing import Answer, Direction, Question, answer_all
+from fedweave.papers.common.judge import shown_fidelity
 from fedweave.papers.common.recorded import Recorded, all_recorded
 from fedweave.papers.common.results_page import table
 
@@ -61,12 +62,13 @@ LABELS = {
     },
 }
 TO_TARGET = ("seconds to the target", "MB to the target")
+COMBINED = ("final accuracy", *TO_TARGET)
 ALL = ("final accuracy", "worst tenth of clients", *TO_TARGET, "device seconds to the target")
 
 
 # What is uneven, and the items and measures that say something about it.
 CASES: Mapping[str, Mapping[str, Sequence[str]]] = {
-    "Links lose answers and work differs, and the data go with it": {
+    "Lossy links: answers are lost and work differs, and the data go with it": {
         "beyond/methods/lossy": ALL,
         "beyond/demo": ("final accuracy", "worst tenth of clients", "seconds to the target", "MB"),
     },
@@ -106,7 +108,7 @@ def combinations() -> list[Question]:
         question(f"beyond/methods/{world}", measure, parent, (arm,))
         for world in WORLDS
         for arm, parents in PARENTS.items()
-        for measure in ("final accuracy", *TO_TARGET)
+        for measure in COMBINED
         for parent in parents
     ]
 
@@ -139,11 +141,11 @@ def _of(answers: Sequence[Answer], direction: Direction) -> list[Answer]:
 
 def _glance(asked: Mapping[str, Sequence[Question]], found: Found) -> str:
     rows = [
-        [case if n == 0 else "", LABELS.get(q.measure, q.measure), *_best(q, found), f"`{q.item}`"]
+        [f"{case.split(':')[0]} (`{q.item}`)", LABELS.get(q.measure, q.measure), *_best(q, found)]
         for case, questions in asked.items()
-        for n, q in enumerate(questions)
+        for q in questions
     ]
-    head = ["what is uneven", "measured by", "best", "beside plain FedAvg", "better, worse, not shown", "item"]
+    head = ["what is uneven", "measured by", "best", "beside plain FedAvg", "methods"]
     return table(head, rows)
 
 
@@ -152,7 +154,7 @@ def _best(q: Question, found: Found) -> tuple[str, str, str]:
     if q not in found:
         return "not run", "—", "—"
     better, worse = _of(found[q], "better"), _of(found[q], "worse")
-    counts = f"{len(better)}, {len(worse)}, {len(found[q]) - len(better) - len(worse)}"
+    counts = f"{len(better)} better, {len(worse)} worse, {len(found[q]) - len(better) - len(worse)} not shown"
     if better:
         return f"`{better[0].arm}`", better[0].size, counts
     if len(worse) == len(found[q]):
@@ -177,13 +179,13 @@ def _plain_best(questions: Sequence[Question], found: Found) -> str:
 
 
 def _combined(found: Found) -> str:
-    rows = [
-        [f"`{a.arm}`", f"`{q.reference}`", q.item.split("/")[-1], q.measure, _cell(a)]
-        for q in combinations()
-        for a in found.get(q, ())
-    ]
-    head = ["combined", "beside", "world", "measured by", "combined is"]
-    return table(head, rows) if rows else "Not run yet: `fedweave reproduce beyond/methods --scale laptop`.\n"
+    rows = dict[tuple[str, str, str], list[str]]()
+    for q in combinations():
+        for a in found.get(q, ()):
+            rows.setdefault((f"`{a.arm}`", f"`{q.reference}`", q.item.split("/")[-1]), []).append(_cell(a))
+    head = ["combined", "beside", "world", *COMBINED]
+    found_rows = [[*names, *cells] for names, cells in rows.items()]
+    return table(head, found_rows) if rows else "Not run yet: `fedweave reproduce beyond/methods --scale laptop`.\n"
 
 
 def _case(case: str, found: Found, records: Mapping[str, Recorded]) -> str:
@@ -203,7 +205,9 @@ def _setting(record: Recorded) -> str:
     paper = record.item.split("/")[0]
     words = [f"{name}: {used['used']}" for name, used in record.settings.items() if name in PRINTED]
     arms = [note for note in record.notes if note.startswith("Arms: ")]
-    facts = f"{record.seeds} seeds, fidelity {record.fidelity}, [atlas](atlas/{paper}.html)"
+    facts = (
+        f"{record.seeds} seeds, fidelity {shown_fidelity(record.item, record.fidelity)}, [atlas](atlas/{paper}.html)"
+    )
     return "\n".join([f"{record.shows[:1].upper()}{record.shows[1:]}. {'; '.join([*words, facts])}.", *arms, ""])
 
 

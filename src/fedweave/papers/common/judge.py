@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedweave.core.records import Array
-from fedweave.papers.common.ledger import PAPERS, SECTIONS, Claim
+from fedweave.papers.common.ledger import BEYOND, PAPERS, SECTIONS, Claim
 from fedweave.statistics import LEVEL, Difference, benjamini_hochberg, holm, paired_difference
 
 Verdict = Literal["confirmed", "contradicted", "undecided", "not run"]
@@ -50,6 +50,11 @@ class Judged:
     detectable: float | None = None  # the smallest difference (ratio) that these seeds would have shown
 
     @property
+    def shown_fidelity(self) -> str:
+        """The fidelity in words."""
+        return shown_fidelity(self.claim.item, self.fidelity)
+
+    @property
     def family(self) -> str:
         """Which correction the claim is under: a paper's one primary claim, its others, or ours beyond the paper."""
         return "primary" if self.claim.primary else "beyond the paper" if self.claim.beyond else "exploratory"
@@ -70,6 +75,11 @@ class Judged:
             "interval": interval,
             "digest": c.digest,
         }
+
+
+def shown_fidelity(item: str, fidelity: str) -> str:
+    """Return a fidelity in words: what no single paper asks has no published setting, only a full size."""
+    return "full size" if fidelity == "published" and item.startswith(f"{BEYOND}/") else fidelity
 
 
 def read_judged(claim: Claim, entry: Mapping[str, Any]) -> Judged:
@@ -231,10 +241,11 @@ def _decide(judged: Judged, p: float) -> Judged:
     if judged.seeds < claim.seeds:
         why = f"{judged.seeds} of the {claim.seeds} seeds that were fixed beforehand; {evidence}"
         return replace(judged, verdict="undecided", evidence=why)
+    tested = f"{evidence}; corrected p = {p:.2g}" if p else f"{evidence}; the same in every run"
     if p > LEVEL:
-        return replace(judged, verdict="undecided", evidence=f"{evidence}; corrected p = {p:.2g}")
+        return replace(judged, verdict="undecided", evidence=tested)
     if judged.p_right <= judged.p_wrong:
-        return replace(judged, verdict="confirmed", evidence=f"{evidence}; corrected p = {p:.2g}")
+        return replace(judged, verdict="confirmed", evidence=tested)
     if judged.fidelity == "toy":
         return replace(judged, verdict="undecided", evidence=f"does not hold at toy scale; {evidence}")
-    return replace(judged, verdict="contradicted", evidence=f"{evidence}; corrected p = {p:.2g}")
+    return replace(judged, verdict="contradicted", evidence=tested)

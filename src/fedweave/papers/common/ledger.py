@@ -18,7 +18,8 @@ from typing import Any, Literal
 
 LEDGER = Path(__file__).parents[1] / "ledger"
 PAPERS = ("fedacs", "fedaware", "latency", "delta", "feddd")
-SECTIONS = (*PAPERS, "beyond")  # of the ledger and of the items; "beyond" has no primary claim
+BEYOND = "beyond"  # what no single paper asks: without published settings and a primary claim
+SECTIONS = (*PAPERS, BEYOND)  # of the ledger and of the items
 Kind = Literal["greater", "less", "equal", "rising", "falling", "value", "above", "below", "holds"]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedweave.papers.common.drawing import colors_of, draw
 from fedweave.papers.common.drawn import DrawnPanel
-from fedweave.papers.common.judge import Judged
+from fedweave.papers.common.judge import Judged, shown_fidelity
 from fedweave.papers.common.recorded import Recorded
 from fedweave.papers.common.scale import caution
 from fedweave.report.style import CSS
@@ -46,7 +46,7 @@ def document(title: str, body: str, style: str) -> str:
 
 def section(outcome: Recorded, judged: Sequence[Judged], key: str) -> str:
     """Return an item's figures, table, claims and settings; ``key`` begins the ids of its figures."""
-    facts = f"scale {outcome.scale}, {outcome.seeds} seeds, fidelity: {outcome.fidelity}"
+    facts = f"scale {outcome.scale}, {outcome.seeds} seeds, fidelity: {shown_fidelity(outcome.item, outcome.fidelity)}"
     warned = f"<p><b>{text}</b></p>" if (text := caution(outcome.scale, outcome.fidelity)) else ""
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in outcome.notes)
     settings = [{"setting": name, **values} for name, values in outcome.settings.items()]
@@ -93,7 +93,7 @@ def _claims(judged: Sequence[Judged]) -> str:
     body = "".join(
         f"<tr><td>{escape(j.claim.claim)} {'<b>(primary)</b>' if j.claim.primary else f'({j.family})'}</td>"
         f"<td>{escape(j.claim.where)}</td><td>{escape(j.claim.published or '—')}</td>"
-        f'<td class="verdict {j.verdict}">{j.verdict}, {j.fidelity}</td><td>{escape(j.evidence)}</td></tr>'
+        f'<td class="verdict {j.verdict}">{j.verdict}, {j.shown_fidelity}</td><td>{escape(j.evidence)}</td></tr>'
         for j in judged
     )
     head = "".join(f"<th>{name}</th>" for name in ("claim", "where", "published", "verdict", "evidence"))

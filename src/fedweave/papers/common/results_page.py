@@ -1,7 +1,11 @@
-"""docs/results.md, made of the recorded outcomes alone: ``python -m fedweave.papers.common.results_page FILE``."""
+"""docs/results.md and the counts in README.md, from the recorded outcomes alone.
+
+``python -m fedweave.papers.common.results_page docs/results.md README.md``
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,7 +23,8 @@ HEAD = """# Results
 Every claim with its difference, interval and figures is in the [atlas](atlas/index.html), which needs no network and
 can be read from a clone. This page and the atlas are made by `make results` from the files in [results/](../results),
 which `fedweave reproduce ITEM --scale SCALE --record results` wrote; nothing here is typed by hand. How claims are
-judged: [reproduce.md](reproduce.md). Primary claims are corrected by Holm's method over the five papers, a paper's
+judged: [reproduce.md](reproduce.md). *Full size* is the largest size of items of ours, which have no published
+setting. Primary claims are corrected by Holm's method over the five papers, a paper's
 other claims by Benjamini and Hochberg's within the paper: those are exploratory; our own questions beyond a paper are a
 family of their own. An *undecided* claim shows the difference that its seeds would have found, before correction.
 """
@@ -31,6 +36,14 @@ def markdown(folder: Path = papers.RECORDED) -> str:
     primary = [j for j in judged if j.claim.primary]
     counted = ["## Counts\n", f"{count_run([(j.claim.beyond, j.verdict) for j in judged])}\n", _counts(judged)]
     return "\n".join([HEAD, *counted, "## The primary claims\n", _claims(primary)])
+
+
+def with_counts(readme: str, folder: Path = papers.RECORDED) -> str:
+    """Return a README that says, between its two marks, how many claims of the papers have been run."""
+    found = [j.verdict for j, _ in papers.judged_claims(folder) if not j.claim.beyond]
+    by_outcome = ", ".join(f"{found.count(outcome)} {outcome}" for outcome in OUTCOMES)
+    said = f"So far {len(found) - found.count('not run')} of the {len(found)} have been run: {by_outcome}."
+    return re.sub(r"(?<=<!-- counts -->).*(?=<!-- end of counts -->)", said, readme)
 
 
 def count_run(verdicts: Sequence[tuple[bool, str]]) -> str:
@@ -64,7 +77,7 @@ def _counts(judged: Sequence[Judged]) -> str:
 
 
 def _by_fidelity(judged: Iterable[Judged]) -> str:
-    found = Counter(j.fidelity for j in judged)
+    found = Counter(j.shown_fidelity for j in judged)
     return ", ".join(f"{n} {fidelity}" for fidelity, n in sorted(found.items())) or "—"
 
 
@@ -73,7 +86,7 @@ def _claims(judged: Sequence[Judged]) -> str:
         [
             j.claim.claim,
             j.claim.published or "—",
-            f"**{j.verdict}**" + (f", {j.fidelity}" if j.verdict != "not run" else ""),
+            f"**{j.verdict}**" + (f", {j.shown_fidelity}" if j.verdict != "not run" else ""),
             j.evidence or f"`fedweave reproduce {j.claim.item}`",
         ]
         for j in judged
@@ -88,4 +101,6 @@ def table(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(markdown(), encoding="utf-8")
+    page, readme = map(Path, sys.argv[1:])
+    page.write_text(markdown(), encoding="utf-8")
+    readme.write_text(with_counts(readme.read_text(encoding="utf-8")), encoding="utf-8")

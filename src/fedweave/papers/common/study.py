@@ -81,6 +81,7 @@ class Study:
     notes: Sequence[str] = ()
     columns: Sequence[Literal["calibrated", "tuned"]] = ()  # beside the paper's setting, always
     needs_reports: bool = False  # whether a measure or panel needs what clients report, besides their steps
+    stand_in: Callable[[Scale], str] = lambda scale: ""  # what ran instead of what the claims are about, a sentence
     as_fedavg: Sequence[str] = ()  # arms whose steps are as long as FedAvg's: calibrated, they are the same runs
 
     def fidelity(self, scale: Scale) -> Fidelity:
@@ -130,14 +131,24 @@ class Outcome:
         return Values({arm: censored(numbers, last) for arm, numbers in found.items()}, True, never, bounds)
 
     def judged(self) -> list[Judged]:
-        """Judge the claims of this item, before the correction for many claims."""
+        """Judge the claims of this item, before the correction for many claims.
+
+        What stands in for the real thing judges no claim, except at smoke scale, where verdicts mean nothing.
+        """
         fidelity, measures = self.study.fidelity(self.scale), self.study.measures
+        if self.scale != "smoke" and self.study.stand_in(self.scale):
+            return [Judged(claim, fidelity, evidence="a stand-in ran") for claim in claims_of(self.study.name)]
         return [
             judge(
                 c, self.values(c.measure, c.column), fidelity, measures[c.measure].unit if c.measure in measures else ""
             )
             for c in claims_of(self.study.name)
         ]
+
+    @property
+    def notes(self) -> list[str]:
+        """The study's notes, and what ran instead if something did."""
+        return [*self.study.notes, *filter(None, [self.study.stand_in(self.scale)])]
 
     def rows(self) -> list[dict[str, str]]:
         """Return the table: a line for every arm, means with their t intervals, published numbers beside them."""
@@ -198,7 +209,7 @@ class Outcome:
                 }
                 for column in self.records
             },
-            "notes": list(study.notes),
+            "notes": self.notes,
         }
 
 

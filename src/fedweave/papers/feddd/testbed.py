@@ -48,11 +48,11 @@ REAL = "network namespaces, a real node in each, links shaped by token buckets"
 STAND_IN = "stand-in in one process: messages take 8 · bytes / rate on a virtual clock"
 READING = (
     "Seconds of a round are from asking to the slowest answer, as the server sees them, with starting a process on "
-    "every node. The simulator has the same links, and of computing what the first round took beside the transfer "
-    "(median of its clients); the first round is left out of both means. It knows the links, which the fleet learns "
-    "from bytes and times. Runs are kept, so times are those of the day they were run; FEDWEAVE_CACHE names another "
-    "folder to measure again. Without root, and at smoke scale, a stand-in takes the place of the nodes: see transport "
-    "among the settings."
+    "every node. The simulator has the same links, and of computing what the method's own first round took beside the "
+    "transfer (median of its clients); the first round is left out of both means. So compare simulated rounds with the "
+    "real ones of the same method; those of two methods differ by their first rounds too. The simulator knows the "
+    "links, which the fleet learns from bytes and times. Runs are kept, so times are those of the day they were run; "
+    "FEDWEAVE_CACHE names another folder to measure again."
 )
 
 
@@ -167,6 +167,16 @@ def is_real(scale: Scale) -> bool:
     return not refusal()
 
 
+def _stand_in(scale: Scale) -> str:
+    """Return that no real nodes ran, and why; "" if they did."""
+    if is_real(scale):
+        return ""
+    from fedweave.fleet.local.testbed import refusal
+
+    why = "At smoke scale no real nodes run." if scale == "smoke" else f"No real nodes ran: {refusal()}"
+    return f"{why} The seconds are those of a {STAND_IN}, and say nothing of real nodes."
+
+
 @cache
 def _data(scale: Scale) -> Dataset:
     return reduce_data(load("mnist5k"), 2000 if scale == "laptop" else 200, 500)
@@ -216,12 +226,19 @@ def _seconds(column: str) -> Callable[[Record], float]:
     return lambda record: float(record.rounds[column][1:].mean())
 
 
+def _is_of_nodes(record: Record) -> bool:
+    return record.values["transport"] == REAL
+
+
 real_seconds, simulated_seconds = _seconds("seconds"), _seconds("simulated_seconds")
 MEASURES = {
     "final accuracy": Measure(last("accuracy"), "%"),
     "round, s": Measure(real_seconds, ratio=True),
     "simulated round, s": Measure(simulated_seconds, ratio=True),
-    "real over simulated": Measure(lambda r: real_seconds(r) / simulated_seconds(r), ratio=True, digits=3),
+    "of it computing, s": Measure(lambda r: r.values["compute_seconds"], ratio=True),
+    "real over simulated": Measure(
+        lambda r: real_seconds(r) / simulated_seconds(r) if _is_of_nodes(r) else np.nan, ratio=True, digits=3
+    ),
     "sent, MB": Measure(lambda r: float(r.rounds["bytes_up"][-1]) / 1e6, ratio=True),
 }
 
@@ -229,7 +246,7 @@ MEASURES = {
 def _how(records: Records) -> str:
     """Return what the seconds of these runs are."""
     runs = [run for each in records.values() for run in each]
-    return "real" if all(run.values["transport"] == REAL for run in runs) else "of the stand-in"
+    return "real" if all(map(_is_of_nodes, runs)) else "of the stand-in"
 
 
 def over_time(records: Records) -> Panel:
@@ -276,6 +293,7 @@ def _study(figure: str, split: str, shows: str, methods: Callable[[Scale], Mappi
         panels=(over_time, beside_simulated),
         settings=partial(_settings, split),
         work=run_on_testbed,
+        stand_in=_stand_in,
         notes=(READING,),
     )
 
