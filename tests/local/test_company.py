@@ -111,7 +111,7 @@ def differences(name, batch, numba):
         for column in Trained._fields[:-1]:
             ours, theirs = getattr(trained, column), getattr(together, column)[rows]
             found += [
-                f"{name}, batch {batch}{'' if numba else ' in torch'}: {column} of client {client} with {rows.size - 1} others"
+                f"{name}, batch {batch}, Numba {numba}: {column} of client {client} in a company of {rows.size}"
                 for client, a, b in zip(rows, ours, theirs, strict=True)
                 if not np.array_equal(a, b)
             ]
